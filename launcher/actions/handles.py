@@ -1,7 +1,5 @@
 """A run and a sweep as objects: what ``status``, ``logs`` and ``cancel`` know of them, for the Python API."""
 
-from __future__ import annotations
-
 import math
 import signal
 import time
@@ -59,7 +57,7 @@ class Run:
         """The lines of ``metrics.jsonl`` so far, one a step that was logged."""
         return results.steps(self.directory)
 
-    def metrics(self) -> pandas.DataFrame:
+    def metrics(self) -> "pandas.DataFrame":
         """The same as a data frame of pandas, a row a step; raises ConfigErrors where pandas is not installed."""
         return _frame(self.steps(), "Run.steps()")
 
@@ -124,7 +122,7 @@ class Sweep:
             return [point.as_dict() for point in self.points]
         return [row.as_dict() for row in sweep.rows(self.directory)]
 
-    def metrics(self) -> pandas.DataFrame:
+    def metrics(self) -> "pandas.DataFrame":
         """The same as a data frame of pandas, a row a point; raises ConfigErrors where pandas is not installed."""
         return _frame(self.rows(), "Sweep.rows()")
 
@@ -134,7 +132,7 @@ class Sweep:
         return runs.sweep_text(sweep.rows(self.directory))
 
 
-def _frame(rows: list[JsonObject], otherwise: str) -> pandas.DataFrame:
+def _frame(rows: list[JsonObject], otherwise: str) -> "pandas.DataFrame":
     try:
         import pandas  # Late, because it takes half a second, and comes with the extras that train.
     except ImportError:

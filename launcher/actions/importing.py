@@ -1,7 +1,5 @@
 """Other programs' files on the command line: their options, reading them, and the gate of what matters in them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -41,7 +39,7 @@ def kinds() -> tuple[str, ...]:
     return tuple(name.replace("_", "-") for name in registry.names("importers"))
 
 
-def read(kind: str, path: Path, variables: Mapping[str, str]) -> Imported:
+def read(kind: str, path: Path, variables: Mapping[str, str]) -> "Imported":
     """Read a foreign configuration, of ``hf`` also the folder of a model; raises ConfigErrors where it is none."""
     kind = kind.replace("-", "_")
     if kind not in registry.names("importers"):
@@ -79,7 +77,7 @@ class Foreign:
 
     kind: str  # What it is.
     path: Path  # The file.
-    imported: Imported  # Its settings, and what ends in which list.
+    imported: "Imported"  # Its settings, and what ends in which list.
 
     def counted(self) -> str:
         """The lists of its keys by their lengths."""
@@ -93,7 +91,7 @@ class Foreign:
         displaced = open_values.displaced_lengths((key, value) for key, value in pairs)
         return [text for text in self.imported.overrides if not _keys([text]) & displaced]
 
-    def source(self, typed: Sequence[str]) -> Source:
+    def source(self, typed: Sequence[str]) -> "Source":
         """The file with its settings that act, less those that the user's words set."""
         from launcher.config.trust import privileged_settings
         from launcher.config.trust.sources import Source
@@ -121,7 +119,7 @@ def _keys(typed: Sequence[str]) -> set[str]:
     return {text.lstrip("+").partition("=")[0] for text in typed}
 
 
-def import_file(kind: str, path: Path, *, partial: bool, variables: Mapping[str, str]) -> Imported:
+def import_file(kind: str, path: Path, *, partial: bool, variables: Mapping[str, str]) -> "Imported":
     """A file in our words; raises ConfigErrors where it is no run here, or words that matter are left out of it."""
     found = read(kind, path, variables)
     if errors := refusals(found, path, partial=partial):
@@ -129,7 +127,7 @@ def import_file(kind: str, path: Path, *, partial: bool, variables: Mapping[str,
     return found
 
 
-def refusals(imported: Imported, path: Path, *, partial: bool) -> list[ConfigError]:
+def refusals(imported: "Imported", path: Path, *, partial: bool) -> list[ConfigError]:
     """Why a file is not imported; nothing where it is."""
     from launcher.config import left_out
 

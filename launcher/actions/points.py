@@ -4,8 +4,6 @@ The ways out of a point are single changes: pairs and chains of them take ten ti
 ``check`` looks for them where one point is asked about.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import signal
@@ -112,19 +110,19 @@ class _Lines:
             self._is_too_long, self._rest = True, b""
 
 
-def _processes(cpus: int) -> ProcessPoolExecutor:
+def _processes(cpus: int) -> "ProcessPoolExecutor":
     from concurrent.futures import ProcessPoolExecutor  # Late, because one point needs none.
 
     return ProcessPoolExecutor(min(cpus, _PROCESSES), initializer=_leave_interrupts_to_the_first)
 
 
 def _submit(
-    pool: ProcessPoolExecutor, batch: _Batch, *, facts: machine.Machine, catalog: Catalog, own: Measured | None
-) -> Future[list[Answer]]:
+    pool: "ProcessPoolExecutor", batch: _Batch, *, facts: machine.Machine, catalog: Catalog, own: Measured | None
+) -> "Future[list[Answer]]":
     return pool.submit(_answer_batch, batch, facts, catalog, own)
 
 
-def _share_out(batch: _Batch, lines: _Lines, submit: Callable[[_Batch], Future[list[Answer]]]) -> Iterator[Answer]:
+def _share_out(batch: _Batch, lines: _Lines, submit: "Callable[[_Batch], Future[list[Answer]]]") -> Iterator[Answer]:
     waiting = deque([submit(batch)])
     while lines.ready():
         waiting.append(submit(lines.take(_TOGETHER)))

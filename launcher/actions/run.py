@@ -1,7 +1,5 @@
 """Check, record and start one run, as ``launch`` and ``launcher.run`` do."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import signal
@@ -87,7 +85,7 @@ class Ready:
     overrides: tuple[str, ...]
     forced: bool
     made_of: Mapping[str, Any]
-    samples: Sequence[Preview]
+    samples: "Sequence[Preview]"
     tokens: TokenFolder | None
 
 

@@ -1,7 +1,5 @@
 """A run's data on this machine: token ids made with a progress bar, and samples of conversations token by token."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys
@@ -37,7 +35,7 @@ def token_root(spec: RunSpec) -> Path:
     return token_folder.root(spec, {**os.environ, **spec.cluster.environment}, folder(), None)
 
 
-def make_token_ids(spec: RunSpec, *, quiet: bool) -> tuple[TokenFolder, bool]:
+def make_token_ids(spec: RunSpec, *, quiet: bool) -> "tuple[TokenFolder, bool]":
     """Make the token ids of a run's data, or find them made; True beside them if they were made just now."""
     from launcher.data.prepare import Progress, prepared  # Late, because numpy takes 0.1 s.
 
@@ -55,7 +53,7 @@ def make_token_ids(spec: RunSpec, *, quiet: bool) -> tuple[TokenFolder, bool]:
     return found, made
 
 
-def made_before(spec: RunSpec) -> TokenFolder | None:
+def made_before(spec: RunSpec) -> "TokenFolder | None":
     """The token ids of data or a tokenizer of the Hub, if they are made and the caches here say which they are."""
     from launcher.data import hub, token_folder
     from launcher.data.files import is_on_hub
@@ -102,7 +100,7 @@ _TRAINED = ("black on green", "black on bright_green")
 _READ = ("white on grey23", "white on grey37")  # Styles of neighbouring tokens, by turns.
 
 
-def read_previews(spec: RunSpec) -> list[Preview]:
+def read_previews(spec: RunSpec) -> "list[Preview]":
     """The samples that ``data.preview`` asks for; none, and a message, where this machine cannot read them."""
     if not spec.data.preview or not spec.data.is_chat or spec.script is not None:
         return []
@@ -122,14 +120,14 @@ def read_previews(spec: RunSpec) -> list[Preview]:
     return []
 
 
-def with_previews(document: JsonObject, found: Sequence[Preview]) -> JsonObject:
+def with_previews(document: JsonObject, found: "Sequence[Preview]") -> JsonObject:
     """The document of a check with the samples under ``data``."""
     if not found:
         return document
     return document | {"data": (document.get("data") or {}) | {"preview": [each.as_dict() for each in found]}}
 
 
-def show_previews(found: Sequence[Preview]) -> None:
+def show_previews(found: "Sequence[Preview]") -> None:
     """Print the samples; without colours the trained tokens stand in brackets."""
     if not found:
         return
@@ -144,7 +142,7 @@ def show_previews(found: Sequence[Preview]) -> None:
         console.print(_coloured(each.tokens) if coloured else _bracketed(each.tokens), markup=False)
 
 
-def _coloured(tokens: Sequence[Token]) -> Text:
+def _coloured(tokens: "Sequence[Token]") -> "Text":
     from rich.text import Text
 
     found = Text()
@@ -153,7 +151,7 @@ def _coloured(tokens: Sequence[Token]) -> Text:
     return found
 
 
-def _bracketed(tokens: Sequence[Token]) -> str:
+def _bracketed(tokens: "Sequence[Token]") -> str:
     groups = groupby(tokens, lambda token: token.trained)
     runs = ((trained, "".join(token.text for token in run)) for trained, run in groups)
     return "".join(f"\u27e6{_visible(text)}\u27e7" if trained else _visible(text) for trained, text in runs)

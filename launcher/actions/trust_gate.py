@@ -4,8 +4,6 @@
 none that could load code to an engine's own validator.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,14 +24,14 @@ if TYPE_CHECKING:
 _LOADS = ("spec", "yaml-cfg")  # Arguments of Megatron-LM that load what they name, also where that is a number.
 
 
-def require_trust(line: CommandLine, *, trusted: bool, imported: Sequence[Source] = ()) -> None:
+def require_trust(line: CommandLine, *, trusted: bool, imported: "Sequence[Source]" = ()) -> None:
     """Ask for ``--trust``, by ConfigErrors, where the settings of a command line come from elsewhere and would act."""
     from launcher.config.trust import sources as trust
 
     trust.require([*imported, *_sources(line)], folder=folder(), given=trusted)
 
 
-def _sources(line: CommandLine) -> list[Source]:
+def _sources(line: CommandLine) -> "list[Source]":
     """Files that a command line takes settings from: its recipe, less what the user sets, and the user's ``conf/``."""
     from launcher.config.trust import privileged_settings
     from launcher.config.trust.sources import Source
@@ -47,7 +45,7 @@ def _sources(line: CommandLine) -> list[Source]:
 
 
 def careful_validator(
-    line: CommandLine, imported: Sequence[Source], typed: Sequence[str]
+    line: CommandLine, imported: "Sequence[Source]", typed: Sequence[str]
 ) -> Callable[[RunSpec], Judgement]:
     """The engine's own validator, kept from settings of files from elsewhere that could load code.
 
@@ -66,7 +64,7 @@ def careful_validator(
     return judge
 
 
-def python_of(line: CommandLine, imported: Sequence[Source], typed: Sequence[str]) -> job_python.Asking:
+def python_of(line: CommandLine, imported: "Sequence[Source]", typed: Sequence[str]) -> job_python.Asking:
     """A reader of the packages of the job's Python, which starts no program that a foreign file names."""
     if any(text.lstrip("+").partition("=")[0] == "cluster.python" for text in typed):
         return job_python.asked
@@ -83,7 +81,7 @@ def python_of(line: CommandLine, imported: Sequence[Source], typed: Sequence[str
     return read
 
 
-def require_for_trace(line: CommandLine, imported: Sequence[Source], spec: RunSpec) -> None:
+def require_for_trace(line: CommandLine, imported: "Sequence[Source]", spec: RunSpec) -> None:
     """Refuse by ConfigErrors to trace a run whose settings from elsewhere could load code: a trace runs the worker."""
     if not (spec.backend.extra or spec.backend.path):
         return
@@ -93,7 +91,7 @@ def require_for_trace(line: CommandLine, imported: Sequence[Source], spec: RunSp
         raise ConfigErrors([ConfigError("--engine", "trace", rule, ["--trust", "--engine formula"])])
 
 
-def may_preview(line: CommandLine, spec: RunSpec, imported: Sequence[Source]) -> bool:
+def may_preview(line: CommandLine, spec: RunSpec, imported: "Sequence[Source]") -> bool:
     """True if samples of the data may be read for ``data.preview``, which could fetch them; else the reason is said."""
     if not spec.data.preview:
         return True
@@ -107,7 +105,7 @@ def may_preview(line: CommandLine, spec: RunSpec, imported: Sequence[Source]) ->
     return True
 
 
-def _foreign(line: CommandLine, imported: Sequence[Source]) -> list[Path]:
+def _foreign(line: CommandLine, imported: "Sequence[Source]") -> list[Path]:
     from launcher.config.trust import sources as trust
 
     every = (*imported, *_sources(line))

@@ -1,7 +1,5 @@
 """A sign of life on stderr for what takes longer than a second, where that is a terminal and somebody looks at it."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Callable, Iterator

@@ -5,8 +5,6 @@
 shared. What they do is the same (tests/base/test_frozen.py).
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from dataclasses import MISSING, FrozenInstanceError, fields

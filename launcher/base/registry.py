@@ -5,8 +5,6 @@ Backends and families may also come from other installed packages, by an entry p
 takes 2 ms, and only then read by ``importlib.metadata``, which takes up to 150 ms for a hundred packages.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import pkgutil
@@ -69,7 +67,7 @@ def faults(package: str, name: str) -> tuple[ConfigError, ...]:
     return ()
 
 
-def _offer(package: str, name: str, entries: tuple[EntryPoint, ...]) -> Any:
+def _offer(package: str, name: str, entries: "tuple[EntryPoint, ...]") -> Any:
     entry, key = entries[0], KEYS[package]
     owners = sorted({_owner(one) for one in entries})
     if name in shipped(package):
@@ -101,12 +99,12 @@ def _members(protocol: type) -> list[str]:
     return sorted({name for base in protocol.__mro__ for name in vars(base) if not name.startswith("_")})
 
 
-def _owner(entry: EntryPoint) -> str:
+def _owner(entry: "EntryPoint") -> str:
     return entry.dist.name if entry.dist is not None else entry.value
 
 
 @cache
-def _offers() -> Mapping[str, Mapping[str, tuple[EntryPoint, ...]]]:
+def _offers() -> "Mapping[str, Mapping[str, tuple[EntryPoint, ...]]]":
     found: dict[str, dict[str, tuple[EntryPoint, ...]]] = {}
     if any(_mentions(path) for path in _metadata()):
         from importlib.metadata import entry_points  # Late, because it looks at every installed package.

@@ -5,8 +5,6 @@ configuration is wrong, 3 it does not fit. With -m or --points: 0 when at least 
 else 3 (all unfit) or 2 (all invalid).
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
@@ -102,7 +100,7 @@ def _check_sweep(options: argparse.Namespace) -> int:
     return sweep.status_of(points)
 
 
-def _detail_text(options: argparse.Namespace, found: Check, explanation: Explanation | None) -> str:
+def _detail_text(options: argparse.Namespace, found: Check, explanation: "Explanation | None") -> str:
     from launcher.views.check import detail  # Late, because few checks ask for it.
 
     texts = [] if explanation is None else [detail.explanation_text(explanation, width())]
@@ -110,7 +108,7 @@ def _detail_text(options: argparse.Namespace, found: Check, explanation: Explana
 
 
 def _detail_keys(
-    document: JsonObject, options: argparse.Namespace, found: Check, explanation: Explanation | None
+    document: JsonObject, options: argparse.Namespace, found: Check, explanation: "Explanation | None"
 ) -> JsonObject:
     explained = {} if explanation is None else {"explain": explanation.as_dict()}
     if not options.speed or found.speed is None:

@@ -8,8 +8,6 @@ Exit status: 0 there are layouts that fit, 2 the configuration is wrong, 3 nothi
 interrupted, with the best found so far.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Iterable
@@ -60,7 +58,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 class _Groups(tuple[str, ...]):
     __slots__ = ()
 
-    def __new__(cls) -> _Groups:
+    def __new__(cls) -> "_Groups":
         """All."""
         return super().__new__(cls, VARIED)
 

@@ -5,8 +5,6 @@ Of a run that trains its step, loss, speed and the time that is left; of one tha
 its points, with what was predicted, what came, and the best one with the line that repeats it.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@ A frame is drawn in place and fits 80 columns. The run's own files are read ever
 Where stdout is no terminal, and with --once, one frame is printed. `launch status --json` has the same facts.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import os
@@ -58,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _chosen(words: list[str]) -> _Watched | _WatchedSweep | None:
+def _chosen(words: list[str]) -> "_Watched | _WatchedSweep | None":
     if words and (swept := sweep_of(words[0])) is not None:
         return _WatchedSweep(swept)
     runs = find(words)

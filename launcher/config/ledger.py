@@ -5,8 +5,6 @@ and none is in two lists. The readers are ``launcher.importers`` and, for a mode
 ``launcher.config.hub.reading``.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -106,7 +104,7 @@ class Ledger:
         """Enter a key that the run does not have here (:class:`LeftOut`)."""
         self._enter(key, LeftOut(key=key, value=self.values.get(key), effect=effect, matters=matters))
 
-    def adopt(self, prefix: str, inner: Ledger) -> None:
+    def adopt(self, prefix: str, inner: "Ledger") -> None:
         """Enter the keys of a part of the file, which has a list of its own, as they are there, behind a prefix."""
         for key, entry in inner._entries.items():
             whole = f"{prefix}{key}"

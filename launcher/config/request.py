@@ -1,7 +1,5 @@
 """From what the user typed to a RunSpec, with every error on the way: keys, values and types together."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -129,7 +127,7 @@ def request_of(line: CommandLine, facts: machine.Machine | None = None) -> Reque
     )
 
 
-def _own_model(overrides: Sequence[Override], typed: Sequence[Override], catalog: Catalog) -> OwnModel | None:
+def _own_model(overrides: Sequence[Override], typed: Sequence[Override], catalog: Catalog) -> "OwnModel | None":
     if not any(override.group and override.key == "model" and is_own_model(override.value) for override in overrides):
         return None
     from launcher.config.hub import own_models  # Late, because few runs need it.

@@ -4,8 +4,6 @@
 recurses as deep as the text does, and takes a time that grows with the square of a number to base 60.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -86,7 +84,7 @@ class _Nodes:
         self._begun: list[tuple[str | None, int]] = []
         self._sizes: dict[str, int] = {}
 
-    def count(self, event: Event) -> None:
+    def count(self, event: "Event") -> None:
         """Take one event in."""
         from yaml import events
 
@@ -168,7 +166,7 @@ def _construct_mapping(self: Any, node: Any, deep: bool = False) -> dict[object,
     return content
 
 
-def _refuse(event: Event, depth: int, number: int, where: str) -> None:
+def _refuse(event: "Event", depth: int, number: int, where: str) -> None:
     line = f"{where}: line {event.start_mark.line + 1 if event.start_mark else '?'}"
     if depth > files.DEEPEST:
         raise _error(line, depth, f"it is nested deeper than {files.DEEPEST}")

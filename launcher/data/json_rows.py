@@ -3,8 +3,6 @@
 Errors name the file and the line. A list is decoded element by element, so that a file of many gigabytes is not held.
 """
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -99,7 +97,7 @@ def _values(text: TextIO, path: Path) -> Iterator[tuple[object, str]]:
     yield from ((value, f"element {number}") for number, value in enumerate(inner[0], 1))
 
 
-def _elements(scan: _Scan, path: Path) -> Iterator[tuple[object, str]]:
+def _elements(scan: "_Scan", path: Path) -> Iterator[tuple[object, str]]:
     scan.skip()
     number = 0
     while scan.peek() != "]":

@@ -5,8 +5,6 @@ them however large the files are. Of several processes that make the same folder
 wait for it; where the file system has no locks each writes a folder of its own, and the first that is renamed wins.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json
@@ -161,7 +159,7 @@ def _make(data: DataSpec, path: Path, digest: str, tell: Tell) -> TokenFolder:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _write(found: Iterator[Encoded], path: object, progress: Progress, writer: _Writer, tell: Tell) -> None:
+def _write(found: Iterator[Encoded], path: object, progress: Progress, writer: "_Writer", tell: Tell) -> None:
     told, before = time.monotonic(), writer.tokens
     for one in _readable(found):
         writer.add(one)
@@ -228,7 +226,7 @@ class _Writer:
         """The hash of all ids, marks and ends so far."""
         return self._hash.hexdigest()
 
-    def __enter__(self) -> _Writer:
+    def __enter__(self) -> "_Writer":
         return self
 
     def __exit__(self, *error: object) -> None:

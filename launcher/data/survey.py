@@ -1,7 +1,5 @@
 """The figures of a look at data."""
 
-from __future__ import annotations
-
 from dataclasses import field, replace
 from typing import Any
 
@@ -34,7 +32,7 @@ class Survey:
     samples: tuple[tuple[int, int | None], ...] | None = None
     # Splits of the folder that ``data.split`` leaves out, each with the number of its files.
     other_splits: tuple[tuple[str, int], ...] = ()
-    parts: tuple[Survey, ...] = ()  # The data sets of a mix, of which these are the figures together.
+    parts: "tuple[Survey, ...]" = ()  # The data sets of a mix, of which these are the figures together.
     bad: BadRows = field(default_factory=BadRows)  # The rows that cannot be used, of those that were read.
 
 

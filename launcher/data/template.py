@@ -9,8 +9,6 @@ them, a turn begins where the conversation before it, with the generation prompt
 up to and with it does; that needs a template that writes the beginning of a conversation alike whatever follows.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -258,7 +256,7 @@ def _unreadable(path: Path, error: Exception) -> Unusable:
 
 
 @lru_cache(maxsize=8)
-def _compiled(text: str) -> jinja2.Template:
+def _compiled(text: str) -> "jinja2.Template":
     try:
         import jinja2
         import jinja2.ext
@@ -272,7 +270,7 @@ def _compiled(text: str) -> jinja2.Template:
 
         tags = {"generation"}  # noqa: RUF012  # Jinja's own declaration.
 
-        def parse(self, parser: Any) -> list[jinja2.nodes.Node]:
+        def parse(self, parser: Any) -> "list[jinja2.nodes.Node]":
             line = next(parser.stream).lineno
             body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
             begin, end = (jinja2.nodes.Output([jinja2.nodes.TemplateData(mark)]) for mark in (_BEGIN, _END))

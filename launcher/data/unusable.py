@@ -6,8 +6,6 @@ file that cannot be read on behind a fault is an error in either case: one that 
 Parquet, a list of JSON with a broken element.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -25,7 +23,7 @@ class Unusable(DataError):
         ways = self.finding.way_out
         super().__init__(f"{self.finding.where}: {rule}" + (f"; try {' or '.join(ways)}" if ways else ""))
 
-    def __reduce__(self) -> tuple[type[Unusable], tuple[object, ...]]:
+    def __reduce__(self) -> "tuple[type[Unusable], tuple[object, ...]]":
         """The parts of the finding, since a rank sends its error to the others."""
         return type(self), (self.finding.path, self.finding.found, self.finding.rule, self.finding.way_out)
 
@@ -69,12 +67,12 @@ class BadRows:
     _place: tuple[object, str, object] = ("", "row", 0)
 
     @classmethod
-    def of(cls, data: DataSpec) -> BadRows:
+    def of(cls, data: DataSpec) -> "BadRows":
         """As the settings ask."""
         return cls(skips=data.on_bad_row == SKIP)
 
     @classmethod
-    def read(cls, content: object) -> BadRows:
+    def read(cls, content: object) -> "BadRows":
         """Read the form of :meth:`as_dict`; no bad rows where it is no such thing."""
         match content:
             case {"rows": int(count), "of": int(rows), "named": list(named)}:

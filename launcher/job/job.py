@@ -1,7 +1,5 @@
 """The translated job as data: the command that is started on a node, its files and its environment."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import field, replace
 
@@ -22,7 +20,7 @@ class Job:
     files: Mapping[str, str] = field(default_factory=dict)  # Generated files by their name inside the run directory.
     pass_environment: tuple[str, ...] = ()  # Names of variables whose values the job takes from where it is submitted.
 
-    def at(self, run_directory: str) -> Job:
+    def at(self, run_directory: str) -> "Job":
         """The same job with the run directory in place of ``{run}``."""
 
         def put(text: str) -> str:

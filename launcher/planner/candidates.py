@@ -1,7 +1,5 @@
 """What a search has found: layouts that may fit, in the order in which they are proposed."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from launcher.planner.keys import MODES
@@ -43,7 +41,7 @@ class Candidate:
         """True if it is likely enough to fit to be proposed beside those that do."""
         return self.verdict.chance >= _LIKELY
 
-    def __lt__(self, other: Candidate) -> bool:
+    def __lt__(self, other: "Candidate") -> bool:
         return self.place < other.place
 
 
@@ -99,7 +97,7 @@ class Found:
         shown = {each.spec.backend.name for each in self.shown()}
         return [each for engine, each in fastest.items() if engine not in shown]
 
-    def merge(self, other: Found) -> None:
+    def merge(self, other: "Found") -> None:
         """Take over the results of a search of other degrees."""
         for own, theirs in ((self.best, other.best), (self.untried, other.untried)):
             for kind, candidate in theirs.items():

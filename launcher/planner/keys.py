@@ -4,8 +4,6 @@ Along activation checkpointing, the loss in pieces and the allocator the time on
 which the search rests on.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -38,7 +36,7 @@ class MemorySavings(NamedTuple):
     allocators: Sequence[str]  # Torch's allocators, which take the same time.
 
     @classmethod
-    def of(cls, modes: Sequence[str], losses: Sequence[str], allocators: Sequence[str]) -> MemorySavings:
+    def of(cls, modes: Sequence[str], losses: Sequence[str], allocators: Sequence[str]) -> "MemorySavings":
         """Values in any order."""
         return cls(
             sorted(modes, key=MODES.index), sorted(losses, key=LOSSES.index), sorted(allocators, key=ALLOCATORS.index)

@@ -1,7 +1,5 @@
 """The planner's answer as frozen data: layouts, the fastest first, and counts of the others."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from launcher.base.frozen import dataclass
@@ -25,7 +23,7 @@ class Kind(NamedTuple):
     precision: str
 
     @classmethod
-    def of(cls, spec: RunSpec) -> Kind:
+    def of(cls, spec: RunSpec) -> "Kind":
         """The kind of a run."""
         parallel = spec.parallel
         fully = "hybrid" if parallel.replicate > 1 else "sharded"  # With and without resharding it is one kind.

@@ -17,8 +17,6 @@ space is complete in what follows; beyond it nothing is tried:
 - the loss: fused where the engine has that, else whole, and in pieces.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -75,7 +73,7 @@ class Space:
     @classmethod
     def of(
         cls, base: RunSpec, fixed: frozenset[str], choices: Mapping[str, Sequence[object]], refused: Refused
-    ) -> Space:
+    ) -> "Space":
         """The layouts of an engine: the fused loss where it has one, else the whole one, and the one in pieces."""
         # A package that only some machines have is for the words to ask for.
         borrowed = any(each.path == "train.loss" for each in backends.of(base).profile.borrowed)

@@ -6,8 +6,6 @@ measured framework that we do not launch can take the backend's place. The searc
 same rules and by the smaller estimate ``needs``. The answer is also the document of ``launch check --json``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -60,7 +58,7 @@ class Assessment:
     rehearsed: Evidence | None = None
     saves: Saves | None = None  # What its checkpoints take; None for an invalid run.
 
-    def refused(self, found: Iterable[ConfigError]) -> Assessment:
+    def refused(self, found: Iterable[ConfigError]) -> "Assessment":
         """The same run with more errors: it is invalid, and has no estimate."""
         errors = distinct((*self.errors, *found))
         return Assessment(spec=self.spec, errors=errors, warnings=self.warnings, as_typed=self.as_typed, data=self.data)

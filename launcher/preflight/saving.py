@@ -5,8 +5,6 @@ neither is known no time is predicted, but none can be shorter than on the faste
 that a margin which no storage could keep is found even then.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from math import ceil
 from pathlib import Path
@@ -82,7 +80,7 @@ def predicted(spec: RunSpec, disk: DiskSpace, stored: Stored | None = None) -> S
     )
 
 
-def _measured(own: Storage) -> str:
+def _measured(own: "Storage") -> str:
     runs = "1 run" if own.runs == 1 else f"{own.runs} runs"
     return f"measured in {runs} on {own.nodes} node{'' if own.nodes == 1 else 's'}"
 

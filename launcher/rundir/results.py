@@ -4,8 +4,6 @@ Runs are ranked by held-out losses where the data are the same; by losses of tra
 too, since a larger batch sees more of the data in as many steps.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json
@@ -59,13 +57,13 @@ def is_number(value: object) -> bool:
     return isinstance(value, float) or typed.is_whole(value)
 
 
-def speed(found: Sequence[JsonObject], predicted: PredictedSpeed | None = None) -> float | None:
+def speed(found: Sequence[JsonObject], predicted: "PredictedSpeed | None" = None) -> float | None:
     """Tokens a second of all ranks, the median of the second half of the lines of the prediction, or None."""
     known = second_half(found, predicted)
     return float(statistics.median(row["tokens_per_second"] for row in known)) if known else None
 
 
-def second_half(found: Sequence[JsonObject], predicted: PredictedSpeed | None = None) -> list[JsonObject]:
+def second_half(found: Sequence[JsonObject], predicted: "PredictedSpeed | None" = None) -> list[JsonObject]:
     """The lines from which a run's speed is taken; the arguments are as for :func:`speed`."""
     rows = [] if predicted is None else [row for row in found if _is_of(row, predicted)]
     known = [row for row in rows or found if typed.is_number(row.get("tokens_per_second"))]

@@ -4,8 +4,6 @@ Only a node can say whether it writes to the shared folder and which Python, pac
 job runs ``launcher.slurm.probe`` there and answers through a file in that folder.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 import tempfile
@@ -32,7 +30,7 @@ class Survey:
     """Slurm's configuration, the partitions that this user sees, and one node's answer, or the ``problem``."""
 
     config: Mapping[str, str]
-    partitions: tuple[Partition, ...]
+    partitions: "tuple[Partition, ...]"
     node: JsonObject | None
     problem: str | None
 
@@ -124,7 +122,7 @@ def profile(found: Survey, cluster: ClusterSpec) -> dict[str, Any]:
     return settings | _of_kind(kind, part)
 
 
-def _of_kind(kind: NodeKind | None, part: Partition) -> dict[str, Any]:
+def _of_kind(kind: "NodeKind | None", part: "Partition") -> dict[str, Any]:
     if kind is None:
         return {}
     settings: dict[str, Any] = {"gpus_per_node": kind.gpu_count} if kind.gpu_count else {"gpu_request": "none"}

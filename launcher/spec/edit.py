@@ -1,7 +1,5 @@
 """Settings of a RunSpec: changed, read, refused, written as typed, and the nearest values with which a rule holds."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -98,7 +96,7 @@ def _places(names: tuple[str, ...], some: tuple[str, ...]) -> tuple[int, ...]:
 
 @cache
 def _fields(
-    cls: type[DataclassInstance],
+    cls: "type[DataclassInstance]",
 ) -> tuple[tuple[str, ...], Callable[[object], tuple[object, ...]], tuple[Callable[[object, object], None], ...]]:
     """The names of a group's fields, the function that reads them all, and those that write each."""
     names = tuple(field.name for field in fields(cls))

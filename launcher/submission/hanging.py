@@ -9,8 +9,6 @@ Every node looks at its own ranks and leaves what it found; the first node repor
 at most ``cluster.requeues`` times in a row without a new checkpoint.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess
@@ -37,7 +35,7 @@ _GATHER_S = 8.0  # Seconds in which the other nodes have looked at their ranks, 
 _NOT_BEGUN = Beat(rank=0, pid=0, step=0, phase="start", began=0.0, entered=0.0, usual=0.0)
 
 
-def watches(directory: Path, place: SlurmPlace | None) -> Generator[Watch]:
+def watches(directory: Path, place: SlurmPlace | None) -> "Generator[Watch]":
     """A watch for each start of the job on this node: one, and on this machine one after each hang that restarts it."""
     with _memory() as folder:
         watch = Watch(directory, place, folder)

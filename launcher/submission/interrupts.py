@@ -6,8 +6,6 @@ nothing is half (:func:`look`). For a second after the first one others are note
 Python API signals are the program's own: there :func:`shielded` alone has an effect.
 """
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import sys
@@ -69,7 +67,7 @@ def _handle(number: int, frame: object) -> None:
     raise Interrupted(number)
 
 
-def _lost(found: Any) -> None:
+def _lost(found: "Any") -> None:
     """Raise an interruption once more that came in a callback, where Python can only print it."""
     if isinstance(found.exc_value, KeyboardInterrupt):
         signal.signal(signal.SIGALRM, _handle)

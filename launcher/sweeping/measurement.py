@@ -1,7 +1,5 @@
 """Measurements: sweeps whose points are layouts, and their results beside the predictions."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -50,7 +48,7 @@ class MeasuredLayout:
     capacity_bytes: int | None
 
     @classmethod
-    def of(cls, layout: Layout, words: Sequence[str]) -> MeasuredLayout:
+    def of(cls, layout: Layout, words: Sequence[str]) -> "MeasuredLayout":
         """The layout that the words choose."""
         speed, verdict = layout.speed, layout.verdict
         keys = ("tokens_per_second_per_gpu", "low", "high", "step_seconds")
@@ -94,7 +92,7 @@ class Record:
     layouts: tuple[MeasuredLayout, ...]
 
     @classmethod
-    def of(cls, chosen: Shortlist, question: Sequence[str]) -> Record:
+    def of(cls, chosen: Shortlist, question: Sequence[str]) -> "Record":
         """The record of a shortlist."""
         run, here = chosen.runs[0], provenance.versions()
         there = job_python.kept(run)  # A container's Python, or one that only the nodes have, may be unknown.

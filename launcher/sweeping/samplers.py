@@ -1,7 +1,5 @@
 """The next points of a sweep: Optuna's samplers, fed with the results of the points so far."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -49,7 +47,7 @@ def propose(axes: Axes, sampler: str, seed: int, tried: Sequence[Tried]) -> tupl
     return tuple(f"{axis.key}={params[axis.key]}" for axis in axes.swept)
 
 
-def _distribution(axis: Axis) -> BaseDistribution:
+def _distribution(axis: Axis) -> "BaseDistribution":
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     if isinstance(axis.values, tuple):
@@ -60,7 +58,7 @@ def _distribution(axis: Axis) -> BaseDistribution:
     return FloatDistribution(low, high, log=log)
 
 
-def _trial(point: Tried, space: dict[str, BaseDistribution]) -> FrozenTrial:
+def _trial(point: Tried, space: "dict[str, BaseDistribution]") -> "FrozenTrial":
     from optuna.distributions import CategoricalDistribution
     from optuna.trial import TrialState, create_trial
 

@@ -1,7 +1,5 @@
 """Why a run ended, as text for a terminal: sentences, piles, what would help, the evidence, and earlier attempts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import fields
 
@@ -22,7 +20,7 @@ class Explained(Answer):
     """The answer of ``Run.why()``; ``print`` shows what ``launch why`` prints."""
 
     @classmethod
-    def of(cls, answer: Answer) -> Explained:
+    def of(cls, answer: Answer) -> "Explained":
         """The same answer, with its text."""
         return cls(**{field.name: getattr(answer, field.name) for field in fields(answer)})
 

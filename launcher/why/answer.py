@@ -1,7 +1,5 @@
 """The answer of ``launch why``: as data, and as the document of ``--json`` (docs/contract/documents.md)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -27,7 +25,7 @@ class Where:
     node: str | None = None  # The name of the machine.
 
     @classmethod
-    def of(cls, oom: OutOfMemory) -> Where:
+    def of(cls, oom: OutOfMemory) -> "Where":
         """The place of an end of memory."""
         return cls(rank=oom.rank, phase=oom.phase, step=oom.step, layer=oom.layer, node=oom.node)
 

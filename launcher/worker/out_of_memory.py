@@ -5,8 +5,6 @@ ends the rank, since frameworks may catch the first and try again. On a GPU the 
 requests with their Python frames: 2 us a request (docs.pytorch.org, "Understanding CUDA Memory Usage").
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json
@@ -62,7 +60,7 @@ def watched(context: Context) -> Iterator[None]:
         yield
 
 
-_watches: list[_Watch] = []  # The watch of this process: an error is reported where nobody knows the rank's context.
+_watches: "list[_Watch]" = []  # The watch of this process: an error is reported where nobody knows the rank's context.
 
 
 def write(directory: Path, error: BaseException) -> None:

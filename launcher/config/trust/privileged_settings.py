@@ -4,8 +4,6 @@ A file from elsewhere may hold any of them; ``trust.sources`` asks before one ta
 specification is either in the table here or harmless, and a test holds the list of both.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -131,12 +129,12 @@ def needs(settings: Mapping[str, Any]) -> Iterator[PrivilegedSetting]:
             yield PrivilegedSetting(key, value, " and ".join(dict.fromkeys(privileged)))
 
 
-def of_recipe(recipe: Recipe) -> list[PrivilegedSetting]:
+def of_recipe(recipe: "Recipe") -> list[PrivilegedSetting]:
     """Settings of a recipe that need the user's word, those that it sweeps over included."""
     return [*needs(recipe.choose), *needs(recipe.set), *needs(recipe.sweep)]
 
 
-def of_spec(spec: RunSpec, typed: Iterable[str] = ()) -> list[PrivilegedSetting]:
+def of_spec(spec: "RunSpec", typed: Iterable[str] = ()) -> list[PrivilegedSetting]:
     """Settings of a whole specification, as a lock holds it, that need the user's word, less the keys ``typed``."""
     flat: dict[str, object] = {}
     for section, content in to_dict(spec).items():

@@ -4,8 +4,6 @@
 adds what is shown: piles, phases, stages and parameter counts.
 """
 
-from __future__ import annotations
-
 from dataclasses import field, fields
 from typing import TYPE_CHECKING, get_args
 
@@ -237,6 +235,6 @@ class MemoryEstimate(Needs):
         }  # fmt: skip
 
 
-def _values(row: DataclassInstance) -> dict[str, object]:
+def _values(row: "DataclassInstance") -> dict[str, object]:
     """A row of plain values by their names; ``asdict`` would look for what to copy in each."""
     return {one.name: getattr(row, one.name) for one in fields(row)}

@@ -9,8 +9,6 @@ backend states what a block's backward pass holds at another instant, in place o
 MLP, and never has to know what to subtract.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from math import ceil
 from typing import Literal, NamedTuple, get_args
@@ -66,7 +64,7 @@ class MemoryTerm(NamedTuple):
         """The expression with its exact numbers: ``2 x (525,336,576 + 2 x 218,112,000)``."""
         return self.with_numbers(formula.exact)
 
-    def at(self, instant: str) -> MemoryTerm:
+    def at(self, instant: str) -> "MemoryTerm":
         """The same term, alive at one instant of its moments."""
         return _MADE(MemoryTerm, (*self[:-1], instant))
 

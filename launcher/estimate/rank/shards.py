@@ -6,8 +6,6 @@ A :class:`WeightCounts` holds every count that some formula needs, since a group
 often; groups are joined by sums, maxima and, where order matters, one after the other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from fractions import Fraction
@@ -63,10 +61,10 @@ class WeightCounts:
         """Elements before sharding."""
         return self.dense + self.expert
 
-    def __add__(self, other: WeightCounts) -> WeightCounts:
+    def __add__(self, other: "WeightCounts") -> "WeightCounts":
         return total((self, other))
 
-    def times(self, count: int) -> WeightCounts:
+    def times(self, count: int) -> "WeightCounts":
         """Counts of ``count`` equal groups together."""
         if not count:
             return WeightCounts()

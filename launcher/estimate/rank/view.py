@@ -5,8 +5,6 @@ The fold begins with a rank that holds and sees everything (:func:`whole`). Shar
 all ranks add up to the batch and the sequence, and sizes are rounded where elements are counted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from fractions import Fraction
 from functools import lru_cache
@@ -74,7 +72,7 @@ class Strategy(Protocol):
     """
 
     @property
-    def apply(self) -> Apply:
+    def apply(self) -> "Apply":
         """``apply(view, spec) -> view``: the view with this strategy's share taken."""
 
 

@@ -1,7 +1,5 @@
 """Seconds of one pass of a part of the model over one micro-batch, by what they go to."""
 
-from __future__ import annotations
-
 from operator import add
 from typing import NamedTuple
 
@@ -24,11 +22,11 @@ class Pass(NamedTuple):
     expert_bytes: float = 0.0  # Its bytes.
     launches: float = 0.0  # Kernels that the host starts.
 
-    def plus(self, other: Pass) -> Pass:
+    def plus(self, other: "Pass") -> "Pass":
         """Both, one after the other."""
         return Pass(*map(add, self, other))
 
-    def times(self, count: float) -> Pass:
+    def times(self, count: float) -> "Pass":
         """So many of them."""
         return Pass(*[value * count for value in self])
 

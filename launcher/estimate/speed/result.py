@@ -1,7 +1,5 @@
 """The answer of the model of speed, in the shape of ``launch check --json`` (docs/contract/documents.md)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import asdict
 
@@ -38,7 +36,7 @@ class StageTime:
         """Seconds of both passes."""
         return self.forward_seconds + self.backward_seconds
 
-    def times(self, factor: float) -> StageTime:
+    def times(self, factor: float) -> "StageTime":
         """All of it, so many times as long."""
         return StageTime(
             stage=self.stage,

@@ -4,8 +4,6 @@ As of memory the printed formula is the formula (``launcher.base.formula``). ``s
 ``exposed_seconds`` what of it nothing else hides: those of all terms add up to the step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Literal, NamedTuple, get_args
 
@@ -42,7 +40,7 @@ class SpeedTerm(NamedTuple):
         numbers = formula.printed(self.expression, lambda name: formula.said(self.values[name]))
         return f"{self.what}: {numbers}"
 
-    def times(self, factor: float) -> SpeedTerm:
+    def times(self, factor: float) -> "SpeedTerm":
         """The same term, so many times as long."""
         seconds, exposed = self.seconds * factor, self.exposed_seconds * factor
         return SpeedTerm(

@@ -5,8 +5,6 @@ A shell script is read, never run (``launcher.importers.megatron.shell``); of it
 that it hangs on are named; where such a variable decides which arguments there are, that is an error that asks for it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import field
@@ -56,7 +54,7 @@ def parse(text: str, path: str, variables: Mapping[str, str] | None = None) -> P
 # YAML and JSON.
 
 
-def _from_data(data: _Data, path: str, given: Mapping[str, str]) -> Parsed:
+def _from_data(data: "_Data", path: str, given: Mapping[str, str]) -> Parsed:
     words = Words(path, [])
     try:
         variables = {**data.variables, **given}

@@ -8,8 +8,6 @@ constant corrects was another prediction then. Versions of a framework are not t
 the place of what was measured before.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -45,7 +43,7 @@ class Key(NamedTuple):
     network_latency: float | None
 
     @classmethod
-    def of(cls, row: Row) -> Key:
+    def of(cls, row: Row) -> "Key":
         """The key of a measured run."""
         return cls(*(getattr(row, name) for name in cls._fields))
 

@@ -3,8 +3,6 @@
 What reads them is imported where there are some: most commands have none.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,7 +46,7 @@ class Measured:
 
         return constant_of(spec, table)
 
-    def read(self, cluster: ClusterSpec) -> Mapping[Key, Own]:
+    def read(self, cluster: ClusterSpec) -> "Mapping[Key, Own]":
         """The constants of a cluster by the file that it names, read once."""
         named = cluster.measurements
         if named not in self._tables:
@@ -59,7 +57,7 @@ class Measured:
             self._tables[named] = constants.of_rows(rows) if rows else {}
         return self._tables[named]
 
-    def storage(self, spec: RunSpec, checkpoint_bytes: int) -> Storage | None:
+    def storage(self, spec: RunSpec, checkpoint_bytes: int) -> "Storage | None":
         """The speed at which runs of its cluster wrote checkpoints like that of a run; None where none says it."""
         rows = self._known(spec.cluster)
         if not rows:
@@ -73,13 +71,13 @@ class Measured:
         while self._told:
             say(f"launch: {self._told.pop(0)}")
 
-    def _known(self, cluster: ClusterSpec) -> tuple[Row, ...]:
+    def _known(self, cluster: ClusterSpec) -> "tuple[Row, ...]":
         named = cluster.measurements
         if named not in self._rows:
             self._rows[named] = self._read(place(cluster))
         return self._rows[named]
 
-    def _read(self, path: Path) -> tuple[Row, ...]:
+    def _read(self, path: Path) -> "tuple[Row, ...]":
         try:
             path.stat()
             from launcher.preflight.measured import file
@@ -100,7 +98,7 @@ class Measured:
 class Anchored(Measured):
     """Gives the constant of one measured run to runs that are like it, and to others those of the user's runs."""
 
-    def __init__(self, anchor: Anchor, *, others: bool) -> None:
+    def __init__(self, anchor: "Anchor", *, others: bool) -> None:
         """Take the anchor; without ``others`` what is not like it has the shipped constant."""
         super().__init__()
         self._anchor, self._others = anchor, others

@@ -3,8 +3,6 @@
 The cell has only inline styles and no script, since a notebook shows an untrusted cell without either; text is escaped.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -37,7 +35,7 @@ class Check:
     warnings: tuple[ConfigError, ...]
 
     @classmethod
-    def of(cls, assessment: Assessment, *, warnings: tuple[ConfigError, ...] = ()) -> Check:
+    def of(cls, assessment: Assessment, *, warnings: tuple[ConfigError, ...] = ()) -> "Check":
         """The answer about a judged run; ``warnings`` stand before its own."""
         judged = replace(assessment, warnings=(*warnings, *assessment.warnings))
         return cls(assessment=judged, errors=judged.errors, warnings=judged.warnings)
@@ -73,7 +71,7 @@ class Check:
         """The predicted speed, of a run that does not fit as if it did; None where it is unknown."""
         return None if self.assessment is None else self.assessment.speed
 
-    def explain(self, pile: Pile) -> Explanation:
+    def explain(self, pile: Pile) -> "Explanation":
         """The terms of one pile, as ``launch check --explain`` prints them; raises ConfigErrors without an estimate."""
         from launcher.preflight.explain import explained  # Late, because few checks are asked for one.
 

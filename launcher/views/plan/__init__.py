@@ -1,7 +1,5 @@
 """A plan as the Python API gives it: as text, as the document of ``plan --json``, and as a notebook's cell."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
@@ -20,7 +18,7 @@ class Plan(layouts.Plan):
     """The answer of ``launcher.plan``; ``print`` shows what ``launch plan`` prints."""
 
     @classmethod
-    def of(cls, found: layouts.Plan) -> Plan:
+    def of(cls, found: layouts.Plan) -> "Plan":
         """The same answer, with its views."""
         return cls(**{field.name: getattr(found, field.name) for field in fields(found)})
 

@@ -5,8 +5,6 @@ Without pipeline stages DeepSpeed is called micro-batch by micro-batch; with sta
 (``train_batch``), and wrapped instructions of its schedule tell the memory tracker of their phases.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -39,7 +37,7 @@ _GRADIENTS = ("averaged_gradients", "grad_partitions_flat_buffer", "fp32_groups_
 _BUCKETS = "ipg_buckets"  # One for each format, in which contiguous gradients wait to be reduced.
 
 
-def build(context: Context) -> DeepSpeedTraining:
+def build(context: Context) -> "DeepSpeedTraining":
     """Make the engine of one rank, from the run directory's ``ds_config.json``."""
     spec = context.spec
     config: JsonObject = load_json(context.directory / "ds_config.json")

@@ -7,8 +7,6 @@ one after the other (:class:`Whole`) or by a pipeline schedule (:class:`pipeline
 their names in the whole model, whatever the rank's chunks.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import re
@@ -45,7 +43,7 @@ class RankParts:
     ranks: DeviceMesh | None
 
 
-def build(context: Context) -> FsdpEngine:
+def build(context: Context) -> "FsdpEngine":
     """Make the model on the meta device, cut it, give every rank its part of the values, and add the optimizer."""
     return filled(context, rank_parts(context))
 
@@ -91,7 +89,7 @@ def _sequence_ranks(context: Context) -> Any:
     return None
 
 
-def filled(context: Context, parts: RankParts) -> FsdpEngine:
+def filled(context: Context, parts: RankParts) -> "FsdpEngine":
     """Give the parts that :func:`rank_parts` made memory and values, and return their engine."""
     spec = context.spec
     offloaded = spec.zero.offload_parameters == "cpu"

@@ -4,8 +4,6 @@ Nothing of Megatron's arithmetic is replaced: the stand-ins say that the one dev
 waited for, and that ``cuda`` in a device argument means the CPU. Each function below says who calls what it replaces.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os
@@ -86,7 +84,7 @@ class _Nothing:
     def __init__(self, *_: object, **__: object) -> None:
         pass
 
-    def __getattr__(self, name: str) -> type[_Nothing]:
+    def __getattr__(self, name: str) -> "type[_Nothing]":
         return _Nothing
 
 

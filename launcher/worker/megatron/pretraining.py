@@ -1,7 +1,5 @@
 """Megatron's own ``pretrain``, prepared, fed and followed: what a rank in training and one in rehearsal share."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -44,7 +42,7 @@ def parse(arguments: Sequence[str]) -> Any:
         raise TrainingError("Megatron-LM does not understand its argument list; its words are in stderr.log") from error
 
 
-def pretrain(context: Context, args: Any, provider: Any, follower: Follower) -> tuple[list[nn.Module], bool]:
+def pretrain(context: Context, args: Any, provider: Any, follower: "Follower") -> tuple[list[nn.Module], bool]:
     """Train to the last step; return this rank's parts of the model, and True if it was asked to stop before."""
     from launcher.worker.megatron import layout
 

@@ -6,8 +6,6 @@ linearly with the number of layers (``launcher.worker.trace`` extrapolates them)
 not.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -71,7 +69,7 @@ class Recording:
     events: list[int] = field(default_factory=list)
     marks: list[Mark] = field(default_factory=list)
 
-    def snapshot(self) -> Recording:
+    def snapshot(self) -> "Recording":
         """The recording as it is now, whatever is recorded later."""
         return Recording(allocations=list(self.allocations), events=list(self.events), marks=list(self.marks))
 

@@ -5,8 +5,6 @@ Experts that lie in the files one by one are read into the one tensor of their l
 ``transformers``).
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 from collections.abc import Iterator
@@ -53,7 +51,7 @@ def load(made: Any, folder: Path, seed: int, access: initial.Access = contextlib
         raise CheckpointError(f"model.weights={folder} is of another model: {_some(differing)}")
 
 
-def _load_buffers(made: Any, source: Folder) -> None:
+def _load_buffers(made: Any, source: "Folder") -> None:
     for name, buffer in persistent(made):
         if source.has(name) and buffer.dim():
             buffer.copy_(source.read(name, tuple(buffer.shape), tuple(slice(0, size) for size in buffer.shape)))

@@ -3,8 +3,6 @@
 A first pass keeps what each layer is called with; then a layer of each kind runs alone at two lengths of a sequence.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections import UserDict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -233,7 +231,7 @@ def _dropping_gradients(block: nn.Module) -> Iterator[None]:
 class _Place(int):
     """A number that is asked as a tensor of one element is."""
 
-    def __getitem__(self, _: object) -> _Place:
+    def __getitem__(self, _: object) -> "_Place":
         return self
 
     def item(self) -> int:

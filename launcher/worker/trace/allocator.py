@@ -8,8 +8,6 @@ segments, expandable segments, and on failure the release of what is cached befo
 The report on a run is made of recordings at two depths: all but the allocator's loss is linear in the number of layers.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, insort
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -45,8 +43,8 @@ class _Block:
     segment: int
     order: int
     free: bool = False
-    before: _Block | None = None
-    after: _Block | None = None
+    before: "_Block | None" = None
+    after: "_Block | None" = None
 
     @property
     def key(self) -> tuple[int, int]:

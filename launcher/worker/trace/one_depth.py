@@ -4,8 +4,6 @@ A run on GPUs is traced on the fake CPU, with streams and kernels chosen as a GP
 its allocator rounds.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import gc
@@ -41,7 +39,7 @@ _CUDA_GRANULARITY = 512  # torch ``c10/core/AllocatorConfig.h``, ``kMinBlockSize
 class Phases(MemoryTracker):
     """Tells the recorder which phase the engine enters."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: "Recorder") -> None:
         super().__init__()
         self._recorder = recorder
         self.step = 0
@@ -83,7 +81,7 @@ def _world(spec: RunSpec, rank: int) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def _train(context: Context, recorder: Recorder, phases: Phases) -> None:
+def _train(context: Context, recorder: "Recorder", phases: Phases) -> None:
     with prepared(context) as build, FakeTensorMode(allow_non_fake_inputs=True), recorder:
         recorder.begin(0, "load")
         engine = build()
@@ -96,7 +94,7 @@ def _train(context: Context, recorder: Recorder, phases: Phases) -> None:
             gc.collect()
 
 
-def _step(context: Context, engine: Engine, recorder: Recorder, step: int) -> None:
+def _step(context: Context, engine: Engine, recorder: "Recorder", step: int) -> None:
     spec = context.spec
     shape = (spec.micro_batch_size, spec.sequence_length + 1)
     tokens = [torch.zeros(shape, dtype=torch.int64, device=context.device) for _ in range(spec.gradient_accumulation)]
@@ -122,7 +120,7 @@ def prepared(context: Context) -> Iterator[Callable[[], Engine]]:
             yield lambda: filled(context, model)
 
 
-def label(recorder: Recorder, engine: Engine) -> None:
+def label(recorder: "Recorder", engine: Engine) -> None:
     """Label what the engine keeps; buffers of collectives are known by their operations."""
     for pile, tensors in engine.piles():
         if pile not in ("gather_buffers", "reduce_buffers"):

@@ -4,8 +4,6 @@ A trainer takes samples in the order of a stream, so its sampler is sequential a
 under any other engine, whatever the ranks are; a checkpoint says where in the stream it stands.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import replace
@@ -78,7 +76,7 @@ class Tokens:
         size = self._spec.train.eval_steps * self._spec.global_batch_size
         return Stream(self._labelled(corpus), order, 0, size)
 
-    def _labelled(self, corpus: Corpus) -> Labelled:
+    def _labelled(self, corpus: Corpus) -> "Labelled":
         return Labelled(corpus, apart=self._spec.data.packed == "documents")
 
 

@@ -7,8 +7,6 @@ fault it is, and the products alone do. A rank that gets no further for ``LIMIT_
 that are furthest behind.
 """
 
-from __future__ import annotations
-
 import json
 import statistics
 import threading
@@ -77,7 +75,7 @@ class _Watch:
         self._store: Any = dist.distributed_c10d._get_default_store().clone()
         self._stage, self._since = 0, time.monotonic()
 
-    def __enter__(self) -> _Watch:
+    def __enter__(self) -> "_Watch":
         self._tell("the start")
         threading.Thread(target=self._look, daemon=True).start()
         return self

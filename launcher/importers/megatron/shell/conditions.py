@@ -1,7 +1,5 @@
 """Tests of the shell: ``[ ... ]`` and ``[[ ... ]]``, of which the answer may not be known."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Iterable, Sequence
 
@@ -27,7 +25,7 @@ class Truth:
     assumed: bool = False  # True if the answer holds only where variables without a value are empty.
     hints: tuple[str, ...] = ()  # Values with which its variables are compared, as ``NAME=VALUE``.
 
-    def negated(self) -> Truth:
+    def negated(self) -> "Truth":
         """The other answer."""
         return Truth(None if self.value is None else not self.value, self.names, self.assumed, self.hints)
 

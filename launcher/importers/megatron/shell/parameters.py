@@ -1,7 +1,5 @@
 """The state of a script, the work that is left for it, and its parameters: ``$NAME`` and ``${...}``."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,7 +30,7 @@ class State:
     functions: dict[str, Statement] = field(default_factory=dict)
     flow: str = ""  # Where statements are left: ``exit``, ``return``, ``break``, ``continue``.
 
-    def copy(self) -> State:
+    def copy(self) -> "State":
         """The same state, which can go another way."""
         return replace(self, variables=dict(self.variables), functions=dict(self.functions))
 

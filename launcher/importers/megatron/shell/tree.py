@@ -1,7 +1,5 @@
 """Statements of a shell script; words are kept as they stand in the text, with their quotes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 DEEPEST = 40  # Statements, quotes, tests or sums in one another, far below Python's own limit of calls.
@@ -44,7 +42,7 @@ class Simple:
 class Pipeline:
     """Commands that are joined by ``|``."""
 
-    parts: tuple[Statement, ...]
+    parts: "tuple[Statement, ...]"
     negated: bool
 
 
@@ -53,16 +51,16 @@ class Chain:
     """Statements that are joined by ``&&`` and ``||``."""
 
     line: int
-    first: Statement
-    rest: tuple[tuple[str, Statement], ...]
+    first: "Statement"
+    rest: "tuple[tuple[str, Statement], ...]"
 
 
 @dataclass(frozen=True, slots=True)
 class If:
     """``if`` with its ``elif``: lines, conditions and bodies; then ``else``."""
 
-    branches: tuple[tuple[int, Body, Body], ...]
-    otherwise: Body
+    branches: "tuple[tuple[int, Body, Body], ...]"
+    otherwise: "Body"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +69,7 @@ class Case:
 
     line: int
     word: str
-    items: tuple[tuple[tuple[str, ...], Body], ...]
+    items: "tuple[tuple[tuple[str, ...], Body], ...]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +79,7 @@ class For:
     line: int
     name: str
     words: tuple[str, ...] | None
-    body: Body
+    body: "Body"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +88,7 @@ class Count:
 
     line: int
     head: tuple[str, str, str]
-    body: Body
+    body: "Body"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +96,8 @@ class While:
     """``while`` or ``until``."""
 
     line: int
-    condition: Body
-    body: Body
+    condition: "Body"
+    body: "Body"
     until: bool
 
 
@@ -108,14 +106,14 @@ class Function:
     """``name() { ... }``."""
 
     name: str
-    body: Statement
+    body: "Statement"
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
     """``{ ... }`` or, apart, ``( ... )``."""
 
-    body: Body
+    body: "Body"
     apart: bool
 
 
