@@ -113,10 +113,14 @@ class Shown:
     def as_dict(self) -> JsonObject:
         """The document of ``launch show --json`` (docs/contract/documents.md)."""
         return {
-            "schema": 1, "world": world_as_json(self.plan.spec), "argv": list(self.job.argv),
-            "worker_argv": list(self.job.worker_argv), "environment": dict(self.job.environment),
-            "files": dict(self.job.files), "sbatch": self.sbatch,
-        }  # fmt: skip
+            "schema": 1,
+            "world": world_as_json(self.plan.spec),
+            "argv": list(self.job.argv),
+            "worker_argv": list(self.job.worker_argv),
+            "environment": dict(self.job.environment),
+            "files": dict(self.job.files),
+            "sbatch": self.sbatch,
+        }
 
     def __str__(self) -> str:
         return _text(self.job, self.sbatch)

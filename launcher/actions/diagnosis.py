@@ -36,10 +36,14 @@ def document(row: RunState, *, lines: int, rank: int | None) -> JsonObject:
     directory = Path(row.directory)
     found = outputs_of(directory, rank)
     return {
-        "id": row.id, "directory": row.directory, "state": row.state, "reason": row.reason,
-        "error": next(iter(errors_of(row, rank)), None), "steps": results.newest(directory, lines),
+        "id": row.id,
+        "directory": row.directory,
+        "state": row.state,
+        "reason": row.reason,
+        "error": next(iter(errors_of(row, rank)), None),
+        "steps": results.newest(directory, lines),
         "files": [{"path": str(path), "lines": output.tail(path, lines)} for path in found.every],
-    }  # fmt: skip
+    }
 
 
 def explain_end(directory: Path) -> Answer:

@@ -228,10 +228,14 @@ def _row(recipe: Recipe, catalog: Catalog, facts: machine.Machine) -> JsonObject
         raise ConfigErrors(found.errors)
     spec, judged = found.spec, assess.assess(found.spec, earlier=found.errors, search=None)
     return {
-        **row, "model": spec.model.name, "gpus": spec.gpus, "strategy": strategy(spec),
+        **row,
+        "model": spec.model.name,
+        "gpus": spec.gpus,
+        "strategy": strategy(spec),
         "predicted_bytes": None if judged.estimate is None else judged.estimate.peak.allocated_bytes,
-        "verdict": judged.verdict.name, "reason": None,
-    }  # fmt: skip
+        "verdict": judged.verdict.name,
+        "reason": None,
+    }
 
 
 def strategy(spec: RunSpec) -> str:

@@ -31,13 +31,20 @@ _FONT = "system-ui, 'DejaVu Sans', sans-serif"
 def _config(ink: str, faint: str, edge: str, background: str) -> JsonObject:
     text = {"labelColor": ink, "titleColor": ink}
     return {
-        "background": background, "font": _FONT, "mark": {"color": CATEGORIES[0]}, "view": {"stroke": None},
+        "background": background,
+        "font": _FONT,
+        "mark": {"color": CATEGORIES[0]},
+        "view": {"stroke": None},
         "axis": {**text, "gridColor": faint, "domainColor": faint, "tickColor": faint, "labelFontSize": 11},
-        "legend": {**text, "labelFontSize": 11, "labelLimit": 320}, "header": text,
-        "title": {"color": ink, "anchor": "start", "fontSize": 13}, "bar": {"stroke": edge, "strokeWidth": 0.5},
-        "text": {"color": ink}, "rule": {"color": ink}, "point": {"filled": True, "color": ink},
+        "legend": {**text, "labelFontSize": 11, "labelLimit": 320},
+        "header": text,
+        "title": {"color": ink, "anchor": "start", "fontSize": 13},
+        "bar": {"stroke": edge, "strokeWidth": 0.5},
+        "text": {"color": ink},
+        "rule": {"color": ink},
+        "point": {"filled": True, "color": ink},
         "range": {"category": list(CATEGORIES)},
-    }  # fmt: skip
+    }
 
 
 LIGHT: Mapping[str, Any] = _config("#1d1f23", "#e0e2e6", "#ffffff", "#ffffff")

@@ -65,11 +65,14 @@ class Imported:
     def as_dict(self) -> JsonObject:
         """The value of ``import`` in ``launch import --json`` (docs/contract/documents.md)."""
         return {
-            "overrides": list(self.overrides), "recipe": self.recipe,
+            "overrides": list(self.overrides),
+            "recipe": self.recipe,
             "said": [{"key": said.key, "overrides": list(said.overrides)} for said in self.said],
-            "default": list(self.default), "kept": list(self.kept),
-            "left_out": [left.as_dict() for left in self.left_out], "not_understood": list(self.not_understood),
-        }  # fmt: skip
+            "default": list(self.default),
+            "kept": list(self.kept),
+            "left_out": [left.as_dict() for left in self.left_out],
+            "not_understood": list(self.not_understood),
+        }
 
 
 type _Entry = tuple[str, ...] | Literal["default", "kept"] | LeftOut

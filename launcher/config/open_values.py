@@ -82,10 +82,14 @@ def _gpu(machine: Machine) -> JsonObject:
     capability = min(gpu.compute_capability for gpu in machine.gpus)
     smallest = min(machine.gpus, key=lambda gpu: gpu.memory_bytes)
     return {
-        "memory_bytes": smallest.memory_bytes, "reserved_bytes": smallest.reserved_bytes,
-        "compute_capability": capability, "dtypes": list(dtypes(capability)), "title": f"{names}{THIS_MACHINE}",
-        "source": "NVML on this machine", **_speed(names),
-    }  # fmt: skip
+        "memory_bytes": smallest.memory_bytes,
+        "reserved_bytes": smallest.reserved_bytes,
+        "compute_capability": capability,
+        "dtypes": list(dtypes(capability)),
+        "title": f"{names}{THIS_MACHINE}",
+        "source": "NVML on this machine",
+        **_speed(names),
+    }
 
 
 def _speed(name: str) -> JsonObject:

@@ -279,9 +279,10 @@ class Followed:
             held = self._value(node.func.value, names, depth)
             return {**held, **given} if isinstance(held, dict) else OPEN
         return {
-            "class": name, **{str(place): self._value(each, names, depth) for place, each in enumerate(node.args)},
+            "class": name,
+            **{str(place): self._value(each, names, depth) for place, each in enumerate(node.args)},
             **given,
-        }  # fmt: skip
+        }
 
 
 def _is_whole(value: Mapping[str, Any]) -> bool:

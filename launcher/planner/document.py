@@ -36,12 +36,18 @@ def as_dict(plan: Plan) -> JsonObject:
 def layout_as_dict(plan: Plan, layout: Layout) -> JsonObject:
     """One layout; ``line`` is what to paste."""
     return {
-        "overrides": list(layout.overrides), "line": line(plan, layout), "layout": wording.layout(layout.spec),
-        "verdict": layout.verdict.name, "speed": None if layout.speed is None else layout.speed.as_dict(layout.spec),
-        "used_bytes": layout.verdict.used_bytes, "capacity_bytes": layout.verdict.capacity_bytes,
-        "chance": layout.verdict.chance, "loses": layout.loses, "unmeasured": list(layout.unmeasured),
+        "overrides": list(layout.overrides),
+        "line": line(plan, layout),
+        "layout": wording.layout(layout.spec),
+        "verdict": layout.verdict.name,
+        "speed": None if layout.speed is None else layout.speed.as_dict(layout.spec),
+        "used_bytes": layout.verdict.used_bytes,
+        "capacity_bytes": layout.verdict.capacity_bytes,
+        "chance": layout.verdict.chance,
+        "loses": layout.loses,
+        "unmeasured": list(layout.unmeasured),
         **_costs(layout, plan.length),
-    }  # fmt: skip
+    }
 
 
 def line(plan: Plan, layout: Layout) -> str:

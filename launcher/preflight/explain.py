@@ -73,6 +73,11 @@ def _terms(rank: RankTerms, pile: Pile) -> Iterable[MemoryTerm]:
 
 def _as_dict(term: MemoryTerm, *, at_peak: bool) -> JsonObject:
     return {
-        "what": term.what, "symbols": term.symbols, "numbers": term.numbers, "bytes": term.bytes,
-        "moments": [moment for moment in MOMENTS if moment in term.moments], "at_peak": at_peak, "source": term.source,
-    }  # fmt: skip
+        "what": term.what,
+        "symbols": term.symbols,
+        "numbers": term.numbers,
+        "bytes": term.bytes,
+        "moments": [moment for moment in MOMENTS if moment in term.moments],
+        "at_peak": at_peak,
+        "source": term.source,
+    }

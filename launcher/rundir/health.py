@@ -64,11 +64,18 @@ def rank_row(rank: int, beat: Beat, taken: Any, at: float, *, begun: bool) -> Js
     ``at`` is the time by the heartbeat's clock; ``begun`` is False where the rank has no heartbeat of its own yet.
     """
     return {
-        "rank": rank, "host": machine.node(), "step": beat.step, "phase": beat.phase,
-        "seconds": round(at - beat.began, 1) if begun else 0.0, "usual": round(beat.usual, 3),
-        "state": taken.state if begun else taken.state or "still being started", "source": taken.source,
-        "stack": list(taken.stack), "threads": taken.threads, "collectives": taken.collectives,
-    }  # fmt: skip
+        "rank": rank,
+        "host": machine.node(),
+        "step": beat.step,
+        "phase": beat.phase,
+        "seconds": round(at - beat.began, 1) if begun else 0.0,
+        "usual": round(beat.usual, 3),
+        "state": taken.state if begun else taken.state or "still being started",
+        "source": taken.source,
+        "stack": list(taken.stack),
+        "threads": taken.threads,
+        "collectives": taken.collectives,
+    }
 
 
 def say_hang(directory: Path, step: int, ranks: Sequence[JsonObject]) -> str:

@@ -186,10 +186,15 @@ def write_settings(folder: Path, run: Path, plan: Plan, overrides: tuple[str, ..
 def job_as_dict(job: Job) -> JsonObject:
     """The job as ``job.json`` holds it; environment variables that are passed through appear by name only."""
     return {
-        "argv": list(job.argv), "worker_argv": list(job.worker_argv), "environment": dict(job.environment),
-        "pass_environment": list(job.pass_environment), "nodes": job.nodes, "gpus_per_node": job.gpus_per_node,
-        "files": sorted(job.files), "working_directory": str(Path.cwd()),
-    }  # fmt: skip
+        "argv": list(job.argv),
+        "worker_argv": list(job.worker_argv),
+        "environment": dict(job.environment),
+        "pass_environment": list(job.pass_environment),
+        "nodes": job.nodes,
+        "gpus_per_node": job.gpus_per_node,
+        "files": sorted(job.files),
+        "working_directory": str(Path.cwd()),
+    }
 
 
 def _dump(path: Path, content: Mapping[str, Any]) -> None:

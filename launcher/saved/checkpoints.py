@@ -167,11 +167,19 @@ def state_content(
     ``samples`` is their number in the stream; None where the batch was the same in all steps.
     """
     return {
-        "schema": SCHEMA, "step": step, "samples": step * spec.global_batch_size if samples is None else samples,
-        "spec_hash": spec.hash, "global_batch_size": spec.global_batch_size, "sequence_length": spec.sequence_length,
-        "seed": spec.train.seed, "shuffle": spec.data.shuffle, "corpus": dict(corpus or {}),
-        "backend": spec.backend.name, "steps": spec.steps, "model": sizes(spec),
-    }  # fmt: skip
+        "schema": SCHEMA,
+        "step": step,
+        "samples": step * spec.global_batch_size if samples is None else samples,
+        "spec_hash": spec.hash,
+        "global_batch_size": spec.global_batch_size,
+        "sequence_length": spec.sequence_length,
+        "seed": spec.train.seed,
+        "shuffle": spec.data.shuffle,
+        "corpus": dict(corpus or {}),
+        "backend": spec.backend.name,
+        "steps": spec.steps,
+        "model": sizes(spec),
+    }
 
 
 _LATER: dict[str, object] = {"adapter.dora": False, "adapter.modules_to_save": []}

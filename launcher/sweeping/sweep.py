@@ -235,9 +235,14 @@ class Row:
         if self.run is not None:
             run = self.run.as_dict()
         return {
-            **self.point.as_dict(), **run, "reason": self.point.reason or run.get("reason"), "point": self.point.id,
-            "loss": self.loss, "tokens_per_second": self.tokens_per_second, "measured_bytes": self.measured_bytes,
-        }  # fmt: skip
+            **self.point.as_dict(),
+            **run,
+            "reason": self.point.reason or run.get("reason"),
+            "point": self.point.id,
+            "loss": self.loss,
+            "tokens_per_second": self.tokens_per_second,
+            "measured_bytes": self.measured_bytes,
+        }
 
 
 def rows(directory: Path) -> list[Row]:

@@ -81,8 +81,15 @@ class Answer:
     def as_dict(self) -> JsonObject:
         """The part ``why`` of the document."""
         return {
-            "id": self.id, "directory": str(self.directory), "state": self.state, "cause": self.cause,
-            "where": asdict(self.where), "pile": self.pile, "piles": [asdict(row) for row in self.piles],
-            "text": list(self.said), "evidence": [asdict(each) for each in self.evidence],
-            "fixes": [way.as_dict() for way in self.ways], "attempts": list(self.earlier),
-        }  # fmt: skip
+            "id": self.id,
+            "directory": str(self.directory),
+            "state": self.state,
+            "cause": self.cause,
+            "where": asdict(self.where),
+            "pile": self.pile,
+            "piles": [asdict(row) for row in self.piles],
+            "text": list(self.said),
+            "evidence": [asdict(each) for each in self.evidence],
+            "fixes": [way.as_dict() for way in self.ways],
+            "attempts": list(self.earlier),
+        }

@@ -35,11 +35,17 @@ _OTHERWISE = "or export there (save.export=safetensors) and start here with mode
 def facts(spec: RunSpec) -> JsonObject:
     """The layout of a run, as ``deepspeed.json`` in its checkpoints holds it."""
     return {
-        "stage": spec.zero.stage, "ranks": spec.gpus, "tensor": spec.parallel.tensor,
-        "pipeline": spec.parallel.pipeline, "precision": spec.precision.compute, "nvme": _swapped(spec),
-        "sub_group_size": spec.zero.sub_group_size, "adapter": spec.adapter.name,
-        "lora_plus": spec.adapter.lora_plus is not None, "optimizer": spec.optimizer.name,
-    }  # fmt: skip
+        "stage": spec.zero.stage,
+        "ranks": spec.gpus,
+        "tensor": spec.parallel.tensor,
+        "pipeline": spec.parallel.pipeline,
+        "precision": spec.precision.compute,
+        "nvme": _swapped(spec),
+        "sub_group_size": spec.zero.sub_group_size,
+        "adapter": spec.adapter.name,
+        "lora_plus": spec.adapter.lora_plus is not None,
+        "optimizer": spec.optimizer.name,
+    }
 
 
 def _swapped(spec: RunSpec) -> str | bool:

@@ -162,9 +162,13 @@ def _activation_checkpointing(spec: RunSpec) -> JsonObject:
 def _asynchronous_io() -> JsonObject:
     """DeepSpeed's defaults for libaio, runtime/swap_tensor/constants.py."""
     return {
-        "block_size": 1048576, "queue_depth": 8, "intra_op_parallelism": 1, "single_submit": False,
-        "overlap_events": True, "use_gds": False,
-    }  # fmt: skip
+        "block_size": 1048576,
+        "queue_depth": 8,
+        "intra_op_parallelism": 1,
+        "single_submit": False,
+        "overlap_events": True,
+        "use_gds": False,
+    }
 
 
 def _optimizer(spec: RunSpec) -> JsonObject:

@@ -122,13 +122,18 @@ def _experts(spec: RunSpec) -> Arguments:
     model = spec.model
     dense, sparse = model.first_dense_layers, model.num_hidden_layers - model.first_dense_layers
     return {
-        "num-experts": model.num_experts, "moe-ffn-hidden-size": model.moe_intermediate_size,
-        "moe-router-topk": model.num_experts_per_tok, "moe-shared-expert-intermediate-size": model.shared_width or None,
-        "moe-layer-freq": f"([0]*{dense}+[1]*{sparse})" if dense else None, "moe-grouped-gemm": grouped_gemm(spec),
-        "moe-token-dispatcher-type": "alltoall", "moe-router-dtype": "fp32",
-        "moe-router-load-balancing-type": "aux_loss", "moe-aux-loss-coeff": model.router_aux_loss_coef,
+        "num-experts": model.num_experts,
+        "moe-ffn-hidden-size": model.moe_intermediate_size,
+        "moe-router-topk": model.num_experts_per_tok,
+        "moe-shared-expert-intermediate-size": model.shared_width or None,
+        "moe-layer-freq": f"([0]*{dense}+[1]*{sparse})" if dense else None,
+        "moe-grouped-gemm": grouped_gemm(spec),
+        "moe-token-dispatcher-type": "alltoall",
+        "moe-router-dtype": "fp32",
+        "moe-router-load-balancing-type": "aux_loss",
+        "moe-aux-loss-coeff": model.router_aux_loss_coef,
         **_router(model),
-    }  # fmt: skip
+    }
 
 
 def _router(model: ModelSpec) -> Arguments:
@@ -151,7 +156,12 @@ def _router(model: ModelSpec) -> Arguments:
 def _latent_attention(model: ModelSpec) -> Arguments:
     """Megatron-LM fuses rotary positions of latent attention for YaRN alone (``MLATransformerConfig``)."""
     return {
-        "multi-latent-attention": True, "q-lora-rank": model.q_lora_rank or None, "kv-lora-rank": model.kv_lora_rank,
-        "qk-head-dim": model.qk_nope_head_dim, "qk-pos-emb-head-dim": model.qk_rope_head_dim,
-        "v-head-dim": model.v_head_dim, "rope-type": "rope", "no-rope-fusion": True,
-    }  # fmt: skip
+        "multi-latent-attention": True,
+        "q-lora-rank": model.q_lora_rank or None,
+        "kv-lora-rank": model.kv_lora_rank,
+        "qk-head-dim": model.qk_nope_head_dim,
+        "qk-pos-emb-head-dim": model.qk_rope_head_dim,
+        "v-head-dim": model.v_head_dim,
+        "rope-type": "rope",
+        "no-rope-fusion": True,
+    }

@@ -58,21 +58,32 @@ def loaded(spec: RunSpec) -> Dtype:
 
 def _batch(spec: RunSpec) -> JsonObject:
     return {
-        "per_device_train_batch_size": spec.micro_batch_size, "per_device_eval_batch_size": spec.micro_batch_size,
-        "gradient_accumulation_steps": spec.gradient_accumulation, "max_steps": spec.steps, "seed": spec.train.seed,
-        "dataloader_num_workers": spec.data.workers, "train_sampling_strategy": "sequential", "ignore_data_skip": True,
-    }  # fmt: skip
+        "per_device_train_batch_size": spec.micro_batch_size,
+        "per_device_eval_batch_size": spec.micro_batch_size,
+        "gradient_accumulation_steps": spec.gradient_accumulation,
+        "max_steps": spec.steps,
+        "seed": spec.train.seed,
+        "dataloader_num_workers": spec.data.workers,
+        "train_sampling_strategy": "sequential",
+        "ignore_data_skip": True,
+    }
 
 
 def _optimizer(spec: RunSpec) -> JsonObject:
     optimizer = spec.optimizer
     name, options = schedule(spec)
     return {
-        "optim": optimizer_name(spec), "learning_rate": optimizer.lr, "weight_decay": optimizer.weight_decay,
-        "adam_beta1": optimizer.beta1, "adam_beta2": optimizer.beta2, "adam_epsilon": optimizer.epsilon,
-        "max_grad_norm": optimizer.clip, "lr_scheduler_type": name,
-        **({"lr_scheduler_kwargs": options} if options else {}), "warmup_steps": spec.warmup_steps,
-    }  # fmt: skip
+        "optim": optimizer_name(spec),
+        "learning_rate": optimizer.lr,
+        "weight_decay": optimizer.weight_decay,
+        "adam_beta1": optimizer.beta1,
+        "adam_beta2": optimizer.beta2,
+        "adam_epsilon": optimizer.epsilon,
+        "max_grad_norm": optimizer.clip,
+        "lr_scheduler_type": name,
+        **({"lr_scheduler_kwargs": options} if options else {}),
+        "warmup_steps": spec.warmup_steps,
+    }
 
 
 def optimizer_name(spec: RunSpec) -> str:
@@ -179,15 +190,25 @@ def _task(spec: RunSpec) -> JsonObject:
 def _generation(spec: RunSpec) -> JsonObject:
     task = spec.task
     return {
-        "num_generations": task.generations, "max_completion_length": task.completion_length,
-        "temperature": task.temperature, "use_vllm": task.vllm, "reward_funcs": list(task.rewards),
-        "shuffle_dataset": spec.data.shuffle, **({"vllm_mode": "colocate"} if task.vllm else {}),
-    }  # fmt: skip
+        "num_generations": task.generations,
+        "max_completion_length": task.completion_length,
+        "temperature": task.temperature,
+        "use_vllm": task.vllm,
+        "reward_funcs": list(task.rewards),
+        "shuffle_dataset": spec.data.shuffle,
+        **({"vllm_mode": "colocate"} if task.vllm else {}),
+    }
 
 
 def _ours() -> JsonObject:
     """Arguments that switch off the Trainer's own logs, saves, evaluations and trackers, which the launcher does."""
     return {
-        "logging_strategy": "steps", "logging_steps": 1, "logging_nan_inf_filter": False, "save_strategy": "no",
-        "eval_strategy": "no", "report_to": "none", "disable_tqdm": True, "push_to_hub": False,
-    }  # fmt: skip
+        "logging_strategy": "steps",
+        "logging_steps": 1,
+        "logging_nan_inf_filter": False,
+        "save_strategy": "no",
+        "eval_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+        "push_to_hub": False,
+    }

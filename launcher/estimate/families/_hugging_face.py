@@ -59,12 +59,16 @@ ACTIVATIONS = {"squared_relu": "relu2"}
 def common(model: ModelSpec) -> JsonObject:
     """Arguments that the classes of all relatives take."""
     return {
-        **{key: getattr(model, key) for key in _SAME}, "num_key_value_heads": model.key_value_heads,
-        "head_dim": model.head_size, "hidden_act": ACTIVATIONS.get(model.hidden_act, model.hidden_act),
+        **{key: getattr(model, key) for key in _SAME},
+        "num_key_value_heads": model.key_value_heads,
+        "head_dim": model.head_size,
+        "hidden_act": ACTIVATIONS.get(model.hidden_act, model.hidden_act),
         "rms_norm_eps": model.norm_epsilon,
         "rope_parameters": {"rope_type": "default", "rope_theta": model.rope_theta, **(model.rope_parameters or {})},
-        "bos_token_id": None, "eos_token_id": None, "pad_token_id": None,
-    }  # fmt: skip
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "pad_token_id": None,
+    }
 
 
 def balanced_experts(model: ModelSpec) -> JsonObject:

@@ -157,9 +157,11 @@ def places(rank: RankModel) -> dict[Moment, int]:
     """The place among the rank's blocks of the one whose backward pass runs at a moment."""
     last = len(rank.order) - 1
     return {
-        "block_backward": last, "next_block_backward": _fullest_before_last(rank),
-        "second_layer_backward": min(1, last), "first_layer_backward": 0,
-    }  # fmt: skip
+        "block_backward": last,
+        "next_block_backward": _fullest_before_last(rank),
+        "second_layer_backward": min(1, last),
+        "first_layer_backward": 0,
+    }
 
 
 def _fullest_before_last(rank: RankModel) -> int:

@@ -229,10 +229,14 @@ class MemoryEstimate(Needs):
     def as_dict(self) -> dict[str, object]:
         """The memory part of the document of ``launch check --json``."""
         return {
-            "parameters": _values(self.parameters), "static_bytes": self.static_bytes, "peak": _values(self.peak),
-            "phases": dict(self.phases), "piles": [_values(pile) for pile in self.piles],
-            "ranks": [_values(rank) for rank in self.ranks], "host": self.host.as_dict(),
-        }  # fmt: skip
+            "parameters": _values(self.parameters),
+            "static_bytes": self.static_bytes,
+            "peak": _values(self.peak),
+            "phases": dict(self.phases),
+            "piles": [_values(pile) for pile in self.piles],
+            "ranks": [_values(rank) for rank in self.ranks],
+            "host": self.host.as_dict(),
+        }
 
 
 def _values(row: "DataclassInstance") -> dict[str, object]:

@@ -13,10 +13,16 @@ OF_CPU = "the speed of a CPU is not modelled"  # The reason why the speed of a r
 NOISE = 1e-9  # Seconds below which a term is a rounding error.
 
 _NAMES = {
-    "memory_bound": "memory-bound", "loss": "loss", "recompute": "recomputation", "host": "launching kernels",
-    "tensor": "tensor parallel", "context": "context parallel", "expert": "expert parallel",
-    "checkpoint": "checkpoints", "waiting": "waiting for stragglers",
-}  # fmt: skip
+    "memory_bound": "memory-bound",
+    "loss": "loss",
+    "recompute": "recomputation",
+    "host": "launching kernels",
+    "tensor": "tensor parallel",
+    "context": "context parallel",
+    "expert": "expert parallel",
+    "checkpoint": "checkpoints",
+    "waiting": "waiting for stragglers",
+}
 """Names of parts that are not simply their words."""
 
 _HOUR = 3600
@@ -140,12 +146,22 @@ class SpeedEstimate:
             if term.part in COMMUNICATION and term.seconds > NOISE
         ]
         return {
-            "tokens_per_second": self.tokens_per_second, "tokens_per_second_per_gpu": self.tokens_per_second_per_gpu,
-            "low": self.low, "high": self.high, "step_seconds": self.step_seconds, "mfu": self.mfu,
-            "model_flops": self.model_flops, "bubble": self.bubble, "hfu": self.hfu, "gpu_hours": self.gpu_hours(spec),
-            "price": self.price(spec), "constant": {**_stated(self.constant), "calibration": calibration.version()},
-            "crowded": self.crowded, "parts": parts, "communication": traffic,
-        }  # fmt: skip
+            "tokens_per_second": self.tokens_per_second,
+            "tokens_per_second_per_gpu": self.tokens_per_second_per_gpu,
+            "low": self.low,
+            "high": self.high,
+            "step_seconds": self.step_seconds,
+            "mfu": self.mfu,
+            "model_flops": self.model_flops,
+            "bubble": self.bubble,
+            "hfu": self.hfu,
+            "gpu_hours": self.gpu_hours(spec),
+            "price": self.price(spec),
+            "constant": {**_stated(self.constant), "calibration": calibration.version()},
+            "crowded": self.crowded,
+            "parts": parts,
+            "communication": traffic,
+        }
 
 
 def name_of(part: str) -> str:

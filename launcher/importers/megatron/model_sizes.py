@@ -81,10 +81,15 @@ def hybrid_model(reader: Reader, found: Pattern, settings: Settings) -> Settings
     reader.switch("is-hybrid-model", f"{_SAYS}.pattern")
     reader.idle("the pattern says which layers they are", "hybrid-attention-ratio", "hybrid-mlp-ratio")
     return {
-        **settings, "family": "hybrid", "num_hidden_layers": len(found.layers), "mtp_layers": len(found.further),
-        "num_shared_experts": 0, "first_dense_layers": 0, "attention_output_bias": settings["mlp_bias"] or None,
+        **settings,
+        "family": "hybrid",
+        "num_hidden_layers": len(found.layers),
+        "mtp_layers": len(found.further),
+        "num_shared_experts": 0,
+        "first_dense_layers": 0,
+        "attention_output_bias": settings["mlp_bias"] or None,
         "extra": extra,
-    }  # fmt: skip
+    }
 
 
 _NORMS = {"LayerNorm": "layernorm", "RMSNorm": "rmsnorm"}
@@ -269,9 +274,10 @@ def _experts(reader: Reader, layers: Any, ffn: Any, *, hybrid: bool) -> Settings
     return {
         "num_experts": experts,
         "num_experts_per_tok": reader.count("moe-router-topk", "model.num_experts_per_tok", default=2),
-        "moe_intermediate_size": width, **({"num_shared_experts": 0} if hybrid else _shared(reader, width)),
+        "moe_intermediate_size": width,
+        **({"num_shared_experts": 0} if hybrid else _shared(reader, width)),
         "first_dense_layers": 0 if hybrid else _first_dense(reader, layers),
-    }  # fmt: skip
+    }
 
 
 def _split_counts(reader: Reader) -> list[int]:
@@ -315,9 +321,10 @@ def _latent(reader: Reader) -> Settings:
         reader.note("--multi-latent-attention without --rope-type: YaRN, the default of Megatron-LM's latent attention")
         reader.extra["rope-type"] = "yarn"
     return {
-        "head_dim": None, "q_lora_rank": reader.count("q-lora-rank", "model.q_lora_rank", default=0) or 0,
+        "head_dim": None,
+        "q_lora_rank": reader.count("q-lora-rank", "model.q_lora_rank", default=0) or 0,
         "kv_lora_rank": reader.count("kv-lora-rank", "model.kv_lora_rank", default=32),
         "qk_nope_head_dim": reader.count("qk-head-dim", "model.qk_nope_head_dim", default=128),
         "qk_rope_head_dim": reader.count("qk-pos-emb-head-dim", "model.qk_rope_head_dim", default=64),
         "v_head_dim": reader.count("v-head-dim", "model.v_head_dim", default=128),
-    }  # fmt: skip
+    }

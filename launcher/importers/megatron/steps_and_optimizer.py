@@ -8,8 +8,10 @@ from launcher.importers.megatron.reader import Reader, first
 
 _OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "lion": "lion", "muon": "muon", "dist_muon": "muon", "sgd": "sgd"}
 _SCHEDULES = {
-    **{name: name for name in ("constant", "linear", "cosine")}, "inverse-square-root": "inverse_sqrt", "WSD": "wsd",
-}  # fmt: skip
+    **{name: name for name in ("constant", "linear", "cosine")},
+    "inverse-square-root": "inverse_sqrt",
+    "WSD": "wsd",
+}
 """Megatron-LM's names of schedules, and ours."""
 _DECAYS = ("exponential", "linear", "cosine", "minus_sqrt")  # Shapes of WSD's decay; the first is the default.
 _LENGTHS = ("seq-length", "encoder-seq-length")
@@ -26,9 +28,11 @@ def batches(reader: Reader) -> Settings:
         "train.micro_batch_size": micro,
         "train.global_batch_size": reader.count("global-batch-size", "train.global_batch_size"),
         "train.seed": reader.count("seed", "train.seed", default=1234),
-        "train.log_every": reader.count("log-interval", "train.log_every"), **_evaluation(reader), **_loss(reader),
+        "train.log_every": reader.count("log-interval", "train.log_every"),
+        **_evaluation(reader),
+        **_loss(reader),
         "train.timeout_s": 60 * reader.count("distributed-timeout-minutes", "train.timeout_s", default=10),
-    }  # fmt: skip
+    }
 
 
 def _evaluation(reader: Reader) -> Settings:
@@ -57,9 +61,10 @@ def steps(reader: Reader, found: Settings) -> Settings:
     if done is None:
         reader.note("neither --train-iters nor --train-samples: set train.steps")
     return {
-        "train.steps": done, "optimizer.decay_steps": decay if decay != done else None,
+        "train.steps": done,
+        "optimizer.decay_steps": decay if decay != done else None,
         "optimizer.warmup_steps": _warmup(reader, found, decay),
-    }  # fmt: skip
+    }
 
 
 def _counted(reader: Reader, start: str, unit: str, found: Settings, key: str) -> int | None:

@@ -32,9 +32,13 @@ from launcher.worker.fsdp.scaling import Scaler
 from launcher.worker.model import LanguageModel, network
 
 _SCHEDULES = {
-    "1f1b": "Schedule1F1B", "gpipe": "ScheduleGPipe", "interleaved": "ScheduleInterleaved1F1B",
-    "zero_bubble": "ScheduleInterleavedZeroBubble", "zbv": "ScheduleZBVZeroBubble", "dualpipe_v": "ScheduleDualPipeV",
-}  # fmt: skip
+    "1f1b": "Schedule1F1B",
+    "gpipe": "ScheduleGPipe",
+    "interleaved": "ScheduleInterleaved1F1B",
+    "zero_bubble": "ScheduleInterleavedZeroBubble",
+    "zbv": "ScheduleZBVZeroBubble",
+    "dualpipe_v": "ScheduleDualPipeV",
+}
 """Classes of ``torch.distributed.pipelining``; some are younger than the oldest torch that is supported."""
 
 

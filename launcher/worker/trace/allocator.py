@@ -306,13 +306,19 @@ def report(traced: Traced, *, expandable: bool, cuda: bool) -> JsonObject:
         phases[part.phase] = max(size, phases.get(part.phase, 0))
     needed, reserved = _losses(traced.depths[-1].recording, expandable=expandable) if cuda else (0.0, 0.0)
     return {
-        "schema": 1, "layers": traced.layers, "depths": [depth.layers for depth in traced.depths],
-        "static_bytes": traced.linear(lambda depth: depth.recording.resting(_STEADY)), "phases": phases,
-        "phase": worst[1].phase, "allocated_bytes": peaks[worst], "needed_bytes": round(peaks[worst] * (1 + needed)),
-        "reserved_bytes": round(peaks[worst] * (1 + reserved)), "piles": traced.piles(worst),
+        "schema": 1,
+        "layers": traced.layers,
+        "depths": [depth.layers for depth in traced.depths],
+        "static_bytes": traced.linear(lambda depth: depth.recording.resting(_STEADY)),
+        "phases": phases,
+        "phase": worst[1].phase,
+        "allocated_bytes": peaks[worst],
+        "needed_bytes": round(peaks[worst] * (1 + needed)),
+        "reserved_bytes": round(peaks[worst] * (1 + reserved)),
+        "piles": traced.piles(worst),
         "saved_bytes": traced.linear(lambda depth: depth.saved),
         "saved_bytes_per_layer": round(traced.slope(lambda depth: depth.saved)),
-    }  # fmt: skip
+    }
 
 
 def _losses(recording: Recording, *, expandable: bool) -> tuple[float, float]:
