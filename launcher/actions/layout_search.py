@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, cast
 
 from launcher.base import machine, terminal
+from launcher.base.process import Every
 from launcher.base.terminal import say
 from launcher.base.units import rounded
 from launcher.config import synonyms
@@ -102,12 +103,10 @@ def _bar() -> Iterator[Callable[[Callable[[], tuple[int, str]]], None]]:
     columns = (count, BarColumn(bar_width=10), TimeElapsedColumn(), words)
     # Without a thread that draws: a process that has one is not forked, and half of the search would wait.
     bar = Bar(*columns, console=Console(file=stream), transient=True, auto_refresh=False, expand=True)
-    task, shown = bar.add_task("looking at layouts", total=None, best=""), time.monotonic()
+    task, draw = bar.add_task("looking at layouts", total=None, best=""), Every(_OFTEN_S)
 
     def show(state: Callable[[], tuple[int, str]]) -> None:
-        nonlocal shown
-        if time.monotonic() - shown > _OFTEN_S:
-            shown = time.monotonic()
+        if draw.is_due():
             number, beside = state()
             bar.update(task, description=f"{number:,} layouts", best=beside, refresh=True)
 

@@ -1,12 +1,14 @@
 """A process known for good: by its pid, when it began, and the boot, PID namespace and host that the pid counts in.
 
 A pid alone is given to another process later. So every record that names a process holds a :class:`Process`, found
-alive, or signalled, by all of that; where it cannot be seen from here nothing is claimed of it.
+alive, or signalled, by all of that; where it cannot be seen from here nothing is claimed of it. :class:`Every` is the
+clock of what a process does now and then.
 """
 
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -192,3 +194,18 @@ def _namespace() -> str:
         return str((_PROC / "self" / "ns" / "pid").readlink())
     except OSError:
         return ""
+
+
+class Every:
+    """A clock that is due once in some seconds: first when they have passed, or with ``at_once`` when first asked."""
+
+    def __init__(self, seconds: float, *, at_once: bool = False) -> None:
+        self._seconds, self._last = seconds, -seconds if at_once else time.monotonic()
+
+    def is_due(self) -> bool:
+        """True if the seconds have passed since it was last due, which then is now."""
+        now = time.monotonic()
+        if now - self._last < self._seconds:
+            return False
+        self._last = now
+        return True

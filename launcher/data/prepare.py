@@ -22,6 +22,7 @@ import numpy as np
 from launcher.base import files, machine
 from launcher.base.errors import DataError, SubmitError
 from launcher.base.files import write_atomically
+from launcher.base.process import Every
 from launcher.data import documents, hub, template, token_folder
 from launcher.data.encoding import Encoded, encode_rows
 from launcher.data.token_folder import ENDS, META, TOKENS, TRAINED, TokenFolder
@@ -160,12 +161,11 @@ def _make(data: DataSpec, path: Path, digest: str, tell: Tell) -> TokenFolder:
 
 
 def _write(found: Iterator[Encoded], path: object, progress: Progress, writer: "_Writer", tell: Tell) -> None:
-    told, before = time.monotonic(), writer.tokens
+    report, before = Every(_TOLD_S), writer.tokens
     for one in _readable(found):
         writer.add(one)
         progress.tokens = writer.tokens
-        if (now := time.monotonic()) - told > _TOLD_S:
-            told = now
+        if report.is_due():
             tell(progress)
     if writer.tokens == before:
         raise DataError(f"data.path={path}: nothing to train on: there is no text in it")

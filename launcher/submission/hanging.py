@@ -22,6 +22,7 @@ from statistics import median
 
 from launcher.base import files, machine
 from launcher.base.files import JsonObject
+from launcher.base.process import Every
 from launcher.base.units import duration
 from launcher.job import beat, events
 from launcher.job.beat import Beat
@@ -75,7 +76,7 @@ class Watch:
         self.on_hang: str = train.get("on_hang", "report")
         self._limit = int((spec.get("cluster") or {}).get("requeues", 0))
         self._lines = _Lines(directory) if spec.get("script") is not None else None
-        self._looked, self._hang_since, self._ended = time.monotonic(), 0.0, False
+        self._look, self._hang_since, self._ended = Every(_LOOK_S), 0.0, False
         job = files.read_json(directory / "job.json") or {}
         self._program, self._nodes = str((job.get("argv") or [""])[0]), int(job.get("nodes", 1))
         self._ranks_here = int(job.get("gpus_per_node", 1))
@@ -87,12 +88,10 @@ class Watch:
 
     def look(self, process: subprocess.Popen[bytes]) -> None:
         """Look at the ranks, now and then; say that they hang, or no longer do, and end them where that is wanted."""
-        now = time.monotonic()
-        if now - self._looked < _LOOK_S:
+        if not self._look.is_due():
             return
-        self._looked = now
         try:
-            self._judge(process, now)
+            self._judge(process, time.monotonic())
         except Exception as error:  # To look at the ranks is no reason to end a job.
             print(f"launch: the ranks could not be looked at: {error!r}", file=sys.stderr)  # noqa: T201
         if not self._is_first:

@@ -20,7 +20,7 @@ from typing import Any
 from launcher.base import files
 from launcher.base.errors import JobFailed
 from launcher.base.files import JsonObject
-from launcher.base.process import Process
+from launcher.base.process import Every, Process
 from launcher.data import epoch, token_folder
 from launcher.job import torchrun
 from launcher.rundir import attempts, contents, failure, keeper, state
@@ -134,7 +134,8 @@ def _other_node(directory: Path, job: JsonObject, facts: Mapping[str, str], plac
 def _wait(
     process: subprocess.Popen[bytes], directory: Path, place: SlurmPlace | None, watch: hanging.Watch, killing: Killing
 ) -> bool:
-    reminded, looked, failed, told = 0.0, 0.0, None, False
+    failed, told = None, False
+    remind, look = Every(_REMIND_S, at_once=True), Every(_LOOK_S, at_once=True)
     killing.look()  # Also of a job that ends before it is looked at in the loop.
     while process.poll() is None:  # Not wait(): a signal handler that polls would deadlock on its lock.
         time.sleep(_POLL_S)
@@ -147,19 +148,16 @@ def _wait(
             continue
         now = time.monotonic()
         wants_save = place.told_to_save.is_set() or ending.asked_to_end(directory)
-        if wants_save and now - reminded > _REMIND_S:
-            reminded = now
+        if wants_save and remind.is_due():
             processes.ask_to_save(process, own=ending.spec(directory).get("script") is None)
         if place.number == 0 and failed is None and _has_failed(directory, place):
             failed = now
         if failed is not None and now - failed > _GRACE_S:
             process.kill()
-        if now - looked > _LOOK_S:
-            looked = now
-            if attempts.superseded(directory, place.attempt):
-                process.kill()
-                process.wait()
-                return True
+        if look.is_due() and attempts.superseded(directory, place.attempt):
+            process.kill()
+            process.wait()
+            return True
     return False
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from launcher.base import files, machine, process
 from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
-from launcher.base.process import children, marked
+from launcher.base.process import Every, children, marked
 from launcher.job import beat, memory
 from launcher.job.memory import OUT_OF_MEMORY, HostMemory, Kind, MemoryRecord, OutOfMemory, newest
 from launcher.job.torchrun import HOST, IS_HOST, PORT, RENDEZVOUS
@@ -112,7 +112,7 @@ class Killing:
     """The kernel's killer on one node, from the start of its ranks on."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory, self._looked = directory, 0.0
+        self._directory, self._look = directory, Every(_LOOK_S, at_once=True)
         self._sizes = {path: path.stat().st_size for path in _outputs(directory)}
         self._before = memory.kills()
         self._memory: HostMemory | None = None
@@ -121,10 +121,8 @@ class Killing:
 
     def look(self) -> None:
         """Read the node's memory, now and then."""
-        now = time.monotonic()
-        if now - self._looked < _LOOK_S:
+        if not self._look.is_due():
             return
-        self._looked = now
         with contextlib.suppress(Exception):  # What is only for an explanation ends no job.
             found = memory.host_memory()
             if found is None or found.node_used_bytes is None or found.node_bytes is None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from launcher.base.errors import LauncherError
 from launcher.base.files import load_json
+from launcher.base.process import Every
 from launcher.base.units import count
 from launcher.data import epoch, token_folder
 from launcher.data.prepare import Progress, Tell, prepared
@@ -51,14 +52,11 @@ def main() -> int:
 
 
 def _report() -> Tell:
-    began = reported = time.monotonic()
+    began, report = time.monotonic(), Every(_REPORT_EVERY_S)
 
     def tell(progress: Progress) -> None:
-        nonlocal reported
-        now = time.monotonic()
-        if now - reported > _REPORT_EVERY_S:
-            reported = now
-            speed = progress.text_bytes / (now - began) / 1e6
+        if report.is_due():
+            speed = progress.text_bytes / (time.monotonic() - began) / 1e6
             text = f"{progress.text_bytes / 1e6:,.0f} MB of text, {speed:.1f} MB/s, " if speed else ""
             _say(f"{text}{count(progress.tokens)} tokens so far")
 

@@ -12,7 +12,8 @@ from launcher.preflight import findings
 from launcher.rules.dependencies import REFUSED, WARNED, Row
 from launcher.spec import edit
 from tests.support.helpers import make_spec
-from tests.support.rule_cases import ERRORS, WARNINGS
+from tests.support.rule_cases import ERRORS
+from tests.support.warning_cases import WARNINGS
 
 ROWS = [*REFUSED, *WARNED]
 

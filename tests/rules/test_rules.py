@@ -10,7 +10,8 @@ import pytest
 from launcher.base.errors import ConfigError
 from launcher.preflight import findings
 from tests.support.helpers import assert_golden, make_spec
-from tests.support.rule_cases import ERRORS, NODE, WARNINGS
+from tests.support.rule_cases import ERRORS, NODE
+from tests.support.warning_cases import WARNINGS
 
 type Case = tuple[str, ...]
 

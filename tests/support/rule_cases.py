@@ -5,12 +5,13 @@ from __future__ import annotations
 NODE = ("hardware=h100_80g", "cluster.gpus_per_node=8")
 
 
-def _cases(text: str, *common: str) -> tuple[tuple[str, ...], ...]:
+def cases(text: str, *common: str) -> tuple[tuple[str, ...], ...]:
+    """A command line for each line of a text, behind the words that all of them share."""
     return tuple((*common, *line.split()) for line in text.strip().splitlines())
 
 
 ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
-    "world": _cases(
+    "world": cases(
         """
         parallel=tp parallel.tensor=3 model=7b
         parallel=tp_pp parallel.tensor=8 parallel.pipeline=4 model=7b train.global_batch_size=8
@@ -34,7 +35,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         """,
         *NODE,
     ),
-    "tensor": _cases(
+    "tensor": cases(
         """
         parallel=tp parallel.sequence=true parallel.tensor=1
         parallel=tp model=7b train.sequence_length=511
@@ -51,7 +52,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         """,
         *NODE,
     ),
-    "pipeline": _cases(
+    "pipeline": cases(
         """
         parallel.pipeline=4 model.num_hidden_layers=6
         parallel.pipeline=4 model.num_hidden_layers=8 parallel.first_stage_layers=3
@@ -83,7 +84,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         "parallel=pp",
         "train.global_batch_size=16",
     ),
-    "model": _cases(
+    "model": cases(
         """
         model.num_attention_heads=7 model.num_key_value_heads=7
         model.num_key_value_heads=3
@@ -102,7 +103,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         hardware=h100_80g model.attention=flash model.head_dim=320
         """
     ),
-    "training": _cases(
+    "training": cases(
         """
         precision=fp16 precision.loss_scale=8 precision.initial_loss_scale=8
         hardware=v100_32g
@@ -158,7 +159,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         tracking=wandb tracking.uri=https://host:99999
         """
     ),
-    "hardware": _cases(
+    "hardware": cases(
         """
         hardware=h100_80g hardware.card=banana
         hardware=h100_80g hardware.card=h100_80gb
@@ -169,7 +170,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         cluster=slurm hardware=h100_80g cluster.network_bandwidth=12.5
         """
     ),
-    "sbatch": _cases(
+    "sbatch": cases(
         """
         cluster.extra.array=1-4
         cluster.extra.array=1-100%4
@@ -209,7 +210,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         "cluster=slurm",
         "hardware=h100_80g",
     ),
-    "dependencies": _cases(
+    "dependencies": cases(
         """
         cluster.partition=gpu
         cluster.account=team
@@ -303,7 +304,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         model.trust_remote_code=true
         """
     ),
-    "megatron": _cases(
+    "megatron": cases(
         """
         optimizer.warmup=log optimizer.warmup_steps=10
         optimizer.warmup_steps=100
@@ -370,56 +371,3 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         "parallel=tp",
     ),
 }
-
-WARNINGS = _cases(
-    """
-    train.global_batch_size=8
-    hardware=h100_80g cluster.gpus_per_node=8 parallel=pp train.global_batch_size=32
-    hardware=h100_80g cluster.gpus_per_node=8 parallel=pp parallel.pipeline=4
-    hardware=h100_80g cluster.gpus_per_node=8 cluster.nodes=2 parallel=tp parallel.tensor=16 model=7b
-    hardware=h100_80g cluster.gpus_per_node=1
-    data=tokens data.path=words.bin model.vocab_size=128256
-    hardware=h100_80g cluster.gpus_per_node=8 parallel=tp precision=fp16
-    hardware=h100_80g cluster.gpus_per_node=8 parallel=tp precision.optimizer_states=fp16
-    hardware=h100_80g cluster.gpus_per_node=8 parallel=tp hardware.compute_capability=null
-    adapter=lora
-    optimizer.warmup_steps=100
-    train.eval_every=1000
-    save.every=1000 save.last=false
-    save.last=false
-    adapter.rank=8
-    adapter.alpha=8
-    adapter.dropout=0.1
-    adapter.targets=[q_proj]
-    adapter=lora adapter.double_quant=false model.weights=llama
-    train.loss_chunk=64
-    train.rollbacks=5
-    train.on_hang=restart
-    train.eval_steps=2
-    data.eval_fraction=0.1
-    optimizer.schedule=constant optimizer.min_lr=1e-5
-    optimizer.schedule=constant optimizer.decay_steps=50
-    optimizer.decay_steps=50 optimizer.warmup_steps=60
-    optimizer.warmup=log
-    optimizer.warmup_lr=1e-5
-    optimizer.wsd_decay=cosine
-    optimizer.wsd_decay_steps=5
-    optimizer.warmup_ratio=1.0
-    train.tokens=100000 optimizer.warmup_steps=1000
-    train.gradient_accumulation=4
-    train.micro_batch_size=null train.gradient_accumulation=2 train.global_batch_size=16
-    data.split=test
-    data=synthetic data.column=body
-    data.template=chatml
-    data.train_on=last
-    data.preview=3
-    data=synthetic data.on_bad_row=skip
-    data.token_dtype=uint32
-    data=synthetic data.tokenizer=llama
-    model=gpt2 model.rope_parameters={rope_type:linear,factor:2.0}
-    model=gpt2 model.rope_theta=500000.0
-    data=synthetic model.vocab_size=1
-    cluster=slurm hardware=h100_80g cluster.time_limit_min=3
-    hardware=h100_80g cluster.gpus_per_node=8 parallel=tp precision=fp8 hardware.compute_capability=null
-    """
-)

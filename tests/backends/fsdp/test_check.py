@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.backends import fsdp as backend
 from launcher.backends.fsdp import translate, warnings
 from tests.support.fsdp_specs import GPU, found
 from tests.support.helpers import assert_golden, make_spec
@@ -370,36 +369,6 @@ def test_a_compiler_that_chooses_what_is_recomputed_is_warned_of() -> None:
         warning.rule == "inside compiled blocks the compiler decides what is recomputed, by the same list of operations"
     )
     assert list(warnings(make_spec(*GPU))) == []
-
-
-def test_a_second_moment_that_sgd_lacks_is_warned_of() -> None:
-    (warning,) = warnings(make_spec(*GPU, "optimizer=sgd", "optimizer.beta2=0.9"))
-    assert warning.path == "optimizer.beta2"
-    assert warning.rule == "sgd has no second moment; it reads optimizer.beta1 as its momentum"
-    assert warning.way_out == ("optimizer=adamw", "optimizer.beta2=0.95")
-
-
-@pytest.mark.parametrize(
-    ("overrides", "path", "rule"),
-    [
-        (("optimizer=lion", "optimizer.epsilon=1e-6"), "optimizer.epsilon", "lion steps by signs"),
-        (("optimizer=adafactor", "optimizer.beta1=0.8"), "optimizer.beta1", "adafactor has no first moment"),
-        (("optimizer=paged_adamw_8bit", "hardware=cpu"), "optimizer.name", "on the CPU nothing is paged"),
-    ],
-)
-def test_what_an_optimizer_does_not_read_is_warned_of(overrides: tuple[str, ...], path: str, rule: str) -> None:
-    (warning,) = warnings(make_spec(*GPU, *overrides))
-    assert (warning.path, warning.rule.startswith(rule)) == (path, True)
-
-
-def test_8_bit_states_are_not_read_in_other_shards_but_where_every_row_has_whole_blocks() -> None:
-    small = ("model=tiny", "parallel=fsdp", "model.hidden_size=64")
-    for name in ("adamw_8bit", "paged_adamw_8bit"):
-        before, after = (make_spec(*GPU, *small, f"optimizer={name}", f"cluster.gpus_per_node={n}") for n in (4, 2))
-        assert [error.path for error in backend.unreadable(before, after)] == ["cluster.gpus_per_node"]
-        assert list(backend.unreadable(before, before)) == []
-    before, after = (make_spec(*GPU, "optimizer=adamw_8bit", f"cluster.gpus_per_node={n}") for n in (4, 2))
-    assert list(backend.unreadable(before, after)) == []
 
 
 @pytest.mark.parametrize("name", ["local", "slurm"])
