@@ -78,11 +78,9 @@ def check(spec: RunSpec, names: Sequence[str]) -> Iterator[ConfigError]:
     if optimizer.name not in names:
         rule = f"backend={spec.backend.name} runs {', '.join(names[:-1])} or {names[-1]} in this version"
         yield ConfigError("optimizer.name", optimizer.name, rule, [f"optimizer={other}" for other in names[:2]])
-    for key in ("fused", "foreach"):
-        value = getattr(optimizer, key)
-        if value is not None and optimizer.name not in _KERNELS:
-            rule = f"{optimizer.name} has one kernel; torch's adamw and sgd have several"
-            yield ConfigError(f"optimizer.{key}", value, rule, [f"optimizer.{key}=null", "optimizer=adamw"])
+    if optimizer.name not in _KERNELS:
+        rule = f"{optimizer.name} has one kernel; torch's adamw and sgd have several"
+        yield from edit.refused(spec, "optimizer.fused optimizer.foreach", rule, "optimizer=adamw")
     if optimizer.name == "muon" and spec.model.num_experts:
         rule = "torch.optim.Muon steps matrices, and transformers has all experts of a layer in one tensor"
         yield ConfigError("optimizer.name", "muon", rule, ["optimizer=adamw", "model.num_experts=0"])

@@ -164,12 +164,10 @@ def _kernels(spec: RunSpec) -> Iterator[ConfigError]:
     if "liger" not in families.of(model).traits.kernels or model.hidden_act != "silu":
         rule = f"this version counts them for gated MLPs with silu of the family llama, and this is {model.family}"
         yield ConfigError(path, "liger", rule, [back, "train.compile=true train.kernels=none"])
-    if spec.parallel.tensor > 1:
-        rule = "LigerRMSNorm gathers the tokens that tensor parallel ranks share (ops/rms_norm.py)"
-        yield ConfigError("parallel.tensor", spec.parallel.tensor, rule, [back, "parallel.tensor=1"])
-    if spec.train.compile:
-        rule = "the compiler fuses norms, rotation and activations by itself"
-        yield ConfigError("train.compile", True, rule, [back, "train.compile=false"])
+    rule = "LigerRMSNorm gathers the tokens that tensor parallel ranks share (ops/rms_norm.py)"
+    yield from edit.refused(spec, "parallel.tensor", rule, first=[back])
+    rule = "the compiler fuses norms, rotation and activations by itself"
+    yield from edit.refused(spec, "train.compile", rule, first=[back])
 
 
 def _fused_loss(spec: RunSpec) -> Iterator[ConfigError]:
@@ -259,11 +257,8 @@ def check_packing(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.data.packed != "documents":
         return
     ways = ["data.packing=null"]
-    for axis in ("pipeline", "context", "ulysses"):
-        degree = getattr(spec.parallel, axis)
-        if degree > 1:
-            rule = "over such ranks the worker does not keep documents apart, as data.packing=documents asks"
-            yield ConfigError(f"parallel.{axis}", degree, rule, [f"parallel.{axis}=1", *ways])
+    rule = "over such ranks the worker does not keep documents apart, as data.packing=documents asks"
+    yield from edit.refused(spec, "parallel.pipeline parallel.context parallel.ulysses", rule, *ways)
     traits, layers = families.of(spec.model).traits, range(spec.model.num_hidden_layers)
     if traits.observed or not all(traits.attends(spec.model, layer) for layer in layers):
         rule = "a layer that is no attention may carry a state from one document to the next"

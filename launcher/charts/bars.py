@@ -73,10 +73,16 @@ def bars(
 
 def _values(piece: Piece, width: float) -> JsonObject:
     return {
-        "row": piece.row, "of": piece.of, "name": piece.name, "_from": piece.start, "_to": piece.end,
-        "_middle": (piece.start + piece.end) / 2, "_label": piece.label,
-        "_room": (piece.end - piece.start) / width if width else 0, **piece.hover,
-    }  # fmt: skip
+        "row": piece.row,
+        "of": piece.of,
+        "name": piece.name,
+        "_from": piece.start,
+        "_to": piece.end,
+        "_middle": (piece.start + piece.end) / 2,
+        "_label": piece.label,
+        "_room": (piece.end - piece.start) / width if width else 0,
+        **piece.hover,
+    }
 
 
 def _stretches(values: Sequence[JsonObject], colours: Mapping[str, str], places: JsonObject) -> JsonObject:

@@ -122,7 +122,7 @@ def _brush(place: int) -> JsonObject:
             {"events": f"[{down}, window:pointerup] > window:pointermove!", "update": f"[{name}[0], {here}]"},
             {"events": f"@strip{place}:dblclick", "update": "null"},
         ],
-    }  # fmt: skip
+    }
 
 
 def _transforms(count: int) -> list[JsonObject]:
@@ -173,11 +173,21 @@ def _tooltip(axes: Sequence[Axis]) -> str:
 def _drawn(place: int, axis: Axis, count: int) -> JsonObject:
     numbers = {"tickCount": 6} if _is_spread(axis) else {}
     return {
-        "orient": "left", "scale": f"s{place}", "zindex": 1,
-        "title": axis.title, "titleAngle": 0, "titleAlign": "center", "titleAnchor": "end", "titleX": 0, "titleY": -12,
-        "titleBaseline": "bottom", "titleLimit": {"signal": f"0.95 * width / {count}"},
-        "offset": {"scale": "along", "value": place, "mult": -1}, "labelLimit": _LABEL, **numbers,
-    }  # fmt: skip
+        "orient": "left",
+        "scale": f"s{place}",
+        "zindex": 1,
+        "title": axis.title,
+        "titleAngle": 0,
+        "titleAlign": "center",
+        "titleAnchor": "end",
+        "titleX": 0,
+        "titleY": -12,
+        "titleBaseline": "bottom",
+        "titleLimit": {"signal": f"0.95 * width / {count}"},
+        "offset": {"scale": "along", "value": place, "mult": -1},
+        "labelLimit": _LABEL,
+        **numbers,
+    }
 
 
 def _marks(place: int, axis: Axis) -> list[JsonObject]:

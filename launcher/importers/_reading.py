@@ -1,12 +1,12 @@
 """Another program's file of keys and values while it is read: the settings so far, and where each of its keys ends."""
 
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from launcher.base.errors import ConfigError
+from launcher.base.typed import is_number
 from launcher.config.ledger import OPEN, Ledger, Settings
 
 _NUMBER = re.compile(r"\s*[-+]?(\d{1,18}(\.\d*)?|\.\d+)([eE][-+]?\d{1,3})?\s*\Z")
@@ -44,7 +44,7 @@ class Reading:
         value = self.value(key)
         if self.lenient and isinstance(value, str) and _NUMBER.match(value):
             value = float(value) if _FRACTION.search(value) else int(value)
-        if value is None or _is_number(value):
+        if value is None or is_number(value):
             return value if value is None or isinstance(value, int) else float(value)
         self.wrong(key, f"is a number in {self.file}")
         return None
@@ -130,7 +130,3 @@ class Reading:
     def has(self, block: str) -> bool:
         """True if the file has a block of this name, or anything in its place."""
         return any(key == block or key.startswith(f"{block}.") for key in self.ledger.values)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

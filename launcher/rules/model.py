@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 
 from launcher.base.errors import ConfigError
+from launcher.base.typed import is_number
 from launcher.spec import RunSpec, edit
 from launcher.spec.parse import closest
 
@@ -213,7 +214,7 @@ def _rotary(spec: RunSpec) -> Iterator[ConfigError]:
         way = edit.override("model.rope_theta", given["rope_theta"])
         yield ConfigError(f"{path}.rope_theta", given["rope_theta"], "it is model.rope_theta here", [way])
     for name in _NEEDS[kind]:
-        if not _is_number(given.get(name)):
+        if not is_number(given.get(name)):
             rule = f"rope_type={kind} is computed from it: it is a number"
             yield ConfigError(f"{path}.{name}", given.get(name), rule, [f"+{path}.{name}=..."])
     known = ("rope_type", "rope_theta", "partial_rotary_factor", *_NEEDS[kind], *_ALSO.get(kind, ()))
@@ -221,10 +222,6 @@ def _rotary(spec: RunSpec) -> Iterator[ConfigError]:
         if name not in known:
             rule = f"rope_type={kind} does not read it; it reads {', '.join(known[2:])}"
             yield ConfigError(f"{path}.{name}", value, rule, [f"{path}=null"])
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _formats(spec: RunSpec) -> Iterator[ConfigError]:
@@ -236,11 +233,10 @@ def _formats(spec: RunSpec) -> Iterator[ConfigError]:
             way_out.append(f"hardware={_CAPABLE[compute]}")
         rule = f"{hardware.title} computes in {', '.join(hardware.dtypes)}"
         yield ConfigError("precision.compute", compute, rule, way_out)
-    for key in ("initial_loss_scale", "loss_scale_window"):
-        value, path = getattr(spec.precision, key), f"precision.{key}"
-        if value is not None and spec.precision.loss_scale is not None:
-            rule = f"precision.loss_scale={spec.precision.loss_scale:g} is constant: nothing adapts it"
-            yield ConfigError(path, value, rule, [f"{path}=null", "precision.loss_scale=null"])
+    if spec.precision.loss_scale is not None:
+        rule = f"precision.loss_scale={spec.precision.loss_scale:g} is constant: nothing adapts it"
+        paths = "precision.initial_loss_scale precision.loss_scale_window"
+        yield from edit.refused(spec, paths, rule, "precision.loss_scale=null")
 
 
 def _risky_formats(spec: RunSpec) -> Iterator[ConfigError]:

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping
 from launcher.base import registry
 from launcher.base.errors import ConfigError
 from launcher.spec import DataSpec, RunSpec, edit
-from launcher.spec.training import PRETRAIN
 
 READ: Mapping[str, tuple[str, ...]] = {
     "beta": ("dpo", "kto", "grpo"),
@@ -44,11 +43,9 @@ def _presets(task: str) -> Iterator[str]:
 
 def _idle(spec: RunSpec) -> Iterator[ConfigError]:
     for key, tasks in READ.items():
-        value, neutral = getattr(spec.task, key), getattr(PRETRAIN, key)
-        if value != neutral and spec.task.name not in tasks:
-            found = list(value) if isinstance(value, tuple) else value
-            ways = [*(f"task={task}" for task in tasks), edit.override(f"task.{key}", neutral)]
-            yield ConfigError(f"task.{key}", found, f"it is read by task={' and '.join(tasks)}", ways)
+        if spec.task.name not in tasks:
+            rule = f"it is read by task={' and '.join(tasks)}"
+            yield from edit.refused(spec, f"task.{key}", rule, first=[f"task={task}" for task in tasks])
 
 
 def _data(spec: RunSpec) -> Iterator[ConfigError]:

@@ -66,10 +66,8 @@ def _layout(spec: RunSpec) -> Iterator[ConfigError]:
     chunks = parallel.pipeline * parallel.virtual_pipeline
     even = even_layout(spec.model.num_hidden_layers, spec.model.mtp_layers, chunks)
     ways = [edit.override(_LAYOUT, even), f"{_LAYOUT}=[]"]
-    for name in ("first_stage_layers", "last_stage_layers"):
-        if getattr(parallel, name) is not None:
-            rule = "the layout says the layers of every stage (parallel.layout)"
-            yield ConfigError(f"parallel.{name}", getattr(parallel, name), rule, [f"parallel.{name}=null"])
+    rule = "the layout says the layers of every stage (parallel.layout)"
+    yield from edit.refused(spec, "parallel.first_stage_layers parallel.last_stage_layers", rule)
     try:
         layout = read_layout(text)
     except ValueError as error:

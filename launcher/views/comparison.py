@@ -79,11 +79,19 @@ class Comparison:
     def _run(self, side: Side) -> JsonObject:
         run, speed, memory = side.run, side.speed, side.memory
         return {
-            "id": run.id, "directory": run.directory, "state": run.state, "reason": run.reason,
-            "settings": dict(side.settings), "loss": self.loss(side), "tokens_per_second_per_gpu": speed.measured,
-            "predicted_tokens_per_second_per_gpu": speed.predicted, "predicted_bytes": memory.predicted,
-            "peak_bytes": memory.measured, "steps": side.steps, "tokens": side.tokens,
-        }  # fmt: skip
+            "id": run.id,
+            "directory": run.directory,
+            "state": run.state,
+            "reason": run.reason,
+            "settings": dict(side.settings),
+            "loss": self.loss(side),
+            "tokens_per_second_per_gpu": speed.measured,
+            "predicted_tokens_per_second_per_gpu": speed.predicted,
+            "predicted_bytes": memory.predicted,
+            "peak_bytes": memory.measured,
+            "steps": side.steps,
+            "tokens": side.tokens,
+        }
 
 
 def compare(directories: Sequence[Path]) -> Comparison:

@@ -78,11 +78,9 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _axes(spec: RunSpec) -> Iterator[ConfigError]:
+    rule = "backend=deepspeed has data, tensor, pipeline and Ulysses parallelism and ZeRO in this version"
     for axis, preset in _AXES.items():
-        degree = getattr(spec.parallel, axis)
-        if degree > 1:
-            rule = "backend=deepspeed has data, tensor, pipeline and Ulysses parallelism and ZeRO in this version"
-            yield ConfigError(f"parallel.{axis}", degree, rule, [f"parallel.{axis}=1", f"parallel={preset}"])
+        yield from edit.refused(spec, f"parallel.{axis}", rule, f"parallel={preset}")
 
 
 def _tensor(spec: RunSpec) -> Iterator[ConfigError]:
@@ -196,11 +194,8 @@ def _exchanged(spec: RunSpec) -> Iterator[ConfigError]:
     if dtypes(spec).reduce != "fp16":
         rule = "the kernel reads gradients as fp16, and would take others for other numbers (swizzled_quantize.cu)"
         yield ConfigError("precision.reduce", spec.precision.reduce, rule, ["precision.reduce=fp16", off])
-    for axis in ("tensor", "ulysses"):
-        degree = getattr(spec.parallel, axis)
-        if degree > 1:
-            rule = "the all-to-alls of quantized gradients go over all ranks (runtime/comm/coalesced_collectives.py)"
-            yield ConfigError(f"parallel.{axis}", degree, rule, [f"parallel.{axis}=1", off])
+    rule = "the all-to-alls of quantized gradients go over all ranks (runtime/comm/coalesced_collectives.py)"
+    yield from edit.refused(spec, "parallel.tensor parallel.ulysses", rule, off)
 
 
 def _offload(spec: RunSpec) -> Iterator[ConfigError]:
@@ -235,11 +230,9 @@ def _optimizer(spec: RunSpec) -> Iterator[ConfigError]:
         rule = f"{name} would step on the CPU without a kernel of DeepSpeed's for it"
         path = "zero.offload_optimizer"
         yield ConfigError(path, spec.zero.offload_optimizer, rule, ["optimizer=adamw", f"{path}=none"])
-    for key in ("fused", "foreach"):
-        if name in optimizer.OWN and getattr(spec.optimizer, key) is not None and spec.zero.offload_optimizer == "nvme":
-            rule = "NVMe offload swaps the state of DeepSpeedCPUAdam, which has no such choice"
-            path = f"optimizer.{key}"
-            yield ConfigError(path, edit.value_at(spec, path), rule, [f"{path}=null", "zero.offload_optimizer=cpu"])
+    if name in optimizer.OWN and spec.zero.offload_optimizer == "nvme":
+        rule = "NVMe offload swaps the state of DeepSpeedCPUAdam, which has no such choice"
+        yield from edit.refused(spec, "optimizer.fused optimizer.foreach", rule, "zero.offload_optimizer=cpu")
 
 
 def _of_bitsandbytes(spec: RunSpec) -> Iterator[ConfigError]:
@@ -340,8 +333,7 @@ def _master(spec: RunSpec) -> Iterator[ConfigError]:
         ways = ["precision.master=null", "precision.optimizer_states=null", *both]
         yield ConfigError(path, getattr(spec.precision, path.partition(".")[2]), rule, ways)
     elif spec.zero.stage == 0:
-        rule = "bf16 master weights need ZeRO"
-        yield ConfigError("precision.master", "bf16", rule, ["zero=1", "precision.master=null"])
+        yield from edit.refused(spec, "precision.master", "bf16 master weights need ZeRO", first=["zero=1"])
     elif spec.zero.offload_optimizer != "none":
         rule = "offloaded bf16 optimizer states are not translated in this version"
         yield ConfigError("precision.master", "bf16", rule, ["precision.master=null", "zero.offload_optimizer=none"])

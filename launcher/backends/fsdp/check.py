@@ -299,9 +299,8 @@ def _ulysses(spec: RunSpec) -> Iterator[ConfigError]:
     rule = "Ulysses is not called from compiled blocks in this version"
     yield from edit.refused(spec, "train.compile", rule, f"{path}=1")
     for axis in ("tensor", "pipeline", "context", "expert"):
-        if (degree := getattr(spec.parallel, axis)) > 1:
-            rule = f"this version combines Ulysses ranks with data parallel ranks alone, not with parallel.{axis}"
-            yield ConfigError(f"parallel.{axis}", degree, rule, [f"parallel.{axis}=1", f"{path}=1"])
+        rule = f"this version combines Ulysses ranks with data parallel ranks alone, not with parallel.{axis}"
+        yield from edit.refused(spec, f"parallel.{axis}", rule, f"{path}=1")
 
 
 def _obstacles(spec: RunSpec) -> Iterator[tuple[str, object, str, list[str]]]:

@@ -56,11 +56,8 @@ def _packing(spec: RunSpec) -> Iterator[ConfigError]:
 
 def _degrees(spec: RunSpec) -> Iterator[ConfigError]:
     parallel = spec.parallel
-    if parallel.ulysses > 1:
-        rule = "Megatron-LM splits a sequence by context parallelism; Ulysses is DeepSpeed's"
-        yield ConfigError(
-            "parallel.ulysses", parallel.ulysses, rule, ["parallel=zero3", "parallel=fsdp", "parallel.ulysses=1"]
-        )
+    rule = "Megatron-LM splits a sequence by context parallelism; Ulysses is DeepSpeed's"
+    yield from edit.refused(spec, "parallel.ulysses", rule, first=["parallel=zero3", "parallel=fsdp"])
     if parallel.schedule not in ("1f1b", "interleaved"):
         rule = (
             "Megatron-LM has the schedules 1f1b and interleaved (core/pipeline_parallel/schedules.py); its"

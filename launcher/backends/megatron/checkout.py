@@ -40,9 +40,8 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.save_every is not None and spec.steps // spec.save_every > spec.save.keep:
         rule = "a checkout's pretrain_gpt.py keeps every checkpoint"
         yield ConfigError("save.keep", spec.save.keep, rule, ["backend.path=null"])
-    if spec.save.load is not None:
-        rule = "a checkout's pretrain_gpt.py starts there again when the job is requeued or resumed"
-        yield ConfigError("save.load", spec.save.load, rule, ["backend.path=null", "save.load=null"])
+    rule = "a checkout's pretrain_gpt.py starts there again when the job is requeued or resumed"
+    yield from edit.refused(spec, "save.load", rule, first=["backend.path=null"])
 
 
 def check_data(spec: RunSpec) -> Iterator[ConfigError]:

@@ -95,9 +95,15 @@ def _of_layer(rank: RankModel, outputs: int, inputs: int) -> dict[str, Value]:
     weights = 2 if rank.elements.quantised else 1  # The update, and a weight that was unpacked for it.
     beside = 4 + engine.size if engine.autocast else 0  # Of the input: an fp32 copy, and the one that the block made.
     return {
-        "z": engine.size, "inputs": inputs, "r": rank.spec.adapter.rank, "z_res": engine.residual_size, "n_w": weights,
-        "outputs": outputs, "tok": rank.tokens, "k": beside * inputs,
-    }  # fmt: skip
+        "z": engine.size,
+        "inputs": inputs,
+        "r": rank.spec.adapter.rank,
+        "z_res": engine.residual_size,
+        "n_w": weights,
+        "outputs": outputs,
+        "tok": rank.tokens,
+        "k": beside * inputs,
+    }
 
 
 def magnitudes(rank: RankModel) -> Iterator[MemoryTerm]:

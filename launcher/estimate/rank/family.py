@@ -34,46 +34,6 @@ class CheckpointNames:
     mlp_inputs: tuple[str, ...]  # The first projections of the MLP, the gate first.
 
 
-def _no_mask(model: ModelSpec, engine: EngineTraits) -> int:
-    return 0
-
-
-def _wide_routing(model: ModelSpec) -> bool:
-    return False
-
-
-def _attends(model: ModelSpec, layer: int) -> bool:
-    return True
-
-
-def _no_scans(model: ModelSpec, layer: int, size: int) -> Scans:
-    return NO_SCANS
-
-
-def _nothing(model: ModelSpec) -> tuple[str, ...]:
-    return ()
-
-
-def _as_it_is(model: ModelSpec) -> ModelSpec:
-    return model
-
-
-def _two_sums(model: ModelSpec, layer: int) -> int:
-    return 2
-
-
-def _no_window(model: ModelSpec, layer: int) -> int | None:
-    return None
-
-
-def _last_layer(model: ModelSpec) -> int:
-    return model.num_hidden_layers - 1
-
-
-def _shares_nothing(model: ModelSpec) -> bool:
-    return False
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FamilyTraits:
     """Facts of all models of a family."""
@@ -97,30 +57,30 @@ class FamilyTraits:
     names: CheckpointNames | None = None
     model_types: tuple[str, ...] = ()  # The ``model_type`` of each ``config.json`` that it reads.
     # Bytes of the masks that blocks read, one for all sequences; 0 where attention needs none.
-    mask: Callable[[ModelSpec, EngineTraits], int] = _no_mask
+    mask: Callable[[ModelSpec, EngineTraits], int] = lambda model, engine: 0
     # Tokens that a block's attention sees at most; None where it sees all before.
-    window: Callable[[ModelSpec, int], int | None] = _no_window
+    window: Callable[[ModelSpec, int], int | None] = lambda model, layer: None
     # True if what its blocks save was found by running them without values, not by formulas.
     observed: bool = False
     # True if a block has attention; a layer of another kind alone has none.
-    attends: Callable[[ModelSpec, int], bool] = _attends
+    attends: Callable[[ModelSpec, int], bool] = lambda model, layer: True
     # The kernels of a block that multiply no weight and are not attention's, for one token, by the bytes of an element.
-    scans: Callable[[ModelSpec, int, int], Scans] = _no_scans
+    scans: Callable[[ModelSpec, int, int], Scans] = lambda model, layer, size: NO_SCANS
     # The packages whose kernels its layers are on a GPU, and its linears that no adapter may wrap.
-    packages: Callable[[ModelSpec], tuple[str, ...]] = _nothing
-    unwrapped: Callable[[ModelSpec], tuple[str, ...]] = _nothing
+    packages: Callable[[ModelSpec], tuple[str, ...]] = lambda model: ()
+    unwrapped: Callable[[ModelSpec], tuple[str, ...]] = lambda model: ()
     # The model whose products are computed: where each expert takes every token, that with all of them chosen.
-    computed: Callable[[ModelSpec], ModelSpec] = _as_it_is
+    computed: Callable[[ModelSpec], ModelSpec] = lambda model: model
     # The sums with the residual stream in a block.
-    sums: Callable[[ModelSpec, int], int] = _two_sums
+    sums: Callable[[ModelSpec, int], int] = lambda model, layer: 2
     # True if a router's weights of experts are cast to the compute format.
-    narrow_routing: Callable[[ModelSpec], bool] = _wide_routing
+    narrow_routing: Callable[[ModelSpec], bool] = lambda model: False
     # The letters of its layers, where Megatron-core builds it as a hybrid; None where it is none.
     pattern: Callable[[ModelSpec], str] | None = None
     kernels: tuple[str, ...] = ()  # The libraries whose kernels can stand for its norms, rotation and MLPs.
     # The layer whose block one of multi-token prediction has, and whether all of these are one.
-    predicted_layer: Callable[[ModelSpec], int] = _last_layer
-    shares_predicted: Callable[[ModelSpec], bool] = _shares_nothing
+    predicted_layer: Callable[[ModelSpec], int] = lambda model: model.num_hidden_layers - 1
+    shares_predicted: Callable[[ModelSpec], bool] = lambda model: False
     # Errors of ``model.model_type`` and ``model.extra``, where these say which of its models one is; else None.
     choices: Callable[[RunSpec], Iterable[ConfigError]] | None = None
 

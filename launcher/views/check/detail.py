@@ -100,12 +100,16 @@ def speed_document(speed: SpeedEstimate) -> JsonObject:
     """The terms that ``check --speed --json`` adds to the part ``speed`` of the document."""
     terms = [
         {
-            "part": term.part, "what": term.what, "symbols": formula.printed(term.expression, str),
-            "numbers": _numbers(term), "seconds": term.seconds, "exposed_seconds": term.exposed_seconds,
+            "part": term.part,
+            "what": term.what,
+            "symbols": formula.printed(term.expression, str),
+            "numbers": _numbers(term),
+            "seconds": term.seconds,
+            "exposed_seconds": term.exposed_seconds,
             "source": term.source,
         }
         for term in _terms(speed)
-    ]  # fmt: skip
+    ]
     names = ("stage", "forward_seconds", "backward_seconds", "send_seconds")
     stages = [{name: getattr(stage, name) for name in names} for stage in speed.stages]
     return {"terms": terms, "stages": stages, "symbols": _legend(_terms(speed))}
