@@ -14,7 +14,7 @@ _SMALL = ("model=1b", "train.sequence_length=2048", "train.micro_batch_size=2", 
 _EIGHT = ("model=llama3_8b", "train.sequence_length=4096", "precision=bf16")
 _SEVEN = ("model=7b", "train.sequence_length=4096", "precision=bf16")
 _FEW = "model.num_hidden_layers=4"
-_TORCHS = "optimizer.fused=true"
+TORCHS = "optimizer.fused=true"
 """DeepSpeed compiles a kernel of its own for Adam otherwise: a minute at its first use, for which one row is enough."""
 
 _LOCAL = "+backend.extra.transformer-impl=local"
@@ -62,10 +62,10 @@ def _engines() -> Iterator[Point]:
     for name, words in {
         "ddp": ("parallel=ddp",),
         "fsdp": ("parallel=fsdp",),
-        "zero 2": ("parallel=zero2", _TORCHS),
-        "zero 3": ("parallel=zero3", _TORCHS),
-        "zero 0": ("parallel=zero0", _TORCHS),
-        "zero 1": ("parallel=zero1", _TORCHS),
+        "zero 2": ("parallel=zero2", TORCHS),
+        "zero 3": ("parallel=zero3", TORCHS),
+        "zero 0": ("parallel=zero0", TORCHS),
+        "zero 1": ("parallel=zero1", TORCHS),
     }.items():
         yield Point(name=f"1b alone, {name}", overrides=(*_SMALL, *words), needs=_needs(name))
     for mode in ("none", "selective", "full"):
@@ -210,7 +210,7 @@ def _rare() -> Iterator[Point]:
 
 
 def _preset(name: str) -> tuple[str, ...]:
-    return (f"parallel={name}", _TORCHS) if name.startswith("zero") else (f"parallel={name}",)
+    return (f"parallel={name}", TORCHS) if name.startswith("zero") else (f"parallel={name}",)
 
 
 def _needs(name: str) -> tuple[str, ...]:

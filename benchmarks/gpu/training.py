@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.document import Document
+from benchmarks.gpu.matrix import TORCHS
 from benchmarks.gpu.process import import_path
 from benchmarks.gpu.session import Session
 
@@ -28,26 +29,43 @@ REHEARSED = ("model=tiny", "hardware=cpu", "train.sequence_length=64")
 
 # Python's library in bytes, whose loss falls; ddp computes by autocast, as one does by hand.
 _RUN = ("precision=bf16", f"train.steps={STEPS}", "save.last=false", "cluster.gpus_per_node=1")
-ENGINES = ("ddp", "fsdp")
+ENGINES = {
+    "ddp": ("parallel=ddp",),
+    "fsdp": ("parallel=fsdp",),
+    "sft by TRL": ("task=sft", "parallel=fsdp"),
+    "megatron": ("backend=megatron", "+backend.extra.transformer-impl=local"),
+    "zero 2": ("parallel=zero2", TORCHS),
+    "zero 3": ("parallel=zero3", TORCHS),
+}
+"""Name and what sets it apart; the first is what the plain loop trains again."""
+
+FIRST = "ddp"
 PLAIN = "plain loop"
 
 
 def compare(session: Session, document: Document, scratch: Path, size: Sequence[str]) -> None:
     """Train with each engine, and by hand what the first has trained; every row is written as it ends."""
     plain: list[float] | None = None
-    for engine in ENGINES:
-        row = _row(session, document, engine, [*size, *_RUN, f"parallel={engine}"], scratch)
-        if engine == ENGINES[0]:
+    for engine, own in ENGINES.items():
+        row = _row(session, document, engine, [*_sized(size, own), *_RUN, *own], scratch)
+        if engine == FIRST:
             by_hand = _row(session, document, PLAIN, row["overrides"], scratch)
             plain = by_hand["measured"] and by_hand["measured"]["losses"]
             _add(document, by_hand, None)
         _add(document, row, plain)
 
 
+def _sized(size: Sequence[str], own: Sequence[str]) -> list[str]:
+    """The size of a run; TRL shifts the labels within a row, so its rows are one token longer for the same tokens."""
+    key = "train.sequence_length="
+    more = int("task=sft" in own)
+    return [f"{key}{int(word.removeprefix(key)) + more}" if word.startswith(key) else word for word in size]
+
+
 def _row(session: Session, document: Document, name: str, overrides: list[str], scratch: Path) -> dict[str, Any]:
     earlier = document.earlier("training", name, overrides)
     # The plain loop reads the first engine's run directory, so the two are done in one call.
-    if earlier is not None and (name != ENGINES[0] or document.earlier("training", PLAIN, overrides)):
+    if earlier is not None and (name != FIRST or document.earlier("training", PLAIN, overrides)):
         return earlier
     row: dict[str, Any] = {"name": name, "overrides": overrides, "measured": None, "error": None}
     if session.left < SECONDS:
@@ -60,7 +78,7 @@ def _row(session: Session, document: Document, name: str, overrides: list[str], 
     seconds = round(time.monotonic() - began, 1)
     if "losses" not in found:
         return {**row, "seconds": seconds, **found}
-    rate = _tokens(_directory(scratch, ENGINES[0] if name == PLAIN else name)) / statistics.median(
+    rate = _tokens(_directory(scratch, FIRST if name == PLAIN else name)) / statistics.median(
         found["step_seconds"][_WARM_UP:]
     )
     return {**row, "seconds": seconds, "measured": {**found, "tokens_per_second": round(rate, 1)}}
@@ -105,9 +123,9 @@ def _launched(name: str, overrides: Sequence[str], scratch: Path) -> dict[str, A
 
 def _by_hand(scratch: Path) -> dict[str, Any]:
     """Train by the plain loop what the first engine's run directory says."""
-    directory = _directory(scratch, ENGINES[0])
+    directory = _directory(scratch, FIRST)
     if not (directory / "spec.json").exists():
-        return {"error": f"not started: it trains what {ENGINES[0]} has trained, which has left no run directory"}
+        return {"error": f"not started: it trains what {FIRST} has trained, which has left no run directory"}
     done = _call(["-m", "benchmarks.plain.alone", str(directory)], scratch)
     if done.returncode != 0:
         return _failure(done)

@@ -28,7 +28,7 @@ PACKAGES = (
     # Adapters, 4-bit weights, fp8, low-bit optimizers, fused kernels.
     "peft", "accelerate", "psutil", "bitsandbytes", "torchao", "liger-kernel",
     # TRL's.
-    "trl", "datasets", "dill", "multiprocess",
+    "trl", "datasets", "dill", "multiprocess", "xxhash",
     # DeepSpeed's.
     "einops", "hjson", "msgpack", "ninja", "py-cpuinfo", "pydantic", "pydantic-core", "annotated-types",
     "typing-inspection", "tqdm",
