@@ -8,12 +8,15 @@ from launcher.backends import Judgement
 from launcher.base import package
 from launcher.base.errors import ConfigError
 from launcher.base.files import JsonObject
+from launcher.base.units import DTYPE_BYTES
 from launcher.estimate import families
 from launcher.estimate.rank import recomputed
 from launcher.job import torchrun
 from launcher.job.job import RUN, Job
 from launcher.job.versions import Borrowed, Need
 from launcher.spec import RunSpec, edit
+from launcher.spec.hardware import AMPERE
+from launcher.spec.values import beside_products
 
 EXPERTS = Need(
     package="transformers",
@@ -250,6 +253,35 @@ def masks_documents(spec: RunSpec) -> bool:
 def key_heads(spec: RunSpec) -> int | None:
     """Heads that keys and values are copied to: all, beside a mask (transformers, ``use_gqa_in_sdpa``)."""
     return spec.model.num_attention_heads if masks_documents(spec) else ulysses_key_heads(spec)
+
+
+def unfused_groups(spec: RunSpec) -> bool:
+    """True if torch attends with its mathematical path, which keeps a number for each pair of tokens, in fp32.
+
+    transformers leaves keys and values to the groups of heads that share them where there is no mask
+    (``use_gqa_in_sdpa``), and of torch's kernels (``sdp_utils.cpp``) the memory-efficient one takes no groups
+    (``check_batch_size_and_num_heads_dense``), the others 16 bits alone, from 8.0 on (``check_tensor_dtype``).
+    """
+    model, hardware, heads = spec.model, spec.hardware, key_heads(spec) or spec.model.key_value_heads
+    fused = DTYPE_BYTES[beside_products(spec.precision.compute)] < _FP32 and hardware.effective_capability >= AMPERE
+    grouped = heads < model.num_attention_heads and model.head_size <= _GROUPED and spec.parallel.context == 1
+    return grouped and not fused and model.attention == "sdpa" and hardware.device == "cuda"
+
+
+def keeps_softmax(spec: RunSpec) -> Iterator[ConfigError]:
+    """Attention that no kernel of torch computes, with what it keeps."""
+    if spec.script is None and unfused_groups(spec):
+        each = _FP32 * spec.model.num_attention_heads * spec.sequence_length**2 * spec.sequences_at_once
+        rule = (
+            "torch has no attention kernel for heads that share keys in this format: each layer keeps its softmax, of"
+            f" {each / 2**30:.2f} GiB a micro-batch"
+        )
+        ways = ["precision=bf16", edit.override("model.num_key_value_heads", spec.model.num_attention_heads)]
+        yield ConfigError("precision.compute", spec.precision.compute, rule, ways)
+
+
+_FP32 = 4
+_GROUPED = 256  # Larger heads have their keys repeated (``use_gqa_in_sdpa``).
 
 
 def check_packing(spec: RunSpec) -> Iterator[ConfigError]:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from launcher.base.frozen import dataclass
 from launcher.spec.values import Count, Device, Hashed, Natural, NonNegative, Positive
 
-HOPPER, BLACKWELL = 9.0, 10.0
+AMPERE, HOPPER, BLACKWELL = 8.0, 9.0, 10.0
 """Compute capabilities from which on engines take other kernels, workspaces and arguments."""
 
 _KEPT, _OF = 1103, 97871
@@ -71,7 +71,7 @@ class HardwareSpec(Hashed):
         """
         if self.compute_capability is not None:
             return self.compute_capability
-        since = (("fp4", BLACKWELL), ("fp8", HOPPER), ("bf16", 8.0))
+        since = (("fp4", BLACKWELL), ("fp8", HOPPER), ("bf16", AMPERE))
         return next((first for name, first in since if name in self.dtypes), 7.0)
 
 

@@ -59,6 +59,7 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
     zero = spec.zero
     yield from _shared.over_one_rank(spec)
     yield from _shared.compiled_choice(spec)
+    yield from _shared.keeps_softmax(spec)
     if spec.script is None:
         yield from _optimizers.idle_keys(spec)
     if zero.stage < 3:

@@ -1,6 +1,6 @@
 """The implementation that runs under DeepSpeed, as far as memory depends on it."""
 
-from launcher.backends._shared import key_heads, masks_documents
+from launcher.backends._shared import key_heads, masks_documents, unfused_groups
 from launcher.backends.deepspeed.partition import swapping
 from launcher.base.units import DTYPE_BYTES
 from launcher.estimate.rank.engine import EngineTraits, Execution
@@ -27,6 +27,7 @@ def engine(spec: RunSpec) -> EngineTraits:
         residual_size=size,
         sequence_length=spec.sequence_length,
         scores=spec.model.attention == "eager",
+        unfused_groups=unfused_groups(spec),
         cpu=spec.hardware.device == "cpu",
         scan_kernels=spec.hardware.device != "cpu",
         attention_copy=spec.parallel.ulysses > 1,

@@ -56,6 +56,7 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
     """Settings with which a run does not do what one may expect."""
     yield from _shared.over_one_rank(spec)
     yield from _shared.compiled_choice(spec)
+    yield from _shared.keeps_softmax(spec)
     yield from expert_ranks.warnings(spec)
     yield from float8.warnings(spec)
     if spec.script is None:

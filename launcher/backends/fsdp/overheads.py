@@ -55,7 +55,7 @@ def overheads(rank: RankModel) -> Iterable[MemoryTerm]:
     else:
         yield from weight_cache(rank)
         yield from buckets(rank)
-        yield from tied_gradient(rank)
+        yield from output_gradient(rank)
     if apart:
         yield from split.overheads(rank)
     elif not shared:
@@ -223,14 +223,18 @@ def _ddp_gradient(rank: RankModel, moments: Moments, inside: Value) -> MemoryTer
     """Beside half of the gradients inside the MLP one weight's gradient, under autocast with an fp32 copy of it.
 
     Experts' gradients need no copy: autocast leaves their products alone. The first of theirs comes like an MLP's, the
-    larger when what their products saved, twice what is inside, is freed.
+    larger when what their products saved, twice what is inside but the residual stream's gradient, is freed; without
+    buckets the first is still there.
     """
     block, z, common = rank.largest_block, rank.engine.size, {"inside": inside, "tok": rank.tokens}
     what, half = "gradients inside the MLP and of one weight", "ceil(inside * tok / 2)"
     if not rank.engine.autocast:
         expression, values = f"{half} + z * w", {"z": z, "w": block.last_trained}
     elif block.expert:
-        expression = f"max({half} + z_par * w, z_par * w_next - inside * tok)"
+        waits = not rank.engine.gradients_stay and rank.spec.gradient_accumulation == 1
+        later = "z_par * (w + w_next)" if waits else "z_par * w_next"
+        expression = f"max({half} + z_par * w, {later} + (2 * z_res * h - inside) * tok)"
+        common |= {"z_res": rank.engine.residual_size, "h": rank.spec.model.hidden_size}
         values = {"z_par": rank.dtypes.size("parameters"), "w": block.last_trained, "w_next": block.largest_trained}
     else:
         expression, values = f"{half} + z * w + 4 * w_next", {"z": z, "w": block.last_trained}
@@ -238,11 +242,12 @@ def _ddp_gradient(rank: RankModel, moments: Moments, inside: Value) -> MemoryTer
     return term("temporary", moments, what, expression, DDP_TRACE, **common, **values).at("weight gradient")
 
 
-def tied_gradient(rank: RankModel) -> Iterator[MemoryTerm]:
-    """In DDP the gradient of a tied output projection waits for the embedding's."""
-    if rank.root.trained and rank.spec.model.tie_word_embeddings and rank.blocks:
-        z_acc, head = rank.dtypes.size("accumulate"), output_elements(rank)
-        what = "gradient of the tied output projection"
+def output_gradient(rank: RankModel) -> Iterator[MemoryTerm]:
+    """In DDP the gradient of a tied output projection waits for the embedding's; another is there without buckets."""
+    tied, waits = rank.spec.model.tie_word_embeddings, rank.spec.gradient_accumulation > 1
+    if rank.root.trained and rank.blocks and (tied or not (rank.engine.gradients_stay or waits)):
+        z_acc, head = rank.dtypes.size("accumulate"), output_elements(rank) if tied else rank.head.trained
+        what = f"gradient of the {'tied ' if tied else ''}output projection"
         yield term("temporary", BLOCK_BACKWARD, what, "z_acc * head", DDP_TRACE, z_acc=z_acc, head=head)
 
 

@@ -43,7 +43,7 @@ def norm(size: int, model: ModelSpec, engine: EngineTraits, *, readers: tuple[st
     RMSNorm is Python code: it saves its input in fp32, the normalized values before and after the weight and the
     reciprocal deviation; as one kernel its input, its output and the deviation. LayerNorm is one kernel: input, output,
     mean and deviation. Under autocast each following linear saves its own cast of the output, and RMSNorm's own output
-    is freed. ``readers`` are the names of the linears that read the output.
+    is freed; grouped experts pick rows of it, which saves no cast. ``readers`` are the names of what reads the output.
     """
     whole = engine.residual_size
     if model.normalization == "layernorm":
@@ -55,7 +55,8 @@ def norm(size: int, model: ModelSpec, engine: EngineTraits, *, readers: tuple[st
         rows = [_saved("RMSNorm", 4 * size + _STATISTIC, "residual", "norm"), _scaled(whole * size, "residual", "norm")]
     # DTensor gathers a sequence that is split before the linears that read it, and they save the whole one.
     if engine.autocast:
-        return rows + [_output(engine.size * size, (reader,)) for reader in readers]
+        cast = [name for name in readers if name != "experts" or not engine.grouped_experts]
+        return rows + [_output(engine.size * size, (reader,)) for reader in cast]
     return [*rows, _output(whole * size, readers)]
 
 
@@ -92,11 +93,11 @@ def attention(model: ModelSpec, engine: EngineTraits, *, wide_softmax: bool = Tr
         keys = queries
     elif engine.key_heads:
         keys = keys // model.key_value_heads * engine.key_heads
+    inputs = [_saved("queries", size * queries, "tensor", "attention")]
+    inputs += [_saved(name, size * keys, "tensor", "attention") for name in ("keys", "values")]
+    inputs += core(model, engine, wide_softmax=wide_softmax)
     rows += [
-        _saved("queries", size * queries, "tensor", "attention"),
-        _saved("keys", size * keys, "tensor", "attention"),
-        _saved("values", size * keys, "tensor", "attention"),
-        *core(model, engine, wide_softmax=wide_softmax),
+        *(unfused_groups(model, queries, engine) if engine.unfused_groups else inputs),
         _attention_output(size * queries, engine),
         *dropout(model, engine),
     ]
@@ -113,8 +114,9 @@ def _joined_heads(model: ModelSpec) -> bool:
 
 def _attention_output(size: int, engine: EngineTraits) -> SavedTensor:
     """Attention itself keeps its output where it stores no scores; the output projection reads it in any case."""
-    row = _saved("attention output", size, "tensor", "core_attention", kept_by_selective=not engine.scores)
-    return replace(row, readers=_PROJECTION, only_readers=engine.scores)
+    stored = engine.scores or engine.unfused_groups
+    row = _saved("attention output", size, "tensor", "core_attention", kept_by_selective=not stored)
+    return replace(row, readers=_PROJECTION, only_readers=stored)
 
 
 def core(model: ModelSpec, engine: EngineTraits, *, wide_softmax: bool) -> list[SavedTensor]:
@@ -128,6 +130,22 @@ def core(model: ModelSpec, engine: EngineTraits, *, wide_softmax: bool) -> list[
     rows = heads * engine.sequence_length
     row = _saved("scores", (softmax + engine.size + mask) * rows, "tensor", "core_attention")
     return [scored(row, rows, engine) if wide_softmax else row]
+
+
+def unfused_groups(model: ModelSpec, values: int, engine: EngineTraits) -> list[SavedTensor]:
+    """What torch's mathematical path keeps, all in fp32: queries, the keys and values of every head, the softmax.
+
+    ``_scaled_dot_product_attention_math`` of ``aten/src/ATen/native/transformers/attention.cpp``. While the softmax is
+    made the scores and a flag for each of them are there, while it is undone two gradients of its size.
+    """
+    queries, scores = _FP32 * model.query_size, model.num_attention_heads * engine.sequence_length
+    softmax = _saved("softmax", _FP32 * scores, "tensor", "core_attention")
+    return [
+        _saved("queries", queries, "tensor", "attention"),
+        _saved("keys of every head", queries, "tensor", "attention"),
+        _saved("values of every head", _FP32 * values, "tensor", "attention"),
+        replace(softmax, made=(2 * _FP32 + 1) * scores, undone=3 * _FP32 * scores),
+    ]
 
 
 def mask(model: ModelSpec, engine: EngineTraits) -> int:

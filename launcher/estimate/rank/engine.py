@@ -64,6 +64,8 @@ class EngineTraits(Hashed):
     autocast: bool = False  # True if each linear casts its own input, and weights are cast on use.
     sequence_length: int  # Keys that a query meets, for attention that stores its scores.
     scores: bool = False  # True if attention stores its scores.
+    # True if heads that share keys have no kernel of attention, whose softmax torch then keeps in fp32.
+    unfused_groups: bool = False
     # Bytes of an element of the saved softmax over the scores, where it is not the compute format's.
     softmax_size: int | None = None
     # True if attention's output is kept twice, in the layouts of its kernel and of the block.

@@ -15,8 +15,8 @@ from launcher.backends.fsdp.overheads import (
     exchanged,
     gathered,
     kept_after_forward,
+    output_gradient,
     root_reduction,
-    tied_gradient,
     unreduced,
     untied,
     waiting_losses,
@@ -128,14 +128,14 @@ def test_ddps_buckets_are_as_large_as_the_model_unless_gradients_are_views_of_th
 
 @pytest.mark.parametrize(
     ("overhead", "moment", "elements"),
-    [(tied_gradient, "block_backward", HEAD + TABLE), (untied, "load", TABLE)],
+    [(output_gradient, "block_backward", HEAD + TABLE), (untied, "load", TABLE)],
 )
 def test_a_tied_output_projection_has_a_gradient_and_until_it_is_tied_memory_of_its_own(
     overhead: Overhead, moment: Moment, elements: int
 ) -> None:
     tied = rank("parallel=ddp", "backend.bucket_view=false", "model.tie_word_embeddings=true")
     # The table is the output projection, so that the head alone has the last norm.
-    assert at(overhead(tied), moment) == 4 * (elements - (HEAD - HIDDEN if overhead is tied_gradient else 0))
+    assert at(overhead(tied), moment) == 4 * (elements - (HEAD - HIDDEN if overhead is output_gradient else 0))
     assert not list(overhead(rank("parallel=ddp")))
 
 

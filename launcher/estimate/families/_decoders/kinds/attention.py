@@ -47,9 +47,14 @@ def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
     model, found, masked = part.model, part.found, windows.is_masked(part.model, part.layer, engine)
     size = engine.size * _widths(model, found)[-1]
     rows = _head_norms(model, found, engine) if values.norms_of_heads(model, found) else []
-    rows += _inputs(model, found, engine, masked) + _scores(model, found, engine)
-    output = _saved("attention output", size, "tensor", "core_attention", kept_by_selective=not engine.scores)
-    rows.append(replace(output, readers=(found.output,), only_readers=engine.scores))
+    unfused = engine.unfused_groups and not (masked or found.repeats_keys)
+    if unfused:
+        rows += _transformers.unfused_groups(model, _widths(model, found)[-1], engine)
+    else:
+        rows += _inputs(model, found, engine, masked) + _scores(model, found, engine)
+    stored = engine.scores or unfused
+    output = _saved("attention output", size, "tensor", "core_attention", kept_by_selective=not stored)
+    rows.append(replace(output, readers=(found.output,), only_readers=stored))
     if engine.attention_copy or (found.joins_queries and not engine.scores):
         rows.append(_read("output for its projection", size, "tensor", "core_attention", (found.output,)))
     if found.gated_output:
