@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from launcher.base import files
 
@@ -50,11 +50,16 @@ def _seal(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def folder() -> Path:
-    """The user's cache folder of this program."""
-    from platformdirs import user_cache_path  # Late, because a planning import stays under 0.1 s.
+def folder(kind: Literal["cache", "state"] = "cache") -> Path:
+    """The user's folder of this program for what can be made again, or for what is to be remembered (``state``)."""
+    if os.uname().sysname == "Linux":  # As platformdirs has it, which brings ten modules, a twentieth of a check.
+        named = Path(os.environ.get(f"XDG_{kind.upper()}_HOME", ""))
+        own = ".cache" if kind == "cache" else ".local/state"
+        return (named if named.is_absolute() else Path.home() / own) / "launch"
+    import platformdirs
 
-    return user_cache_path("launch")
+    path: Path = getattr(platformdirs, f"user_{kind}_path")("launch")
+    return path
 
 
 def _keep(path: Path, text: str) -> None:

@@ -154,7 +154,7 @@ def width(widest: int = 100) -> int:
     """Columns of the terminal, at most so many; 80 where there is none, or it does not know."""
     try:
         return min(widest, os.get_terminal_size(sys.stdout.fileno()).columns or 80)
-    except OSError:
+    except (OSError, ValueError, AttributeError):  # It may be closed, or never have been there.
         return 80
 
 

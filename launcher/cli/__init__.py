@@ -191,6 +191,11 @@ def _no_verb(word: str, rest: Sequence[str]) -> ConfigErrors:
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
+    def __init__(self, prog: str) -> None:
+        from launcher.base.terminal import width  # Left to itself argparse imports `shutil`: eight modules.
+
+        super().__init__(prog, width=width(200) - 2)
+
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         import textwrap  # Late, because a help alone needs it.
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from launcher import backends
-from launcher.base import files, typed
+from launcher.base import cache, files, typed
 from launcher.base.errors import ConfigError
 from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
@@ -65,13 +65,7 @@ def key(spec: RunSpec) -> str:
 
 def place(spec: RunSpec) -> Path:
     """The folder of a run's rehearsal, which need not be there."""
-    return _root() / key(spec)
-
-
-def _root() -> Path:
-    from platformdirs import user_state_path  # Late, because a planning import stays under 0.1 s.
-
-    return user_state_path("launch") / FOLDER
+    return cache.folder("state") / FOLDER / key(spec)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +139,8 @@ def read(spec: RunSpec) -> Evidence | None:
 
     A script has none: the engines' own workers are rehearsed, and whatever it builds, it is other code.
     """
-    if spec.script is not None or not _root().is_dir():  # Whoever has rehearsed nothing pays for nothing.
+    # Whoever has rehearsed nothing pays for nothing.
+    if spec.script is not None or not (cache.folder("state") / FOLDER).is_dir():
         return None
     folder = place(spec)
     found = _read(folder / RESULT)

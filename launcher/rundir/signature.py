@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from launcher.base import files
+from launcher.base import cache, files
 from launcher.job.run_script import FOLDER
 from launcher.rundir.state import SWEEP
 
@@ -86,9 +86,7 @@ def read_lines(path: Path) -> list[str]:
 
 def user_list(name: str) -> Path:
     """The path of a list in the user's state folder."""
-    from platformdirs import user_state_path  # Late, because a planning import stays fast.
-
-    return user_state_path("launch") / name
+    return cache.folder("state") / name
 
 
 def _add(path: Path, record: Path) -> None:

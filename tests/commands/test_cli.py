@@ -19,7 +19,7 @@ from launcher.submission import interrupts
 
 HEAVY = ("torch", "deepspeed", "megatron", "transformers", "submitit")
 NOT_OF_A_CHECK: dict[str, tuple[str, ...]] = {
-    "check": ("launcher.submission.slurm_jobs", "launcher.rundir", "concurrent.futures"),
+    "check": ("launcher.submission.slurm_jobs", "launcher.rundir", "concurrent.futures", "platformdirs"),
     "show": (),
 }
 """Modules without which a check starts in half of the time of a bare Hydra composition."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import field
 from pathlib import Path
 
-from launcher.base import files
+from launcher.base import cache, files
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
@@ -36,7 +36,7 @@ class Known:
 def known() -> Known:
     """Read the record; raises ConfigErrors where it is there and cannot be read: what is foreign is then not known."""
     found = Known()
-    for entry in files.json_objects(_text(_store()).splitlines()):
+    for entry in files.json_objects(_text(cache.folder("state") / NAME).splitlines()):
         _take(found, entry)
     return found
 
@@ -61,7 +61,8 @@ def add(kind: str, **entry: str | list[str]) -> None:
 
     Raises ConfigErrors: The folder for the state of programs cannot be written.
     """
-    path, line = _store(), f"\n{json.dumps({'is': kind, **entry})}\n".encode()  # A line that was cut short ends here.
+    path = cache.folder("state") / NAME
+    line = f"\n{json.dumps({'is': kind, **entry})}\n".encode()  # A line that was cut short ends here.
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o600)
@@ -79,12 +80,6 @@ def add_origins(urls: Iterable[str]) -> None:
     """Record repositories as trusted."""
     for url in urls:
         add("origin", source=url)
-
-
-def _store() -> Path:
-    from platformdirs import user_state_path  # Late, because few commands need it.
-
-    return user_state_path("launch") / NAME
 
 
 def _text(path: Path) -> str:

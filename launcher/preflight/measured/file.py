@@ -10,7 +10,6 @@ A line that is no row is skipped and counted, and stays where it is.
 import contextlib
 import json
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, field
@@ -211,7 +210,7 @@ def forget(path: Path, lost: Row) -> None:
             temporary = path.with_name(f".{path.name}.{os.getpid()}")
             try:
                 temporary.write_bytes(kept)
-                shutil.copymode(path, temporary)
+                temporary.chmod(path.stat().st_mode & 0o7777)
                 temporary.replace(path)
             finally:
                 temporary.unlink(missing_ok=True)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from launcher.base import cache
 from launcher.estimate.speed.calibration import Constant
 from launcher.spec import ClusterSpec, RunSpec
 
@@ -22,9 +23,7 @@ def place(cluster: ClusterSpec) -> Path:
     named = cluster.measurements
     if named is not None:
         return Path.home() / named.removeprefix("~/") if named.startswith("~/") else Path(named)
-    from platformdirs import user_state_path  # Late, because a planning import stays under 0.1 s.
-
-    return user_state_path("launch") / NAME
+    return cache.folder("state") / NAME
 
 
 class Measured:
