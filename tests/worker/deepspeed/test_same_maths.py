@@ -21,12 +21,12 @@ from tests.support.chat import TRAINED
 from tests.support.training import GPT, MOE, lines
 
 TOLERANCE = 1e-4
-"""Relative, over eight steps."""
+"""Relative, over four steps."""
 
 BF16_TOLERANCE = 5e-3
 """Relative; bf16 has 8 bits of precision, and the bare framework was seen 0.4% away on such a model."""
 
-STEPS, HALF = 8, 4
+STEPS, HALF = 4, 2
 SAVED = (f"save.every={HALF}", "save.last=true", "save.export=safetensors")
 EVALUATED = (f"train.eval_every={HALF}", "train.eval_steps=1")
 
@@ -187,7 +187,7 @@ def test_every_stage_loses_what_one_process_does(
     name: str, reference: dict[str, list[float]], fp32: dict[str, list[float]]
 ) -> None:
     expected = reference.get(name.partition("_")[2], reference["single"])
-    assert expected[-1] < 0.9 * expected[0], "nothing was learnt, so equal losses would say little"
+    assert expected[-1] < 0.97 * expected[0], "nothing was learnt, so equal losses would say little"
     assert fp32[name] == pytest.approx(expected, rel=TOLERANCE)
 
 

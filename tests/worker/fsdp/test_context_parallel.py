@@ -13,10 +13,10 @@ from launcher.worker.fsdp import context_parallel
 from tests.support.training import GPT, lines, train_all
 
 TOLERANCE = 2e-5
-"""Relative, over six steps."""
+"""Relative, over four steps."""
 
-STEPS = "train.steps=6"
-EVALUATED = ("train.eval_every=3", "train.eval_steps=1")
+STEPS = "train.steps=4"
+EVALUATED = ("train.eval_every=2", "train.eval_steps=1")
 SAVED = "save.load={folder}/{run}/checkpoints/step-{step:08d}"
 LORA = ("adapter=lora", "optimizer.lr=1e-2")
 UNGROUPED_GPT = (*GPT, "model.num_key_value_heads=4")
@@ -34,13 +34,13 @@ TWO_RANKS = {
     "gpt": ("parallel=ddp", "parallel.context=2", "train.micro_batch_size=4", "checkpointing=full", *UNGROUPED_GPT),
     "lora": (*SHARED, *LORA),
     "single_ulysses": ("parallel=fsdp", "parallel.ulysses=2", "train.micro_batch_size=8", "checkpointing=selective"),
-    "evaluated": (*SHARED, *EVALUATED, "save.every=3"),
-    "evaluated_left": ("parallel=fsdp", *EVALUATED, "save.every=5", SAVED),
+    "evaluated": (*SHARED, *EVALUATED, "save.every=2"),
+    "evaluated_left": ("parallel=fsdp", *EVALUATED, "save.every=3", SAVED),
     "evaluated_entered": (*SHARED, *EVALUATED, SAVED),
 }
 """By the run of one rank that they are held against; the last two load what those before them saved."""
 
-LOADED = {"evaluated_left": ("evaluated", 3), "evaluated_entered": ("evaluated_left", 5)}
+LOADED = {"evaluated_left": ("evaluated", 2), "evaluated_entered": ("evaluated_left", 3)}
 
 FOUR_RANKS = {
     "context": (*SHARED, "parallel.context=4"),
@@ -50,7 +50,7 @@ FOUR_RANKS = {
 }
 
 type Numbers = dict[str, list[tuple[float, ...]]]
-"""Of each run and step the loss, the norm of the gradients and, every fifth step, the loss on held-out samples."""
+"""Of each run and step the loss, the norm of the gradients and, every second step, the loss on held-out samples."""
 
 
 def numbers(folder: Path, runs: Mapping[str, Sequence[str]], ranks: int) -> Numbers:
@@ -78,7 +78,7 @@ def test_two_ranks_of_a_sequence_lose_what_one_process_does(
     name: str, expected: Numbers, on_two_ranks: Numbers
 ) -> None:
     reference = expected[name.partition("_")[0]]
-    assert reference[-1][0] < 0.98 * reference[0][0], "nothing was learnt, so equal losses would say little"
+    assert reference[-1][0] < 0.99 * reference[0][0], "nothing was learnt, so equal losses would say little"
     _, step = LOADED.get(name, ("", 0))
     _compare(on_two_ranks[name], reference[step:])
 

@@ -11,9 +11,9 @@ import pytest
 from tests.support import training
 from tests.support.checkpoints import held_out_loss
 
-STEPS = 6
-LORA = ("adapter=lora", "adapter.rank=4", f"train.steps={STEPS}", "train.eval_every=3")
-SAVED = ("save.every=3", "save.keep=3", "save.last=true", "save.export=safetensors")
+STEPS, SAVED = 4, 2
+LORA = ("adapter=lora", "adapter.rank=4", f"train.steps={STEPS}", f"train.eval_every={SAVED}")
+SAVING = (f"save.every={SAVED}", "save.keep=3", "save.last=true", "save.export=safetensors")
 VARIANTS = {
     "lora": (),
     "dora": ("adapter.dora=true",),
@@ -45,7 +45,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     whole = training.train_all(
         folder, {name: (*LORA, "parallel=ddp", *more) for name, more in VARIANTS.items()}, ranks=1
     )
-    two = training.train_all(folder, {name: (*LORA, *SAVED, *more) for name, more in ON_TWO.items()}, ranks=2)
+    two = training.train_all(folder, {name: (*LORA, *SAVING, *more) for name, more in ON_TWO.items()}, ranks=2)
     return Runs(folder, whole | two)
 
 
@@ -65,7 +65,7 @@ def test_a_run_goes_on_from_its_checkpoint_on_one_rank(runs: Runs, tmp_path: Pat
     for name in ("lora_tp", "all_fsdp"):
         shutil.copytree(runs.folder / name, tmp_path / name)
         shutil.rmtree(tmp_path / name / "checkpoints" / f"step-{STEPS:08d}")
-        wanted[name] = (*LORA, *SAVED, "parallel=ddp", *VARIANTS[name.partition("_")[0]])
+        wanted[name] = (*LORA, *SAVING, "parallel=ddp", *VARIANTS[name.partition("_")[0]])
     for name, losses in training.train_all(tmp_path, wanted, ranks=1).items():
         assert losses == pytest.approx(runs.losses[name], rel=1e-5)
 

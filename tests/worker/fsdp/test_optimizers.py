@@ -17,9 +17,9 @@ pytest.importorskip("bitsandbytes", reason="lion and paged_adamw_8bit need the e
 pytest.importorskip("torchao", reason="adamw_8bit needs the extra 'fsdp'")
 
 NOISE = {"adafactor": 1e-5, "lion": 1e-4, "muon": 1e-4, "adamw_8bit": 1e-4, "paged_adamw_8bit": 1e-4}
-"""Relative, over six steps. Lion steps by signs, Muon multiplies in bf16, 8-bit states round in blocks of a shard."""
+"""Relative, over four steps. Lion steps by signs, Muon multiplies in bf16, 8-bit states round in blocks of a shard."""
 
-STEPS, SAVED = 6, 3
+STEPS, SAVED = 4, 2
 SHARDED = ("fsdp", "fsdp_tp")
 RATE = {"lion": "optimizer.lr=1e-3", "adafactor": "optimizer.lr=3e-2"}
 

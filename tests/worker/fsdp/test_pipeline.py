@@ -17,12 +17,12 @@ from tests.support.helpers import make_spec
 from tests.support.training import GPT, MOE, SMALL, lines, train_all
 
 TOLERANCE = 2e-5
-"""Relative, over six steps."""
+"""Relative, over four steps."""
 
 LARGE = 1.0
 """Between the logits of experts that are chosen and not: ten thousand times what they differ by from rounding."""
 
-STEPS, SAVED = 6, 3
+STEPS, SAVED = 4, 2
 LEARNT = ("model.num_hidden_layers=4", f"train.steps={STEPS}", f"train.eval_every={STEPS}", "optimizer.clip=0.1")
 LLAMA = LEARNT
 TIED = (*LEARNT, "model.tie_word_embeddings=true", "model.qk_norm=true")
@@ -33,9 +33,9 @@ LORA = (*LEARNT, "adapter=lora", "adapter.rank=4")
 DDP = ("parallel=ddp", "parallel.pipeline=2")
 FSDP = ("parallel=fsdp_pp",)
 INTERLEAVED = ("parallel.schedule=interleaved", "parallel.virtual_pipeline=2")
-ZERO_BUBBLE = ("parallel.schedule=zero_bubble", "train.micro_batch_size=1")
-ZBV = ("parallel.schedule=zbv", "parallel.virtual_pipeline=2", "train.micro_batch_size=1")
-DUALPIPE_V = ("parallel.schedule=dualpipe_v", "parallel.virtual_pipeline=2", "train.micro_batch_size=1")
+ZERO_BUBBLE = ("parallel.schedule=zero_bubble", "train.micro_batch_size=2")
+ZBV = ("parallel.schedule=zbv", "parallel.virtual_pipeline=2", "train.micro_batch_size=2")
+DUALPIPE_V = ("parallel.schedule=dualpipe_v", "parallel.virtual_pipeline=2", "train.micro_batch_size=2")
 
 ONE_RANK = {
     "llama": ("parallel=ddp", *LLAMA),
@@ -48,7 +48,7 @@ TWO_RANKS = {
     "llama-1f1b": (*DDP, *LLAMA, "train.micro_batch_size=2"),
     "llama-gpipe": (*FSDP, *LLAMA, "parallel.schedule=gpipe", "train.micro_batch_size=2"),
     "llama-gpipe_one": (*DDP, *LLAMA, "parallel.schedule=gpipe", "train.micro_batch_size=8"),
-    "llama-interleaved": (*FSDP, *LLAMA, *INTERLEAVED, "train.micro_batch_size=1", "checkpointing=full"),
+    "llama-interleaved": (*FSDP, *LLAMA, *INTERLEAVED, "train.micro_batch_size=2", "checkpointing=full"),
     "llama-uneven": (*FSDP, *LLAMA, "parallel.first_stage_layers=1", "parallel.last_stage_layers=3"),
     "llama-chunked": (*DDP, *LLAMA, "train.loss=chunked", "train.loss_chunk=50", "checkpointing=selective"),
     "llama-offloaded": (*FSDP, *LLAMA, "zero.offload_parameters=cpu"),
@@ -59,7 +59,7 @@ TWO_RANKS = {
         "parallel.virtual_pipeline=2",
         "zero.offload_parameters=cpu",
     ),
-    "llama-zbv": (*DDP, *LLAMA, *ZBV),
+    "llama-zbv": (*DDP, *LLAMA, *ZBV, "train.micro_batch_size=1"),
     "tied-zbv": (*FSDP, *TIED, *ZBV, "save.export=safetensors"),
     "gpt2-dualpipe_v": (*FSDP, *GPT2, *DUALPIPE_V),
     "moe-zero_bubble": (*DDP, *MIXTRAL, *ZERO_BUBBLE),
@@ -76,7 +76,10 @@ FOUR_RANKS = {
     "llama-unsynchronised": (*FSDP, *LLAMA, "backend.micro_step_sync=false", "train.micro_batch_size=1"),
     "llama-ddp": (*DDP, *LLAMA, "train.micro_batch_size=1"),
     "llama-kept_over_two": ("parallel=fsdp", *LLAMA, "backend.reshard_after_forward=2", "train.micro_batch_size=1"),
-    "llama-dualpipe_v": (*FSDP, *LLAMA, *DUALPIPE_V, f"save.every={SAVED}", "save.export=safetensors"),
+    "llama-dualpipe_v": (
+        *(*FSDP, *LLAMA, *DUALPIPE_V, "train.micro_batch_size=1"),
+        *(f"save.every={SAVED}", "save.export=safetensors"),
+    ),
     "llama-tensor_zbv": ("parallel=fsdp_tp", "parallel.pipeline=2", *LLAMA, *ZBV),
     "llama-tensor": ("parallel=fsdp_tp", "parallel.pipeline=2", *LLAMA),
     "llama-tensor_replicated": ("parallel=fsdp_tp", "parallel.pipeline=2", *LLAMA, "parallel.sequence=false"),
@@ -177,7 +180,7 @@ def test_a_checkpoint_of_stages_goes_on_with_other_degrees(
 
 
 def test_stages_start_from_an_export_of_stages(one: Mapping[str, list[float]], two: Mapping[str, list[float]]) -> None:
-    assert one["weights"][0] < one["llama"][-1] * 1.05 < one["llama"][0]
+    assert one["weights"][0] < one["llama"][-1] < one["llama"][0]
     assert two["resumed-weights"] == pytest.approx(one["weights"], rel=TOLERANCE)
 
 

@@ -11,9 +11,9 @@ import pytest
 from tests.support import training
 
 TOLERANCE = 1e-4
-"""Relative, over seven steps; the bare frameworks agree within 2e-5 on such a model."""
+"""Relative, over four steps; the bare frameworks agree within 2e-5 on such a model."""
 
-STEPS = "train.steps=7"
+STEPS = "train.steps=4"
 ONE_RANK = {"single": ("parallel=ddp",)}
 
 FSDP = {
@@ -98,7 +98,7 @@ def on_two_ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
 def test_two_ranks_lose_what_one_process_does(
     name: str, expected: list[float], on_two_ranks: dict[str, list[float]]
 ) -> None:
-    assert expected[-1] < 0.9 * expected[0], "nothing was learnt, so equal losses would say little"
+    assert expected[-1] < 0.95 * expected[0], "nothing was learnt, so equal losses would say little"
     assert on_two_ranks[name] == pytest.approx(expected, rel=TOLERANCE)
 
 
