@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, settings
 
 from benchmarks import signals
 from slurm import dev_cluster
-from tests.support import slurm_runs
+from tests.support import slurm_runs, torchrun
 
 signals.hear_in_children()
 
@@ -169,3 +169,9 @@ def cluster(
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
     with slurm_runs.at(tmp_path, slurm_cluster):
         yield slurm_cluster
+
+
+@pytest.fixture
+def torchrun_without_torch(cluster: dev_cluster.Cluster, tmp_path: Path) -> None:
+    """Let the jobs that a test submits to the cluster start their ranks by a stand-in, which is there at once."""
+    os.environ["PYTHONPATH"] = f"{torchrun.without_torch(tmp_path / 'agent')}:{os.environ['PYTHONPATH']}"

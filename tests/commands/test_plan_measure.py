@@ -11,6 +11,7 @@ import pytest
 
 from launcher.actions import sweep as _sweeping
 from launcher.sweeping.sweep import Sweep
+from tests.support import torchrun
 from tests.support.measured_layouts import WORDS
 from tests.support.slurm_runs import launch
 from tests.support.training import SMALL
@@ -104,7 +105,10 @@ def test_what_cannot_be_measured_is_refused(words: tuple[str, ...], rule: str) -
     assert not Path("runs").exists()
 
 
-def test_layouts_are_measured_here_one_after_the_other_and_ranked() -> None:
+def test_layouts_are_measured_here_one_after_the_other_and_ranked_under_a_torchrun_without_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(torchrun.without_torch(tmp_path / "agent")))
     answer = launch(*HERE, "--measure", "2", "--steps", "4", "--yes", "run.name=m")
     assert answer.status == 0, answer.err
     said = " ".join(answer.out.split())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from launcher.rundir import status
 from slurm.dev_cluster import Cluster
 from tests.support.slurm_runs import lines, processes, restarts, submit, succeeds, wait
@@ -9,7 +11,8 @@ from tests.support.slurm_runs import lines, processes, restarts, submit, succeed
 CLUSTER = "nodes"
 
 
-def test_a_node_that_goes_down_costs_no_more_than_its_attempt(cluster: Cluster) -> None:
+@pytest.mark.usefixtures("torchrun_without_torch")
+def test_a_node_that_goes_down_costs_no_more_than_its_attempt_under_a_torchrun_without_torch(cluster: Cluster) -> None:
     run = submit("node", "cluster.gpus_per_node=1", "--", "--steps", "30")
     wait("steps", lambda: lines(run))
     node = cluster.ask("squeue", "-h", "-j", str(status.read(run).job_id), "-o", "%N")
@@ -19,7 +22,10 @@ def test_a_node_that_goes_down_costs_no_more_than_its_attempt(cluster: Cluster) 
     assert restarts(cluster, run) == 1
 
 
-def test_a_node_whose_slurmd_is_dead_goes_on_until_the_job_begins_elsewhere(cluster: Cluster) -> None:
+@pytest.mark.usefixtures("torchrun_without_torch")
+def test_a_node_whose_slurmd_is_dead_goes_on_until_the_job_begins_elsewhere_under_a_torchrun_without_torch(
+    cluster: Cluster,
+) -> None:
     run = submit("orphan", "cluster.gpus_per_node=1", "--", "--steps", "3000", "--again", "10")
     wait("steps", lambda: lines(run))
     node = cluster.ask("squeue", "-h", "-j", str(status.read(run).job_id), "-o", "%N")

@@ -16,7 +16,8 @@ from tests.support.slurm_runs import SLURM, ended, launch, restarts, submit, sub
 CLUSTER = "outages"
 
 
-def test_a_controller_that_restarts_is_waited_for(cluster: Cluster) -> None:
+@pytest.mark.usefixtures("torchrun_without_torch")
+def test_a_controller_that_restarts_is_waited_for_under_a_torchrun_without_torch(cluster: Cluster) -> None:
     # Slurm 22.05 miscounts the GPUs of a node whose job was completing, and creates no step on it any more.
     wait("the end of earlier jobs", lambda: not cluster.ask("squeue", "-h", "-t", "completing"))
     cluster.kill("slurmctld", "slurmctld", signal.SIGTERM)
@@ -29,7 +30,10 @@ def test_a_controller_that_restarts_is_waited_for(cluster: Cluster) -> None:
     )
 
 
-def test_a_job_whose_step_slurm_could_not_start_goes_back_into_the_queue(cluster: Cluster) -> None:
+@pytest.mark.usefixtures("torchrun_without_torch")
+def test_a_job_whose_step_slurm_could_not_start_goes_back_into_the_queue_under_a_torchrun_without_torch(
+    cluster: Cluster,
+) -> None:
     Path("setup.sh").write_text(
         'srun() { test $SLURM_RESTART_COUNT && command srun "$@" || ! echo "srun: error: Unable to create step" >&2; }'
     )
@@ -41,7 +45,10 @@ def test_a_job_whose_step_slurm_could_not_start_goes_back_into_the_queue(cluster
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_launcher_killed_around_its_submission_neither_loses_nor_doubles_the_run(cluster: Cluster, when: str) -> None:
+@pytest.mark.usefixtures("torchrun_without_torch")
+def test_a_launcher_killed_around_its_submission_neither_loses_nor_doubles_the_run_under_a_torchrun_without_torch(
+    cluster: Cluster, when: str
+) -> None:
     real = cluster.ask("sh", "-c", "command -v sbatch")
     Path("bin").mkdir()
     submits = f'{real} "$@"' if when == "after" else "true"

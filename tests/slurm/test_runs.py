@@ -80,7 +80,10 @@ def test_a_failing_job_says_why_in_one_line(cluster: Cluster) -> None:
     wait("Slurm's own word for it", lambda: "FAILED" in cluster.ask("scontrol", "show", "job", str(ending.job_id)))
 
 
-def test_a_run_is_cancelled_while_it_waits_and_while_it_trains_and_goes_on_later(cluster: Cluster) -> None:
+@pytest.mark.usefixtures("torchrun_without_torch")
+def test_a_run_is_cancelled_while_it_waits_and_while_it_trains_and_goes_on_later_under_a_torchrun_without_torch(
+    cluster: Cluster,
+) -> None:
     waiting = submit("waiting", "cluster.gpus_per_node=1", "cluster.extra.begin=now+1hour")
     assert status.read(waiting).state == "queued"
     assert str(status.read(waiting).reason).startswith("waiting for its start time; Slurm expects it to start at 20")
@@ -102,7 +105,8 @@ def test_a_run_is_cancelled_while_it_waits_and_while_it_trains_and_goes_on_later
     assert [line["step"] for line in lines(training)] == list(range(1, 81)), "no step is lost and none is done twice"
 
 
-def test_a_sweep_is_one_array_whose_points_end_like_runs(cluster: Cluster) -> None:
+@pytest.mark.usefixtures("torchrun_without_torch")
+def test_a_sweep_is_one_array_whose_points_end_like_runs_under_a_torchrun_without_torch(cluster: Cluster) -> None:
     words = ("script=train.py", "run.name=sweep", "cluster.gpus_per_node=1", "train.seed=1,2", "sweep.parallelism=1")
     answer = launch("-m", "--json", *SLURM, *words)
     assert answer.status == 0, answer.err
@@ -138,7 +142,10 @@ def test_a_limit_of_jobs_at_once_holds_over_all_shapes_of_a_sweep(cluster: Clust
     assert launch("cancel", "shapes").status == 0
 
 
-def test_a_sweep_is_cancelled_in_as_few_words_to_slurm_as_a_run(cluster: Cluster, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("torchrun_without_torch")
+def test_a_sweep_is_cancelled_in_as_few_words_to_slurm_as_a_run_under_a_torchrun_without_torch(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     words = ("script=train.py", "script_args=[--steps,1000]", "run.name=s", "cluster.gpus_per_node=1")
     assert launch("-m", *SLURM, *words, "train.seed=1,2,3", "sweep.parallelism=1").status == 0
     first, *others = sorted((tmp_path / "runs" / "s").glob("0*"))

@@ -1,6 +1,7 @@
-"""A torchrun without torch, for launches whose subject is what the launcher does with their ends: torch takes seconds.
+"""A torchrun without torch, for launches whose subject is what the launcher or a rank does: torch takes seconds.
 
-What torchrun itself does (signals, the rendezvous, errors of ranks) is the matter of ``tests/commands/test_run``.
+Its ranks have torch. What torchrun itself does (the rendezvous of nodes, errors of ranks) is the matter of
+``tests/commands/test_run`` and of ``tests/slurm``.
 """
 
 from __future__ import annotations
@@ -8,20 +9,30 @@ from __future__ import annotations
 from pathlib import Path
 
 _RUN = """
-import os, subprocess, sys
+import os, signal, socket, subprocess, sys
 at = sys.argv.index("--")
-options = dict(word.lstrip("-").partition("=")[::2] for word in sys.argv[1:at])
+module = ["-m"] if "-m" in sys.argv[:at] else []
+options = dict(word.lstrip("-").partition("=")[::2] for word in sys.argv[1:at] if word != "-m")
+options = {name: value for name, value in options.items() if not name.startswith("rdzv-")}
 assert not set(options) - {"standalone", "nnodes", "nproc-per-node", "max-restarts", "log-dir", "redirects"}, options
+assert options["nnodes"] == "1", "the ranks of several nodes need torch to meet"
+own = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+path = os.pathsep.join(each for each in os.environ["PYTHONPATH"].split(os.pathsep) if each != own)
+with socket.create_server(("127.0.0.1", 0)) as free:
+    port = free.getsockname()[1]
 count = int(options["nproc-per-node"])
 ranks = []
 for rank in range(count):
     folder = os.path.join(options["log-dir"], "none", "attempt_0", str(rank))
     os.makedirs(folder, exist_ok=True)
     place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
+    place |= {"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_ERROR_FILE": folder + "/error.json"}
+    place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "PYTHONPATH": path}
     with open(folder + "/stdout.log", "ab") as out, open(folder + "/stderr.log", "ab") as err:
-        argv = [sys.executable, "-u", *sys.argv[at + 1 :]]
+        argv = [sys.executable, "-u", *module, *sys.argv[at + 1 :]]
         environment = {**os.environ, **{name: str(value) for name, value in place.items()}}
         ranks.append(subprocess.Popen(argv, stdout=out, stderr=err, env=environment))
+signal.signal(signal.SIGTERM, lambda *_: [rank.terminate() for rank in ranks])
 sys.exit(any([rank.wait() for rank in ranks]))
 """
 """``torch.distributed.run``, as far as the jobs of one node on this machine use it."""
