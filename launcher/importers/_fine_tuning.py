@@ -22,12 +22,40 @@ def targets(reading: Reading, key: str) -> None:
     value = reading.value(key)
     found = value if isinstance(value, list) else re.split(r"[,\s]+", str(value).strip())
     names = [str(each) for each in found]
+    matched = _matched(value) if isinstance(value, str) and re.search(r"[^\w,.\s-]", value) else None
     if names and names[0] in ("all", "all-linear", "all_linear"):
         reading.ledger.default(key)
+    elif matched:
+        reading.say(key, {"adapter.targets": matched})
+        reading.notes.append(f"{key} is read as the modules that it matches in every block: {', '.join(matched)}")
     elif not names or any(re.search(r"[^\w.-]", name) for name in names):
-        reading.ledger.leave(key, "modules are named here, not matched: set adapter.targets")
+        reading.ledger.leave(key, "modules are named here, and these differ by the block: set adapter.targets")
     else:
         reading.say(key, {"adapter.targets": names})
+
+
+_BLOCKS = ("model.layers", "model.language_model.layers", "language_model.model.layers", "model.text_model.layers")
+_LINEAR = tuple(
+    f"{parent}.{name}_proj"
+    for parent, names in (("self_attn", "q k v o qkv q_a q_b kv_b"), ("mlp", "gate up down gate_up"))
+    for name in names.split()
+)
+_OTHERS = re.compile(r"\)[*+{]|vis|image|audio|project|merger|adapter|expert")  # Also what may match for ever.
+
+
+def _matched(pattern: str) -> list[str] | None:
+    """The linear layers of text that a pattern matches whole, as peft does; None where they differ by the block."""
+    try:
+        matches = None if len(pattern) > 300 or _OTHERS.search(pattern) else re.compile(pattern).fullmatch
+    except re.error:
+        return None
+    found = [
+        [name.rpartition(".")[2] for name in _LINEAR if matches and matches(f"{block}.{layer}.{name}")]
+        for block in _BLOCKS
+        for layer in (0, 1, 2, 3, 16)
+    ]
+    some = [names for names in found if names]
+    return some[0] if some and len(some) % 5 == 0 and all(names == some[0] for names in some) else None
 
 
 def template(reading: Reading, key: str) -> None:

@@ -265,11 +265,13 @@ ROWS = rows(
 
 def precision(reading: Reading, *, pure: bool, otherwise: str = "fp32") -> None:
     """Say ``bf16`` and ``fp16``, or ``otherwise`` where the file has none of them."""
-    chosen = None
+    chosen = "fp8" if reading.choose.get("precision") == "fp8" else None
     for key, name in (("bf16", "bf16"), ("bfloat16", "bf16"), ("fp16", "fp16"), ("float16", "fp16")):
         if not reading.ledger.is_open(key):
             continue
-        if str(reading.value(key)).lower() in ("auto", "full", "true") and chosen in (None, name):
+        if chosen == "fp8" and name == "bf16":
+            reading.ledger.say(key, "precision")  # What is not computed in fp8 is in bf16.
+        elif str(reading.value(key)).lower() in ("auto", "full", "true") and chosen in (None, name):
             chosen = name
             choose(reading, key, {"precision": name})
         else:

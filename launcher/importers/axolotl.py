@@ -4,6 +4,7 @@ Without a DeepSpeed file or FSDP it trains by DDP. The model is loaded in the fo
 without ZeRO parameters, gradients and optimizer states are in 16 bits.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -61,13 +62,47 @@ def _attends(reading: Reading, key: str) -> None:
 def _plugins(reading: Reading, key: str) -> None:
     value = reading.value(key)
     found = [str(each).rpartition(".")[2] for each in (value if isinstance(value, list) else [value])]
-    unknown = [name for name in found if name not in ("LigerPlugin", "CutCrossEntropyPlugin", "SpectrumPlugin")]
+    unknown = [name for name in found if name not in _PLUGINS]
     if unknown:
         reading.ledger.leave(key, f"{', '.join(unknown)} changes the training, and there is no such thing here")
     elif "CutCrossEntropyPlugin" in found and not reading.has("cut_cross_entropy"):
         reading.say(key, {"train.loss": "fused"})
     else:
         reading.ledger.default(key)
+
+
+_PLUGINS = ("LigerPlugin", "CutCrossEntropyPlugin", "SpectrumPlugin", "KernelsPlugin", "SwanLabPlugin",
+            "ExpertParallelPlugin")  # fmt: skip
+
+
+def _thaws(reading: Reading, key: str) -> None:
+    """Parameters that are trained by patterns: all of the text's, or another training than there is here."""
+    value = reading.value(key)
+    names = {re.sub(r"^\^|\.?\*?\$?$", "", str(each)).strip(".*") for each in (value if isinstance(value, list) else [value])}
+    whole = {"model", "model.language_model", "language_model"}
+    if names & whole and names <= whole | _OUTSIDE and reading.value("adapter") is None:
+        reading.ledger.default(key)
+    else:
+        reading.ledger.leave(key, "all parameters are trained here, or an adapter: set adapter.name")
+
+
+_OUTSIDE = {"lm_head", "embed_tokens", "model.embed_tokens"}
+
+
+def _dequantizes(reading: Reading, key: str) -> None:
+    if reading.value("model_quantization_config_kwargs.dequantize") is True:
+        reading.ledger.default(key)  # Weights are in 16 bits then.
+    else:
+        reading.ledger.leave(key, "frozen weights are in 4 bits by NF4 alone here: set adapter.name (with adapter=qlora)")
+
+
+def _thinks(reading: Reading, key: str) -> None:
+    """What a turn thinks is the template's under the name that the row has for it."""
+    place = key.rpartition(".")[0]
+    if reading.value(f"{place}.field_thinking") == reading.value(f"{place}.template_thinking_key"):
+        reading.ledger.default(key)
+    else:
+        reading.ledger.leave(key, "a turn's thoughts have the name that its template knows here: set data.path")
 
 
 def _offloads(reading: Reading, key: str) -> None:
@@ -130,7 +165,7 @@ def _data_set(reading: Reading, place: str, block: str) -> list[_fine_tuning.Dat
     keys = [f"{place}.{name}" for name in names if value(f"{place}.{name}") is not None]
     if (value(f"{place}.data_files") is not None and value(f"{place}.path") is None) or path != value(f"{place}.path"):
         keys.append(f"{place}.data_files")
-    if str(kind) in _ALPACA and value("rl") is None:
+    if str(kind) in _ALPACA and not _prefers(reading):
         said["template"] = "alpaca"
         keys.append(f"{place}.type")
     elif (own := _format(reading, place)) is not None:
@@ -141,9 +176,14 @@ def _data_set(reading: Reading, place: str, block: str) -> list[_fine_tuning.Dat
     apply(under(_OF_A_DATA_SET, f"{place}."), reading)
     found = []
     for each in paths:
-        source = "rows" if value("rl") is not None else _fine_tuning.source_of(each, chat=not pretrains)
+        source = "rows" if _prefers(reading) else _fine_tuning.source_of(each, chat=not pretrains)
         found.append(_fine_tuning.DataSet(keys=tuple(keys), source=source, said={"path": each, **said}))
     return found
+
+
+def _prefers(reading: Reading) -> bool:
+    """True where rows hold what the task names, and no conversation."""
+    return reading.value("rl") is not None or reading.flag("reward_model")
 
 
 def _shard(reading: Reading, place: str) -> Any:
@@ -158,7 +198,8 @@ def _shard(reading: Reading, place: str) -> Any:
 
 
 _ALPACA = ("alpaca", "alpaca_chat.load_qa", "alpaca:instruct")
-_OF_PAIRS = ("chat_template", "chatml.ultra", "llama3.ultra", "chat_template.default")
+_OF_PAIRS = ("chat_template", "chatml.ultra", "llama3.ultra", "chat_template.default", "chat_template.argilla_chat",
+             "bradley_terry.chat_template")  # fmt: skip
 """Types of a preference set whose rows have the columns that TRL reads."""
 
 
@@ -202,9 +243,9 @@ def _type(reading: Reading, place: str, kind: object) -> None:
     key, word = f"{place}.type", str(kind).split(":")[0].split(".")[0]
     if kind is None or isinstance(kind, dict) or reading.has(f"{key}.field_instruction"):
         reading.leave("rows are written by a chat template here, not by a format of columns: set data.template", key)
-    elif reading.value("rl") is not None and str(kind) not in _OF_PAIRS:
+    elif _prefers(reading) and str(kind) not in _OF_PAIRS:
         reading.ledger.leave(key, "rows have the columns prompt, chosen and rejected here: set data.path to such a set")
-    elif reading.value("rl") is not None or word in _TEMPLATED or str(kind) == "alpaca:chat_template":
+    elif _prefers(reading) or word in _TEMPLATED or str(kind) == "alpaca:chat_template":
         reading.ledger.default(key)
     else:
         reading.ledger.leave(key, f"rows of the type {kind} are not known here: set data.template")
@@ -239,9 +280,10 @@ def _project(reading: Reading, key: str) -> None:
     choose(reading, key, {"tracking": "wandb", "tracking.project": str(reading.value(key))})
 
 
-_OF_A_DATA_SET = rows("axolotl_data_set", _fine_tuning.template)
+_OF_A_DATA_SET = rows("axolotl_data_set", _thinks, _fine_tuning.template)
 TABLE = rows(
     "axolotl", _attends, _balances, _lowest_rate, _offloads, _often_evaluates, _often_saves, _plugins, _project,
+    _thaws, _dequantizes,
     _fine_tuning.held_out, _fine_tuning.targets, _fine_tuning.template, _trainer.epochs,
     sharding=_trainer.SHARDING, trainer=_trainer.ROWS,
 )  # fmt: skip
