@@ -6,6 +6,7 @@ follows from its columns, or from ``data.column``. A row that has nothing to lea
 is understood wrongly or not at all is an error.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -71,7 +72,7 @@ def conversations(
     found = 0
     for number, row in enumerate(rows, start=1):
         try:
-            one = conversation(row, number, data.column, bad.place if bad.skips else "")
+            one = conversation(shaped(row, data.columns), number, data.column, bad.place if bad.skips else "")
         except Unusable as error:
             bad.refuse(error)
             continue
@@ -85,6 +86,41 @@ def conversations(
         reasons = ", ".join(f"{count} {reason}" for reason, count in skipped.items())
         rule = f"no conversation is left to train on: {f'rows skipped: {reasons}' if reasons else 'there are no rows'}"
         raise Unusable("data.path", data.path, rule, ["data.train_on=all"] if skipped else [])
+
+
+_FIELD = re.compile(r"\{([\w -]+(?:\.[\w -]+)*)\}")  # {column}, {column.key}, {column.0}
+_KEPT = ("system", "tools", "label")  # Columns of a row that stay where ``data.columns`` says others.
+
+
+def shaped(row: Mapping[str, object], columns: Mapping[str, str] | None) -> Mapping[str, object]:
+    """A row with the columns that ``data.columns`` makes of its own.
+
+    ``prompt: question`` is a column as it is, ``prompt: "Q: {question}"`` a text, ``prompt.user: question`` a message.
+    """
+    if not columns:
+        return row
+    made: dict[str, Any] = {name: row[name] for name in _KEPT if name in row}
+    for name, text in columns.items():
+        column, _, role = name.partition(".")
+        if role == "system" and text not in row:
+            continue  # Few rows of such data have one.
+        value = _FIELD.sub(lambda found: str(_at(row, found[1])), text) if "{" in text else _at(row, text)
+        if not role:
+            made[column] = value
+        elif value not in (None, ""):
+            made[column] = [*made.get(column, ()), {"role": role, "content": value}]
+    return made
+
+
+def _at(row: Mapping[str, object], path: str) -> object:
+    value: Any = row
+    for part in path.split("."):
+        try:
+            value = value[int(part)] if isinstance(value, list) else value[part]
+        except (LookupError, TypeError, ValueError):
+            rule = f"a row has no {path}; it has the columns {', '.join(map(str, row)) or 'none'}"
+            raise Unusable("data.columns", path, rule) from None
+    return "" if value is None else value
 
 
 def is_conversation(value: object) -> bool:

@@ -14,7 +14,7 @@ from itertools import batched, islice
 from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
 from launcher.data import task_rows
-from launcher.data.chat import Conversation, conversation, conversations, empty
+from launcher.data.chat import Conversation, conversation, conversations, empty, shaped
 from launcher.data.documents import table_rows
 from launcher.data.rendering import writer, written
 from launcher.data.template import Span, Written
@@ -59,7 +59,7 @@ def row_encoder(data: DataSpec, words: Tokenizer) -> Callable[[Mapping[str, obje
     template = writer(data)
 
     def encode(row: Mapping[str, object], number: int) -> Encoded | None:
-        one = conversation(row, number, data.column)
+        one = conversation(shaped(row, data.columns), number, data.column)
         if empty(one, data.train_on) is not None:
             return None
         [text] = map(written, template.outcomes([one], data.train_on))
@@ -77,7 +77,10 @@ def task_encoder(data: DataSpec, words: Tokenizer) -> Callable[[Mapping[str, obj
     template, end = writer(data), () if words.end is None else (words.end,)
 
     def encode(row: Mapping[str, object], number: int) -> Encoded:
-        return max((sequence(*each) for each in task_rows.sequences(row, number)), key=lambda one: len(one.ids))
+        return max(
+            (sequence(*each) for each in task_rows.sequences(shaped(row, data.columns), number)),
+            key=lambda one: len(one.ids),
+        )
 
     def sequence(prompt: object, answer: object) -> Encoded:
         if isinstance(prompt, str) and isinstance(answer, str):

@@ -97,7 +97,8 @@ def _of_conversations(files: Sequence[Path], data: DataSpec) -> Survey:
         ways = ["data.path=path/to/*.jsonl"] if data.source == "rows" else [f"data=text data.path={data.path}"]
         raise Unusable("data.path", data.path, "it is plain text, without rows", ways)
     rows = [str(row) for block in found.blocks for row in block.rows]
-    survey = _of_sample(found, files, formats.columns(files[0], BadRows.of(data)), bad)
+    columns = [name.partition(".")[0] for name in data.columns or ()] or formats.columns(files[0], BadRows.of(data))
+    survey = _of_sample(found, files, columns, bad)
     survey = replace(survey, seen=len(rows), duplicates=len(rows) - len(set(rows)))
     from launcher.data import surveying_chat  # Late, because few runs train on conversations.
 

@@ -7,7 +7,7 @@ roles of chat templates; a label is a boolean. Other columns are left out.
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from launcher.data.chat import is_conversation, messages_of
+from launcher.data.chat import is_conversation, messages_of, shaped
 from launcher.data.documents import table_rows
 from launcher.data.unusable import BadRows, Unusable
 from launcher.spec import DataSpec
@@ -22,7 +22,7 @@ def rows(data: DataSpec, task: str, bad: BadRows | None = None) -> Iterator[dict
     bad = bad or BadRows.of(data)
     for number, row in enumerate(table_rows(data, bad), start=1):
         try:
-            found = read(row, task, number)
+            found = read(shaped(row, data.columns), task, number)
         except Unusable as error:
             bad.refuse(error)
         else:
@@ -66,6 +66,7 @@ def _value(value: object, name: str, number: int) -> object:
         if isinstance(value, bool) or value in (0, 1):
             return bool(value)
         raise Unusable("data.path", None, f"row {number} holds {value!r} as its label, which is true or false")
+    value = [value] if isinstance(value, Mapping) else value
     if is_conversation(value):
         return messages_of(value, number)
     if isinstance(value, str):

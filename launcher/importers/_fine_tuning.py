@@ -77,6 +77,29 @@ def template(reading: Reading, key: str) -> None:
             reading.ledger.leave(key, f"no template {value} here: set data.template to a Jinja file")
 
 
+def written(whole: str, short: str, system: str, *, begins: str = "{{ bos_token or '' }}") -> str | None:
+    """A Jinja template of words around ``{instruction}``, ``{input}`` and ``{system}``, ``short`` without an input.
+
+    None where the words hold Jinja themselves.
+    """
+    parts = [system, whole, short]
+    for column, said in (
+        ("{instruction}", "{{ message.instruction or message.content }}"),
+        ("{input}", "{{ message.input }}"),
+        ("{system}", "{{ message.content }}"),  # noqa: RUF027
+    ):
+        parts = [part.replace(column, said) for part in parts]
+    if any("{%" in part for part in parts):
+        return None
+    lines = (part.replace("\n", "{{ '\\n' }}") for part in parts)  # A setting is one line.
+    system, whole, short = (f"{{{{ '' }}}}{part}{{{{ '' }}}}" for part in lines)  # So that no tag trims them.
+    return (
+        begins + "{% for message in messages %}{% if message.role == 'assistant' %}{% generation %}"
+        "{{ message.content + (eos_token or '') }}{% endgeneration %}{% elif message.role == 'system' %}"
+        + system + "{% elif message.input %}" + whole + "{% else %}" + short + "{% endif %}{% endfor %}"
+    )  # fmt: skip
+
+
 # Data sets.
 
 _LOADERS = ("json", "parquet", "csv", "text", "arrow")  # Names by which ``datasets`` takes local files.

@@ -8,11 +8,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from launcher.base.files import JsonObject
 from launcher.config.ledger import Ledger, name_from
 from launcher.data import chat
 from launcher.importers import Imported, _fine_tuning, _foreign, _trainer
 from launcher.importers._reading import Reading
-from launcher.importers._table import OFF, apply, choose, imported, rows, say_text, under, usual
+from launcher.importers._table import OFF, apply, choose, imported, rows, say_text, table, under, usual
 
 _TEMPLATED = ("chat_template", "sharegpt", "chatml", "completion", "pretrain")
 _DEFAULTS: Mapping[str, Any] = {
@@ -78,7 +79,9 @@ _PLUGINS = ("LigerPlugin", "CutCrossEntropyPlugin", "SpectrumPlugin", "KernelsPl
 def _thaws(reading: Reading, key: str) -> None:
     """Parameters that are trained by patterns: all of the text's, or another training than there is here."""
     value = reading.value(key)
-    names = {re.sub(r"^\^|\.?\*?\$?$", "", str(each)).strip(".*") for each in (value if isinstance(value, list) else [value])}
+    names = {
+        re.sub(r"^\^|\.?\*?\$?$", "", str(each)).strip(".*") for each in (value if isinstance(value, list) else [value])
+    }
     whole = {"model", "model.language_model", "language_model"}
     if names & whole and names <= whole | _OUTSIDE and reading.value("adapter") is None:
         reading.ledger.default(key)
@@ -93,7 +96,9 @@ def _dequantizes(reading: Reading, key: str) -> None:
     if reading.value("model_quantization_config_kwargs.dequantize") is True:
         reading.ledger.default(key)  # Weights are in 16 bits then.
     else:
-        reading.ledger.leave(key, "frozen weights are in 4 bits by NF4 alone here: set adapter.name (with adapter=qlora)")
+        reading.ledger.leave(
+            key, "frozen weights are in 4 bits by NF4 alone here: set adapter.name (with adapter=qlora)"
+        )
 
 
 def _thinks(reading: Reading, key: str) -> None:
@@ -165,12 +170,10 @@ def _data_set(reading: Reading, place: str, block: str) -> list[_fine_tuning.Dat
     keys = [f"{place}.{name}" for name in names if value(f"{place}.{name}") is not None]
     if (value(f"{place}.data_files") is not None and value(f"{place}.path") is None) or path != value(f"{place}.path"):
         keys.append(f"{place}.data_files")
-    if str(kind) in _ALPACA and not _prefers(reading):
-        said["template"] = "alpaca"
-        keys.append(f"{place}.type")
-    elif (own := _format(reading, place)) is not None:
-        said["template"] = own
-        keys += list(reading.inside(f"{place}.type"))
+    own = _of_kind(reading, place, str(kind)) or (None if _prefers(reading) else _format(reading, place))
+    if own:
+        said |= own
+        keys += list(reading.inside(f"{place}.type", *(f"{place}.{name}" for name in _FIELDS)))
     else:
         _type(reading, place, kind)
     apply(under(_OF_A_DATA_SET, f"{place}."), reading)
@@ -198,57 +201,65 @@ def _shard(reading: Reading, place: str) -> Any:
 
 
 _ALPACA = ("alpaca", "alpaca_chat.load_qa", "alpaca:instruct")
-_OF_PAIRS = ("chat_template", "chatml.ultra", "llama3.ultra", "chat_template.default", "chat_template.argilla_chat",
-             "bradley_terry.chat_template")  # fmt: skip
-"""Types of a preference set whose rows have the columns that TRL reads."""
+_WORDS, _STYLES = (table("data_sets")["axolotl"][name] for name in ("words", "styles"))
+"""Alpaca's words in other clothes (``prompters.py``): of the system, of a turn, and of one without an input."""
+
+_PAIRS: Mapping[str, Mapping[str, str]] = table("data_sets")["axolotl"]["pairs"]
+"""Columns of preferences by a type's last name (``prompt_strategies/dpo``)."""
 
 
-def _format(reading: Reading, place: str) -> str | None:
-    """A Jinja template that writes a format of columns (axolotl's ``user_defined.py``); None of other columns."""
+def _format(reading: Reading, place: str) -> JsonObject:
+    """Columns and words of rows that the file describes (axolotl's ``user_defined.py``); nothing where it does not."""
 
     def value(name: str) -> str:
         return str(reading.value(f"{place}.type.{name}") or "")
 
-    columns = (value("field_instruction") or "instruction", value("field_output") or "output")
-    others = {"input": value("field_input"), "system": value("field_system")}
-    known = columns in chat.PAIRS and all(column in ("", name) for name, column in others.items())
     whole, system = value("format"), value("system_format") or "{system}"
-    if not known or not whole or value("system_prompt") or value("field"):
-        return None
-    said = {
-        "{instruction}": "{{ message.instruction or message.content }}",
-        "{input}": "{{ message.input }}",
-        "{system}": "{{ message.content }}",  # noqa: RUF027
-    }
-    parts = [system, whole, value("no_input_format") or whole]
-    for column, written in said.items():
-        parts = [part.replace(column, written) for part in parts]
-    if any("{%" in part for part in parts):
-        return None
-    lines = (part.replace("\n", "{{ '\\n' }}") for part in parts)  # A setting is one line.
-    system, whole, short = (f"{{{{ '' }}}}{part}{{{{ '' }}}}" for part in lines)  # So that no tag trims them.
-    return (
-        "{{ bos_token or '' }}{% for message in messages %}{% if message.role == 'assistant' %}{% generation %}"
-        "{{ message.content + (eos_token or '') }}{% endgeneration %}{% elif message.role == 'system' %}"
-        + system
-        + "{% elif message.input %}"
-        + whole
-        + "{% else %}"
-        + short
-        + "{% endif %}{% endfor %}"
+    template = _fine_tuning.written(whole, value("no_input_format") or whole, system)
+    if not whole or value("system_prompt") or value("field") or template is None:
+        return {}
+    names = {name: value(f"field_{name}") or name for name in ("instruction", "output")}
+    names |= {name: value(f"field_{name}") for name in ("input", "system") if value(f"field_{name}")}
+    own = tuple(names[name] for name in ("instruction", "output")) in chat.PAIRS and names.get("input") in (
+        None,
+        "input",
     )
+    return {"template": template} if own else {"template": template, "columns": names}
+
+
+def _of_kind(reading: Reading, place: str, kind: str) -> JsonObject | None:
+    """What a data set's type says of its rows; None where nothing is known of it here."""
+    family, _, name = kind.partition(".")
+    if not _prefers(reading):
+        style = _STYLES.get(kind)
+        if kind in _ALPACA:
+            return {"template": "alpaca"}
+        if style is None:
+            return None
+        whole, short = (style[0].replace("{system}", word) + turn for word, turn in zip(_WORDS, style[1:], strict=True))
+        return {"template": _fine_tuning.written(whole, short, "")}
+    if family in ("chatml", "llama3") and name in _PAIRS:
+        return {"columns": _PAIRS[name], "template": None if reading.has("chat_template") else family}
+    fields = {name: str(reading.value(f"{place}.field_{name}") or name) for name in ("messages", "chosen", "rejected")}
+    if kind in ("chat_template", "chat_template.default", "bradley_terry.chat_template") and reading.has(
+        f"{place}.field_messages"
+    ):
+        return {"columns": {"prompt": fields.pop("messages"), **fields}}
+    return {} if kind in _OF_PAIRS else None
+
+
+_OF_PAIRS = ("chat_template", "chat_template.default", "chat_template.argilla_chat", "bradley_terry.chat_template")
+"""Types of a preference set whose rows have the columns that TRL reads."""
 
 
 def _type(reading: Reading, place: str, kind: object) -> None:
     key, word = f"{place}.type", str(kind).split(":")[0].split(".")[0]
     if kind is None or isinstance(kind, dict) or reading.has(f"{key}.field_instruction"):
-        reading.leave("rows are written by a chat template here, not by a format of columns: set data.template", key)
-    elif _prefers(reading) and str(kind) not in _OF_PAIRS:
-        reading.ledger.leave(key, "rows have the columns prompt, chosen and rejected here: set data.path to such a set")
-    elif _prefers(reading) or word in _TEMPLATED or str(kind) == "alpaca:chat_template":
+        reading.leave("rows are written by a chat template here: set data.template, and data.columns", key)
+    elif str(kind) in _OF_PAIRS if _prefers(reading) else word in _TEMPLATED or str(kind) == "alpaca:chat_template":
         reading.ledger.default(key)
     else:
-        reading.ledger.leave(key, f"rows of the type {kind} are not known here: set data.template")
+        reading.ledger.leave(key, f"rows of the type {kind} are not known here: set data.columns")
 
 
 def _often_evaluates(reading: Reading, key: str) -> None:
@@ -280,6 +291,7 @@ def _project(reading: Reading, key: str) -> None:
     choose(reading, key, {"tracking": "wandb", "tracking.project": str(reading.value(key))})
 
 
+_FIELDS = ("field_messages", "field_chosen", "field_rejected")
 _OF_A_DATA_SET = rows("axolotl_data_set", _thinks, _fine_tuning.template)
 TABLE = rows(
     "axolotl", _attends, _balances, _lowest_rate, _offloads, _often_evaluates, _often_saves, _plugins, _project,

@@ -10,9 +10,9 @@ from typing import Any
 
 from launcher.base.files import JsonObject
 from launcher.config.ledger import Ledger
-from launcher.importers import Imported, _foreign, _trainer
+from launcher.importers import Imported, _fine_tuning, _foreign, _trainer
 from launcher.importers._reading import Reading
-from launcher.importers._table import apply, choose, defaults, imported, rows, say_text
+from launcher.importers._table import apply, choose, defaults, imported, rows, say_text, table
 from launcher.importers.megatron.arguments import DEFAULTS, MEANINGS
 from launcher.importers.megatron.data_and_saves import mixed
 
@@ -37,6 +37,10 @@ _SFT: Mapping[str, Any] = {
     "train.eval_every": 100, "save.every": 100, "optimizer.warmup_steps": 50, "optimizer.lr": 5e-6,
     "optimizer.min_lr": 0.0, "optimizer.beta2": 0.98, "train.seed": 5678, "data.packing": "documents", "data": "chat",
 }  # fmt: skip
+_SQUAD: Mapping[str, Any] = {
+    **table("data_sets")["megatron_bridge"]["squad"],
+    "data.template": _fine_tuning.written("{instruction} ", "{instruction} ", "{system} ", begins=""),
+}
 _BASES: Mapping[str, Mapping[str, Any]] = {"_pretrain_common": _COMMON, "_sft_common": _SFT}
 _DEFAULTS: Mapping[str, Any] = {"precision": "bf16", "data": "synthetic"}
 _LONG = {"microbatch-group-size-per-vp-stage": "microbatch-group-size-per-virtual-pipeline-stage"}
@@ -245,12 +249,40 @@ def _loss_kernel(reading: Reading, key: str) -> None:
         reading.ledger.default(key)
 
 
+def _rows(reading: Reading, key: str) -> None:
+    """The data set of a class: tokens, SQuAD by its function, or a folder whose rows have an input and an output."""
+    word, root = str(reading.value("dataset.class")).rpartition(".")[2], reading.value("dataset.dataset_root")
+    if key.endswith("value") and word == "default_squad_config":
+        reading.say_count(key, "train.sequence_length", 1)
+    elif word in ("GPTDatasetConfig", "MockGPTDatasetConfig"):
+        reading.ledger.default(key)
+    elif word == "default_squad_config":
+        choose(reading, key, _SQUAD)
+    elif isinstance(root, str) and word in ("FinetuningDatasetConfig", "None"):
+        own = {"data.path": f"{root}/training.jsonl", "data.columns": {"prompt": "input", "completion": "output"}}
+        choose(reading, key, {**_SQUAD, **own})
+    else:
+        reading.ledger.leave(key, "its rows are built by a function there: set data.path")
+
+
+def _packs(reading: Reading, key: str) -> None:
+    length = (
+        reading.number("dataset.seq_length") or reading.number("model.seq_length") or reading.number("dataset.value")
+    )
+    if key.endswith("size") and length is not None and reading.number(key) != length:
+        reading.ledger.leave(key, "packed rows are as long as a sequence here: set train.sequence_length")
+    elif reading.value(key):
+        reading.say(key, {"data.packing": "documents"})
+    else:
+        reading.say(key, {"data.packing": "none"})
+
+
 def _base(reading: Reading, key: str) -> None:
     word = str(reading.value(key))
     if word in ("_pretrain_common", "ConfigContainer"):
         reading.ledger.default(key)
     elif word == "_sft_common":
-        reading.ledger.leave(key, "it trains on SQuAD's own columns, which are not read here: set data.path")
+        choose(reading, key, {} if reading.has("dataset.class") else _SQUAD)
     else:
         reading.ledger.leave(key, f"what {word} sets is not known here")
 
@@ -324,5 +356,5 @@ def _adapts(reading: Reading, key: str) -> None:
 
 TABLE = rows(
     "megatron_bridge", _adapts, _base, _data, _decays, _evaluates, _layout, _loss_kernel, _mixed, _model, _modules,
-    _of_whole_blocks, _provider, _reduces, _shards, _split, _starts, _states, _waits, _weight_decays,
+    _of_whole_blocks, _packs, _provider, _rows, _reduces, _shards, _split, _starts, _states, _waits, _weight_decays,
 )  # fmt: skip

@@ -134,12 +134,23 @@ def _set(reading: Reading, place: str) -> _fine_tuning.DataSet | None:
         "column": own or reading.value(f"{place}.conversation_column") or known.get("data.column"),
         "split": None if split == "train" else split,
         "config": reading.value(f"{place}.name"),
+        "columns": _columns(reading, place, known.get("data.columns", {})),
     }
     source = "text" if known["data"] == "huggingface" and path == files else known["data"]
     reading.idle("what a row holds is found by its content", f"{place}.conversation_style", f"{place}.filter_fn")
     names = ("_component_", "source", "data_files", "split", "column", "conversation_column", "train_on_input", "name")
     keys = tuple(f"{place}.{name}" for name in names if reading.has(f"{place}.{name}"))
+    keys += tuple(reading.inside(f"{place}.column_map"))
     return _fine_tuning.DataSet(keys=keys, source=source, said=said)
+
+
+def _columns(reading: Reading, place: str, usual: Mapping[str, str]) -> Mapping[str, str] | None:
+    """The columns of a data set by ``column_map``, whose names for a question and its answer are input and output."""
+    said = {key.rpartition(".")[2]: str(reading.value(key)) for key in reading.inside(f"{place}.column_map")}
+    if not said or not usual:
+        return said or usual or None
+    names = {"prompt": "input", "completion": "output"}
+    return {name: said.get(names.get(name, name.partition(".")[0]), column) for name, column in usual.items()}
 
 
 def _builder(reading: Reading, place: str) -> str:

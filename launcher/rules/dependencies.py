@@ -134,6 +134,8 @@ REFUSED: tuple[Row, ...] = (
            lambda spec: spec.data.of_the_hub, "data=huggingface", "of a data set on the Hugging Face Hub"),
     *_rows("data.samples", _counts_epochs, "train.epochs=1", "where a number follows from the epoch"),
     *_rows("data.max_samples data.packing", _reads_text, "data=text", "where data are rows or documents"),
+    *_rows("data.columns",
+           lambda spec: spec.data.source in ("chat", "rows"), "data=chat", "where rows are conversations, or a task's"),
     *_rows("data.path data.mix data.eval_path data.eval_split data.eval_config",
            lambda spec: spec.data.source != "synthetic", "data=text", "where data has a source"),
     *_rows("model.trust_remote_code", lambda spec: spec.model.weights is not None or spec.data.tokenizer != "bytes",

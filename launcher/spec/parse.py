@@ -22,7 +22,8 @@ from launcher.spec import RunSpec, bounds
 from launcher.spec.training import ProfileSpec
 
 MISSING = "???"  # OmegaConf's mark for a mandatory value that nobody set.
-OPEN_NODES = ("backend.extra", "cluster.extra", "cluster.environment", "model.extra", "model.rope_parameters")
+OPEN_NODES = ("backend.extra", "cluster.extra", "cluster.environment", "data.columns", "model.extra",
+              "model.rope_parameters")  # fmt: skip
 """The nodes below which a user may invent keys."""
 
 _WITHOUT_REFERENCES = 2

@@ -1,7 +1,8 @@
 """The keys of training, data, checkpoints, tracking, names and sweeps."""
 
 import math
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import field, replace
 from typing import Annotated, Literal
 
 from launcher.base.frozen import dataclass
@@ -162,6 +163,7 @@ class MixPart:
     column: str | None = None
     template: str | None = None
     max_samples: Count | None = None
+    columns: Mapping[str, str] | None = field(default=None, hash=False)
 
     def __repr__(self) -> str:
         """The data set as it is typed."""
@@ -195,6 +197,7 @@ class DataSpec:
     eval_path: str | None = None
     eval_split: str | None = None
     eval_config: str | None = None
+    columns: Mapping[str, str] | None = field(default=None, hash=False)  # What a row holds, by its own columns.
 
     @property
     def trained(self) -> tuple["DataSpec", ...]:
@@ -251,7 +254,7 @@ SYNTHETIC: dict[str, object] = {
 }  # fmt: skip
 """Settings with which a run reads no data."""
 
-PART_KEYS = ("path", "source", "split", "config", "revision", "column", "template", "max_samples")
+PART_KEYS = ("path", "source", "split", "config", "revision", "column", "template", "max_samples", "columns")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -80,6 +80,7 @@ PRESETS = {
 CONTEXT = {row.path: (row.needs,) for row in (*REFUSED, *WARNED) if not row.needs.startswith("parallel=")} | {
     "backend.path": (),
     "data.path": (),
+    "data.columns": ("data=chat", "data.path=words/*.jsonl"),
     "data.config": ("data=huggingface", "data.path=org/name"),
     "data.eval_config": ("data=huggingface", "data.path=org/name"),
     "data.eval_path": ("data=text", "data.path=words/*.jsonl"),
@@ -158,6 +159,7 @@ OTHER: dict[str, tuple[object, ...]] = {
     "save.load": ("runs/other",),
     "data.path": ("words/*.txt",),
     "data.max_samples": (10,),
+    "data.columns": ({"prompt": "question"},),
     "data.mix": ((MixPart(path="other/*.jsonl"),),),
     "data.tokenizer": ("path/to/tokenizer",),
     "hardware.dtypes": (("fp32",),),

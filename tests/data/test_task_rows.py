@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from launcher.data import task_rows
+from launcher.data.chat import conversation, shaped
 from launcher.data.unusable import Unusable
 from launcher.preflight import data
 from tests.support.helpers import make_spec
@@ -71,3 +72,20 @@ def test_a_check_names_the_tasks_that_the_columns_would_do_for(tmp_path: Path) -
 def test_data_of_another_kind_are_not_looked_at_as_the_rule_of_the_task_refuses_them(tmp_path: Path) -> None:
     found = data.seen(make_spec("model=tiny", "task=dpo", "data=text", written(tmp_path, PAIR)))
     assert (found.survey, found.errors, found.warnings) == (None, (), ())
+
+
+def test_columns_of_other_names_and_parts_of_columns_become_those_of_a_task() -> None:
+    row = {"question": "2 + 2?", "answers": {"text": ["4", "four"]}, "worse": "5", "system": ""}
+    columns = {
+        "prompt.system": "system",
+        "prompt.user": "Q: {question}",
+        "chosen.assistant": "answers.text.0",
+        "rejected.assistant": "worse",
+    }
+    found = task_rows.read(shaped(row, columns), "dpo", 1)
+    assert found["prompt"] == [{"role": "user", "content": "Q: 2 + 2?"}]
+    assert found["chosen"] == [{"role": "assistant", "content": "4"}]
+    pair = conversation(shaped(row, {"prompt": "{question} ({worse}?)", "completion": "{answers.text.1}"}), 1, None)
+    assert [turn["content"] for turn in pair.messages] == ["2 + 2? (5?)", "four"]
+    with pytest.raises(Unusable, match="has no ask; it has the columns question, answers, worse, system"):
+        shaped(row, {"prompt": "ask"})

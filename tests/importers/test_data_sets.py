@@ -162,3 +162,53 @@ def test_a_later_stage_matters_where_its_data_are_others(second: str, matters: b
     found = read("nanotron", "\n".join(["data_stages:", *stages, "tokens: {train_steps: 15}"]))
     assert any(each.matters for each in found.left_out if each.key.startswith("data_stages.1")) == matters
     assert found.recipe["set"]["data.path"] == "/d/a"
+
+
+COLUMNS: dict[str, tuple[str, str, dict[str, str]]] = {
+    "torchtune": (
+        "checkpointer: {checkpoint_dir: /tmp/Qwen2.5-7B}\nmodel: {_component_: torchtune.models.qwen2_5.qwen2_5_7b}\n"
+        "dataset: {_component_: torchtune.datasets.stack_exchange_paired_dataset, column_map: {prompt: ask}}\n",
+        "lvwerra/stack-exchange-paired",
+        {"prompt.user": "ask", "chosen.assistant": "response_j", "rejected.assistant": "response_k"},
+    ),
+    "axolotl": (
+        "base_model: o/m\nrl: dpo\ndatasets:\n  - {path: Intel/orca_dpo_pairs, type: chatml.intel, split: train}\n",
+        "Intel/orca_dpo_pairs",
+        {
+            "prompt.system": "system",
+            "prompt.user": "question",
+            "chosen.assistant": "chosen",
+            "rejected.assistant": "rejected",
+        },
+    ),
+    "megatron_bridge": (
+        "train: {train_iters: 5}\ncheckpoint: {save: /own}\n"
+        "dataset: {class: FinetuningDatasetConfig, dataset_root: /rows}\n",
+        "/rows/training.jsonl",
+        {"prompt": "input", "completion": "output"},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", COLUMNS)
+def test_columns_of_other_names_are_said(kind: str) -> None:
+    text, path, columns = COLUMNS[kind]
+    found = importlib.import_module(f"launcher.importers.{kind}").read(text, "a.yaml")
+    assert [(left.key, left.effect) for left in found.left_out if left.matters] == []
+    assert (found.recipe["set"]["data.path"], found.recipe["set"]["data.columns"]) == (path, columns)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "targets"),
+    [
+        (r"model.language_model.layers.[\d]+.(mlp|self_attn).(up|down|q)_proj", ["q_proj", "up_proj", "down_proj"]),
+        (r".*\.layers\.(3|7)\.self_attn\.q_proj", None),
+        (r"(model.layers.\d+.mlp.up_proj|model.visual.blocks.\d+.qkv)", None),
+        (r"(\w+)+x", None),
+    ],
+)
+def test_a_pattern_of_modules_is_those_that_it_matches_in_every_block(pattern: str, targets: list[str] | None) -> None:
+    text = f"base_model: o/m\nadapter: lora\nsequence_len: 8\nlora_target_modules: '{pattern}'\n"
+    found = importlib.import_module("launcher.importers.axolotl").read(text, "a.yaml")
+    assert found.recipe["set"].get("adapter.targets") == targets
+    assert ("lora_target_modules" in [left.key for left in found.left_out if left.matters]) == (targets is None)

@@ -298,6 +298,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         data=synthetic data.eval_path=x
         data=synthetic data.eval_split=test
         data=synthetic data.eval_config=small
+        data.columns={prompt:question}
         data=synthetic data.max_samples=10
         data=synthetic data.packing=documents
         data.samples=100
