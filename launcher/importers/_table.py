@@ -45,6 +45,12 @@ def table(name: str) -> Any:
     return files.load_own(_FOLDER / f"{name}.yaml")
 
 
+def program(name: str, words: str) -> list[Any]:
+    """Defaults and words of a program of ``tables/programs.yaml``, in the order that they are asked for."""
+    found = table("programs")[name]
+    return [found[word] for word in words.split()]
+
+
 def rows(name: str, *by: Enter, **shared: Sequence[Row]) -> tuple[Row, ...]:
     """The rows of ``tables/NAME.yaml``.
 
@@ -200,6 +206,8 @@ def _words(row: JsonObject, reading: Reading, key: str) -> None:
 def _switch(row: JsonObject, reading: Reading, key: str) -> None:
     if reading.flag(key):
         choose(reading, key, row["sets"])
+    elif "off" in row and reading.ledger.is_open(key):
+        choose(reading, key, row["off"])
     elif reading.ledger.is_open(key):
         reading.ledger.default(key)
 
@@ -232,7 +240,7 @@ _KINDS: Mapping[str, Callable[[JsonObject, Reading, str], None]] = {
     "value": lambda row, reading, key: reading.say(key, {row["says"]: reading.value(key)}),
     # Words, each with its value of the setting or with its settings; others are left out, or are wrong.
     "words": _words,
-    # Switches that some settings say where they are on; where they are off, the run is the same here.
+    # Switches that some settings say where they are on; off, ``off`` says them, or the run is the same here.
     "switch": _switch,
     # Keys with which the run is the same here at one of some values.
     "usual": lambda row, reading, key: usual(reading, key, row["at"], row["effect"]),

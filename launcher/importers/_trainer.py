@@ -16,15 +16,9 @@ _OFFLOAD = re.compile(r"offload", re.IGNORECASE)
 _PARAMS = re.compile(r"offload_params?\b|offload_parameters", re.IGNORECASE)
 _DECAYS = {"linear": "linear", "cosine": "cosine", "1-sqrt": "minus_sqrt"}
 
-DEFAULTS: Mapping[str, Any] = {
-    "optimizer.weight_decay": 0.0, "optimizer.beta2": 0.999, "train.epochs": 3.0,
-    "optimizer.schedule": "linear", "optimizer.lr": 5e-5, "train.micro_batch_size": 8, "data.eval_fraction": 0.0,
-}  # fmt: skip
-"""What the Trainer takes for what a file does not say, where a run here takes another value."""
-
-_LESS = {"sgd": ("optimizer.beta2", "optimizer.epsilon"), "lion": ("optimizer.epsilon",),
-         "adafactor": ("optimizer.beta1", "optimizer.beta2", "optimizer.epsilon")}  # fmt: skip
-"""Settings that an optimizer does not read."""
+DEFAULTS, _LESS, _AS_HERE = _table.program("trainer", "defaults less as_here")
+"""What the Trainer takes for what a file does not say, settings that an optimizer does not read, and what schedules are
+here."""
 
 
 def finish(reading: Reading, defaults: Mapping[str, Any]) -> None:
@@ -190,7 +184,7 @@ def schedule_arguments(reading: Reading, key: str) -> None:
         reading.say_count(key, "optimizer.wsd_decay_steps", 1)
     elif name == "decay_type" and schedule == "wsd" and str(reading.value(key)) in _DECAYS:
         reading.say(key, {"optimizer.wsd_decay": _DECAYS[str(reading.value(key))]})
-    elif (name, reading.value(key)) in _AS_HERE or (name == "num_stable_steps" and _fills(reading, key)):
+    elif [name, reading.value(key)] in _AS_HERE or (name == "num_stable_steps" and _fills(reading, key)):
         reading.ledger.default(key)
     else:
         reading.ledger.leave(key, "the schedule has no such form here: set optimizer.schedule and optimizer.min_lr")
@@ -202,10 +196,6 @@ def _fills(reading: Reading, key: str) -> bool:
 
 
 _DAY = 86400  # Seconds; a collective that waits longer is lost.
-_AS_HERE: tuple[tuple[str, Any], ...] = (
-    ("num_cycles", 0.5), ("num_cycles", 1), ("num_stable_steps", 0), ("warmup_type", "linear"), ("power", 1.0),
-    ("lr_end", 0.0), ("num_stable_steps", None),
-)  # fmt: skip
 
 
 # What shards the model.

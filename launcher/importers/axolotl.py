@@ -13,13 +13,10 @@ from launcher.config.ledger import Ledger, name_from
 from launcher.data import chat
 from launcher.importers import Imported, _fine_tuning, _foreign, _trainer
 from launcher.importers._reading import Reading
-from launcher.importers._table import OFF, apply, choose, imported, rows, say_text, table, under, usual
+from launcher.importers._table import OFF, apply, choose, imported, program, rows, say_text, table, under, usual
 
 _TEMPLATED = ("chat_template", "sharegpt", "chatml", "completion", "pretrain")
-_DEFAULTS: Mapping[str, Any] = {
-    "optimizer.weight_decay": 0.0, "optimizer.beta2": 0.999, "optimizer.schedule": "cosine", "train.epochs": 1.0,
-    "train.sequence_length": 512, "data.eval_fraction": 0.0,
-}  # fmt: skip
+_DEFAULTS, _PLUGINS = program("axolotl", "defaults plugins")
 _WARMUP_RATIO = 0.03  # What core/builders/base.py takes for what the file does not say.
 
 
@@ -70,10 +67,6 @@ def _plugins(reading: Reading, key: str) -> None:
         reading.say(key, {"train.loss": "fused"})
     else:
         reading.ledger.default(key)
-
-
-_PLUGINS = ("LigerPlugin", "CutCrossEntropyPlugin", "SpectrumPlugin", "KernelsPlugin", "SwanLabPlugin",
-            "ExpertParallelPlugin")  # fmt: skip
 
 
 def _thaws(reading: Reading, key: str) -> None:

@@ -137,20 +137,12 @@ def _interleaves(reading: Reading, key: str) -> None:
         reading.ledger.leave(key, "data sets are mixed by their weights here: set data.mix")
 
 
-def _whole(reading: Reading, key: str) -> None:
-    if reading.flag(key):
-        reading.choose["checkpointing"] = "none"
-        reading.ledger.say(key, "checkpointing")
-    else:
-        choose(reading, key, {"checkpointing": "full"})
-
-
 def _saves_modules(reading: Reading, key: str) -> None:
     reading.say(key, {"adapter.modules_to_save": [each.strip() for each in str(reading.value(key)).split(",")]})
 
 
 TABLE = rows(
-    "llamafactory", _data_sets, _interleaves, _packs, _quantizes, _saves_modules, _tunes, _whole,
+    "llamafactory", _data_sets, _interleaves, _packs, _quantizes, _saves_modules, _tunes,
     _fine_tuning.held_out, _fine_tuning.targets, _fine_tuning.template,
     sharding=_trainer.SHARDING, trainer=_trainer.ROWS,
 )  # fmt: skip

@@ -12,36 +12,18 @@ from launcher.base.files import JsonObject
 from launcher.config.ledger import Ledger
 from launcher.importers import Imported, _fine_tuning, _foreign, _trainer
 from launcher.importers._reading import Reading
-from launcher.importers._table import apply, choose, defaults, imported, rows, say_text, table
+from launcher.importers._table import apply, choose, defaults, imported, program, rows, say_text, table
 from launcher.importers.megatron.arguments import DEFAULTS, MEANINGS
 from launcher.importers.megatron.data_and_saves import mixed
 
 HAS_VARIABLES = True
 
-_PRECISION: Mapping[str, Any] = {
-    "bf16_mixed": "bf16", "fp16_mixed": "fp16",
-    "bf16_with_fp8_delayed_scaling_mixed": {"precision": "fp8", "precision.recipe": "delayed"},
-    "bf16_with_fp8_current_scaling_mixed": {"precision": "fp8", "precision.recipe": "tensorwise"},
-    "bf16_with_fp8_subchannel_scaling_mixed": {"precision": "fp8", "precision.recipe": "blockwise"},
-    "bf16_with_mxfp8_mixed": "mxfp8", "bf16_with_nvfp4_mixed": "nvfp4",
-}  # fmt: skip
-_COMMON: Mapping[str, Any] = {  # recipes/common.py
-    "train.steps": 300000, "train.global_batch_size": 32, "train.micro_batch_size": 2, "train.sequence_length": 4096,
-    "train.eval_every": 500, "train.eval_steps": 32, "save.every": 500, "optimizer.warmup_steps": 500,
-    "optimizer.lr": 3e-4, "optimizer.min_lr": 3e-5, "optimizer.weight_decay": 0.033, "train.seed": 1234,
-    "data": "synthetic", "zero": "1",
-}  # fmt: skip
-_SFT: Mapping[str, Any] = {
-    **_COMMON,
-    "train.steps": 1000, "train.global_batch_size": 128, "train.micro_batch_size": 1, "train.sequence_length": 2048,
-    "train.eval_every": 100, "save.every": 100, "optimizer.warmup_steps": 50, "optimizer.lr": 5e-6,
-    "optimizer.min_lr": 0.0, "optimizer.beta2": 0.98, "train.seed": 5678, "data.packing": "documents", "data": "chat",
-}  # fmt: skip
+_PRECISION, _COMMON, _SFT, _STATES, _SHORT = program("megatron_bridge", "precision common sft states short")
 _SQUAD: Mapping[str, Any] = {
     **table("data_sets")["megatron_bridge"]["squad"],
     "data.template": _fine_tuning.written("{instruction} ", "{instruction} ", "{system} ", begins=""),
 }
-_BASES: Mapping[str, Mapping[str, Any]] = {"_pretrain_common": _COMMON, "_sft_common": _SFT}
+_BASES: Mapping[str, Mapping[str, Any]] = {"_pretrain_common": _COMMON, "_sft_common": {**_COMMON, **_SFT}}
 _DEFAULTS: Mapping[str, Any] = {"precision": "bf16", "data": "synthetic"}
 _LONG = {"microbatch-group-size-per-vp-stage": "microbatch-group-size-per-virtual-pipeline-stage"}
 _SECTIONS = re.compile(
@@ -182,13 +164,6 @@ def _mixed(reading: Reading, key: str) -> None:
         choose(reading, key, found if isinstance(found, dict) else {"precision": found})
 
 
-def _reduces(reading: Reading, key: str) -> None:
-    if reading.flag(key):
-        reading.ledger.default(key)
-    else:
-        reading.say(key, {f"precision.{name}": "bf16" for name in ("gradients", "accumulate", "reduce")})
-
-
 def _evaluates(reading: Reading, key: str) -> None:
     if reading.number(key):
         reading.say_count(key, "train.eval_every" if key.endswith("interval") else "train.eval_steps", 1)
@@ -233,13 +208,6 @@ def _modules(reading: Reading, key: str) -> None:
         reading.say(key, {"checkpointing.modules": reading.value(key)})
     else:
         reading.idle("nothing is recomputed by modules", key)
-
-
-def _shards(reading: Reading, key: str) -> None:
-    if reading.flag(key):
-        choose(reading, key, {"zero": "1"})
-    else:
-        choose(reading, key, {"zero": "0"})
 
 
 def _loss_kernel(reading: Reading, key: str) -> None:
@@ -312,15 +280,6 @@ def _states(reading: Reading, key: str) -> None:
         reading.say(key, {_STATES[name]: word})
 
 
-_SHORT = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
-_STATES = {
-    "main_grads_dtype": "precision.gradients",
-    "main_params_dtype": "precision.master",
-    "exp_avg_dtype": "precision.optimizer_states",
-    "exp_avg_sq_dtype": "precision.optimizer_states",
-}
-
-
 def _starts(reading: Reading, key: str) -> None:
     """A checkpoint that was converted from the model on the Hub: its weights are those."""
     if "/" not in reading.choose.get("model", ""):
@@ -356,5 +315,5 @@ def _adapts(reading: Reading, key: str) -> None:
 
 TABLE = rows(
     "megatron_bridge", _adapts, _base, _data, _decays, _evaluates, _layout, _loss_kernel, _mixed, _model, _modules,
-    _of_whole_blocks, _packs, _provider, _rows, _reduces, _shards, _split, _starts, _states, _waits, _weight_decays,
+    _of_whole_blocks, _packs, _provider, _rows, _split, _starts, _states, _waits, _weight_decays,
 )  # fmt: skip

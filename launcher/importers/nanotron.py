@@ -4,23 +4,16 @@ Its ranks are laid out like Megatron-LM's: tensor and pipeline parallel ranks, a
 is said by all of its three numbers, since ``parallelism.dp`` is what the ranks make of them.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 from launcher.config.ledger import Ledger, name_from
 from launcher.importers import Imported, _fine_tuning, _foreign
 from launcher.importers._reading import Reading
-from launcher.importers._table import apply, choose, defaults, imported, rows, say_text, under
+from launcher.importers._table import apply, choose, defaults, imported, program, rows, say_text, under
 
 _S = "optimizer.learning_rate_scheduler"
-_DEFAULTS: Mapping[str, Any] = {"parallel": "3d", "data.eval_fraction": 0.0, "optimizer.clip": 0.0}
+_DEFAULTS, _LLAMA = program("nanotron", "defaults llama")
 _SMALL = 2**16  # Ids below it take two bytes.
-_LLAMA: Mapping[str, Any] = {
-    "model.family": "llama", "model.normalization": "rmsnorm", "model.position_embedding": "rope",
-    "model.weights": None,
-    "model.norm_epsilon": 1e-6, "model.hidden_act": "silu", "model.rope_theta": 10000.0,
-    "model.head_dim": None, "model.num_key_value_heads": None, "model.attention_bias": False,
-}  # fmt: skip
 
 
 def read(text: str, path: str) -> Imported:

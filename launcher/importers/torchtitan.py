@@ -11,24 +11,15 @@ from launcher.base.files import JsonObject
 from launcher.config.ledger import Ledger
 from launcher.importers import Imported, _foreign, _trainer
 from launcher.importers._reading import Reading
-from launcher.importers._table import apply, choose, defaults, imported, rows, say_text, say_word, table
+from launcher.importers._table import apply, choose, defaults, imported, program, rows, say_text, say_word, table
 
 HAS_VARIABLES = True
 
 _MODELS: Mapping[str, Mapping[str, Any]] = table("torchtitan_models")
 """Models by family and size: their name, and the sizes in which they differ from it."""
 
-_ORGANISATIONS = (("llama", "meta-llama"), ("qwen", "Qwen"), ("deepseek", "deepseek-ai"), ("gpt-oss", "openai"))
+_ORGANISATIONS, _SCHEDULES, _DECAYS, _DEFAULTS = program("torchtitan", "organisations schedules decays defaults")
 _SETS: Mapping[str, Mapping[str, Any]] = table("data_sets")["torchtitan"]
-_SCHEDULES = {
-    "1f1b": "1f1b", "gpipe": "gpipe", "interleaved1f1b": "interleaved", "interleavedzerobubble": "zero_bubble",
-    "zbvzerobubble": "zbv", "dualpipev": "dualpipe_v",
-}  # fmt: skip
-_DECAYS = {"linear": "linear", "cosine": "cosine", "sqrt": "minus_sqrt"}
-_DEFAULTS: Mapping[str, Any] = {
-    "parallel": "fsdp", "precision": "bf16", "checkpointing": "selective", "train.micro_batch_size": 8,
-    "train.sequence_length": 2048, "train.steps": 10000, "optimizer.lr": 8e-4, "data.eval_fraction": 0.0,
-}  # fmt: skip
 
 
 def read(text: str, path: str, *, variables: Mapping[str, str] | None = None) -> Imported:
@@ -209,13 +200,6 @@ def _saves(reading: Reading, key: str) -> None:
         reading.idle("checkpoints are switched off", key)
 
 
-def _last(reading: Reading, key: str) -> None:
-    if reading.flag(key):
-        reading.ledger.default(key)
-    else:
-        reading.say(key, {"save.last": False})
-
-
 def _loads(reading: Reading, key: str) -> None:
     if key.endswith("initial_load_in_hf") and reading.flag(key):
         where = (
@@ -369,6 +353,6 @@ def _loads_path(reading: Reading, key: str) -> None:
 
 TABLE = rows(
     "torchtitan", _assets, _compiles, _converters, _cuts, _data, _degree, _dtype, _evaluates, _every_nth, _gathers,
-    _keeps, _last, _loads, _loads_path, _names, _pipeline, _recipe, _recomputes, _reshards, _saves, _sequence,
+    _keeps, _loads, _loads_path, _names, _pipeline, _recipe, _recomputes, _reshards, _saves, _sequence,
     _splits_norms, _validates,
 )  # fmt: skip

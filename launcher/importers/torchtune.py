@@ -11,26 +11,12 @@ from typing import Any
 from launcher.config.ledger import Ledger, name_from
 from launcher.importers import Imported, _fine_tuning, _foreign
 from launcher.importers._reading import Reading
-from launcher.importers._table import apply, choose, defaults, imported, rows, say_text, table
+from launcher.importers._table import apply, choose, defaults, imported, program, rows, say_text, table
 
-_ORGANISATIONS = (
-    ("meta-llama", "meta-llama"), ("llama", "meta-llama"), ("codellama", "codellama"), ("gemma", "google"),
-    ("codegemma", "google"), ("mistral", "mistralai"), ("qwen", "Qwen"), ("phi-3", "microsoft"), ("phi-4", "microsoft"),
-)  # fmt: skip
+_ORGANISATIONS, _TURNS, _OPTIMIZERS, _DEFAULTS = program("torchtune", "organisations turns optimizers defaults")
 _SETS: Mapping[str, Mapping[str, Any]] = table("data_sets")["torchtune"]
 _TRAINS_ON_ALL = ("alpaca_dataset", "alpaca_cleaned_dataset", "grammar_dataset", "samsum_dataset")
 """Sets whose ``train_on_input`` is true where a file does not say."""
-
-_TURNS = (("llama3", "llama3"), ("qwen", "chatml"), ("gemma", "gemma"), ("phi3", "phi"), ("phi4", "phi"))
-_OPTIMIZERS: Mapping[str, str] = {
-    "adamw": "adamw", "adam": "adamw", "sgd": "sgd", "pagedadamw8bit": "paged_adamw_8bit", "pagedadamw": "adamw",
-    "adamw8bit": "adamw_8bit",
-    "adafactor": "adafactor", "lion": "lion",
-}  # fmt: skip
-_DEFAULTS: Mapping[str, Any] = {
-    "optimizer.schedule": "constant", "optimizer.weight_decay": 0.01, "optimizer.beta2": 0.999, "optimizer.clip": 0.0,
-    "data.eval_fraction": 0.0, "parallel": "fsdp",
-}  # fmt: skip
 
 
 def read(text: str, path: str) -> Imported:
@@ -226,13 +212,6 @@ def _reference(reading: Reading, key: str) -> None:
         reading.ledger.leave(key, "the reference is the model as it was here: set model")
 
 
-def _reshards(reading: Reading, key: str) -> None:
-    if reading.flag(key):
-        reading.ledger.default(key)
-    else:
-        choose(reading, key, {"zero": "2"})
-
-
 def _project(reading: Reading, key: str) -> None:
     if "WandB" in str(reading.ledger.values.get("metric_logger._component_")):
         say_text(reading, key, "tracking.project")
@@ -240,6 +219,4 @@ def _project(reading: Reading, key: str) -> None:
         reading.idle("of a tracker", key)
 
 
-TABLE = rows(
-    "torchtune", _betas, _component, _loss, _model, _optimizes, _project, _reference, _reshards, _targets, _tracks
-)
+TABLE = rows("torchtune", _betas, _component, _loss, _model, _optimizes, _project, _reference, _targets, _tracks)

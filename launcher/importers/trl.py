@@ -13,7 +13,7 @@ from launcher.base.files import JsonObject
 from launcher.config.ledger import Ledger, name_from
 from launcher.importers import Imported, _fine_tuning, _foreign, _trainer
 from launcher.importers._reading import Reading
-from launcher.importers._table import apply, choose, imported, rows, say_text, say_word, under
+from launcher.importers._table import apply, choose, imported, program, rows, say_text, say_word, under
 
 HAS_VARIABLES = True
 
@@ -31,12 +31,8 @@ _OF_TASKS: Mapping[str, str] = {
 """Keys that only one task has; the first that is there decides."""
 
 _CLASSES = dict(zip(("SFTConfig", "DPOConfig", "KTOConfig", "RewardConfig", "GRPOConfig"), _TASKS, strict=True))
-_NOT_HERE = ("ORPOConfig", "CPOConfig", "GKDConfig", "PPOConfig", "RLOOConfig", "OnlineDPOConfig", "XPOConfig",
-             "NashMDConfig")  # fmt: skip
-_RATES = {"sft": 2e-5, "dpo": 1e-6, "kto": 1e-6, "reward": 1e-4, "grpo": 1e-6}
+_RATES, _LORA, _PEFT, _PEFT_NAMES, _NOT_HERE = program("trl", "rates lora peft peft_names not_here")
 _DEFAULTS: Mapping[str, Any] = {**_trainer.DEFAULTS, "train.sequence_length": 1024, "checkpointing": "full"}
-_LORA: Mapping[str, Any] = {"adapter.rank": 16, "adapter.alpha": 32, "adapter.dropout": 0.05}
-_PEFT: Mapping[str, Any] = {"adapter.rank": 8, "adapter.alpha": 8, "adapter.dropout": 0.0}
 """Defaults of TRL's own arguments, and of peft's ``LoraConfig``."""
 
 
@@ -112,10 +108,6 @@ def _script(text: str, path: str) -> tuple[JsonObject, str | None]:
         rule = f"it calls none of {', '.join(_CLASSES)} and TrainingArguments, whose arguments are read"
         raise ConfigErrors([ConfigError(path, None, rule)])
     return found, task
-
-
-_PEFT_NAMES = {"r": "lora_r", "target_modules": "lora_target_modules", "modules_to_save": "lora_modules_to_save",
-               "use_dora": "use_dora", "use_rslora": "use_rslora", "task_type": "lora_task_type"}  # fmt: skip
 
 
 def _data_and_model(followed: _foreign.Followed) -> JsonObject:
@@ -233,13 +225,6 @@ def _loss(reading: Reading, key: str) -> None:
         reading.ledger.leave(key, "one loss trains here: set task.loss")
 
 
-def _trains_on(reading: Reading, key: str) -> None:
-    if reading.flag(key):
-        reading.say(key, {"data.train_on": "assistant"})
-    else:
-        reading.say(key, {"data.train_on": "all"})
-
-
 def _evaluates_on(reading: Reading, key: str) -> None:
     if str(reading.value("eval_strategy") or "no") != "no":
         say_text(reading, key, "data.eval_split")
@@ -249,6 +234,6 @@ def _evaluates_on(reading: Reading, key: str) -> None:
 
 _OF_A_DATA_SET = rows("trl_data_set")
 TABLE = rows(
-    "trl", _data_set, _evaluates_on, _loads, _loss, _packs, _peft, _prompts, _trains_on, _fine_tuning.targets,
+    "trl", _data_set, _evaluates_on, _loads, _loss, _packs, _peft, _prompts, _fine_tuning.targets,
     sharding=_trainer.SHARDING, trainer=_trainer.ROWS,
 )  # fmt: skip
