@@ -171,12 +171,24 @@ def choose(reading: Reading, key: str, settings: Mapping[str, Any]) -> None:
     reading.ledger.say(key, *settings)
 
 
-def say_word(reading: Reading, key: str, setting: str, table: Mapping[str, Any], otherwise: str) -> None:
-    """Say a word by its value of the setting, or by its settings; ``otherwise`` is the effect of other words."""
-    value = reading.value(key)
+def say_word(
+    reading: Reading,
+    key: str,
+    setting: str,
+    table: Mapping[str, Any],
+    otherwise: str,
+    *,
+    last: bool = False,
+    matters: bool = True,
+) -> None:
+    """Say a word by its value of the setting, or by its settings; ``otherwise`` is the effect of other words.
+
+    ``last`` takes the last part of a dotted name.
+    """
+    value = str(reading.value(key)).rpartition(".")[2] if last else reading.value(key)
     found = table.get(str(value).lower(), table) if not isinstance(value, list | dict) else table
     if found is table:
-        reading.ledger.leave(key, otherwise.replace("{}", str(value)))
+        reading.ledger.leave(key, otherwise.replace("{}", str(value)), matters=matters)
     elif found is None:
         reading.ledger.default(key)
     else:
@@ -200,7 +212,8 @@ def _words(row: JsonObject, reading: Reading, key: str) -> None:
     if "wrong" in row and str(reading.value(key)).lower() not in row["table"]:
         reading.wrong(key, row["wrong"])
     else:
-        say_word(reading, key, row.get("says", ""), row["table"], row.get("otherwise", ""))
+        how = {name: row[name] for name in ("last", "matters") if name in row}
+        say_word(reading, key, row.get("says", ""), row["table"], row.get("otherwise", ""), **how)
 
 
 def _switch(row: JsonObject, reading: Reading, key: str) -> None:
@@ -258,12 +271,20 @@ _KINDS: Mapping[str, Callable[[JsonObject, Reading, str], None]] = {
     "revision": _revision,
 }
 
-_CONDITIONS = frozenset({"same", "auto", "only", "tasks"})
+
+def _holds(reading: Reading, where: Mapping[str, Any]) -> bool:
+    [(path, values)] = where.items()
+    found = reading.settings.get(path, reading.choose.get(path))
+    return (isinstance(found, int) and found > 1) if values == "many" else found in values
+
+
+_CONDITIONS = frozenset({"same", "where", "auto", "only", "tasks"})
 
 
 def _enter_where(row: JsonObject, enter: Enter, reading: Reading, key: str) -> None:
     """Enter a key that acts under a condition.
 
+    ``where`` is a choice or a setting with the values that it acts with (``many``: more than one), else it is ``idle``.
     ``same`` are values with which the run is the same; ``auto`` says that the reader of the file fills that word in;
     ``only`` is a switch that it takes, with the reason why it is idle without; ``tasks`` are those that read it.
     """
@@ -274,6 +295,8 @@ def _enter_where(row: JsonObject, enter: Enter, reading: Reading, key: str) -> N
         reading.idle(f"the program that reads the file fills it in: {row['says']} decides here", key)
     elif switch is not None and not reading.flag(switch):
         reading.idle(row["only"][switch], key)
+    elif "where" in row and not _holds(reading, row["where"]):
+        reading.idle(row["idle"], key)
     elif "tasks" in row and reading.choose.get("task", "sft") not in row["tasks"]:
         reading.idle("another task reads it", key)
     else:

@@ -13,7 +13,7 @@ from launcher.config.ledger import Ledger, name_from
 from launcher.data import chat
 from launcher.importers import Imported, _fine_tuning, _foreign, _trainer
 from launcher.importers._reading import Reading
-from launcher.importers._table import OFF, apply, choose, imported, program, rows, say_text, table, under, usual
+from launcher.importers._table import apply, choose, imported, program, rows, say_text, table, under
 
 _TEMPLATED = ("chat_template", "sharegpt", "chatml", "completion", "pretrain")
 _DEFAULTS, _PLUGINS = program("axolotl", "defaults plugins")
@@ -44,17 +44,6 @@ def _warmup(reading: Reading) -> dict[str, Any]:
     return (
         {} if reading.has("warmup_steps") or reading.has("warmup_ratio") else {"optimizer.warmup_ratio": _WARMUP_RATIO}
     )
-
-
-def _attends(reading: Reading, key: str) -> None:
-    kernel = {"flash_attention": "flash", "flash_attn": "flash", "sdp_attention": "sdpa", "eager_attention": "eager",
-              "xformers_attention": "sdpa"}.get(key)  # fmt: skip
-    if not reading.flag(key):
-        reading.ledger.default(key)
-    elif kernel is not None:
-        reading.say(key, {"model.attention": kernel})
-    else:
-        reading.ledger.leave(key, "torch's scaled dot product takes its place, with the same maths", matters=False)
 
 
 def _plugins(reading: Reading, key: str) -> None:
@@ -101,13 +90,6 @@ def _thinks(reading: Reading, key: str) -> None:
         reading.ledger.default(key)
     else:
         reading.ledger.leave(key, "a turn's thoughts have the name that its template knows here: set data.path")
-
-
-def _offloads(reading: Reading, key: str) -> None:
-    if str(reading.value(key)).lower() in ("true", "legacy", "hidden_states"):
-        choose(reading, key, {"checkpointing.offload": True})
-    else:
-        usual(reading, key, OFF, "activations wait in host memory or on the GPU here, not on disk")
 
 
 def _data_sets(reading: Reading) -> None:
@@ -287,7 +269,7 @@ def _project(reading: Reading, key: str) -> None:
 _FIELDS = ("field_messages", "field_chosen", "field_rejected")
 _OF_A_DATA_SET = rows("axolotl_data_set", _thinks, _fine_tuning.template)
 TABLE = rows(
-    "axolotl", _attends, _balances, _lowest_rate, _offloads, _often_evaluates, _often_saves, _plugins, _project,
+    "axolotl", _balances, _lowest_rate, _often_evaluates, _often_saves, _plugins, _project,
     _thaws, _dequantizes,
     _fine_tuning.held_out, _fine_tuning.targets, _fine_tuning.template, _trainer.epochs,
     sharding=_trainer.SHARDING, trainer=_trainer.ROWS,

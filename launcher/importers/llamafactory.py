@@ -17,7 +17,7 @@ _DEFAULTS: Mapping[str, Any] = {
     **_trainer.DEFAULTS, "train.sequence_length": 2048, "checkpointing": "full",
 }  # fmt: skip
 _LORA: Mapping[str, Any] = {"adapter.rank": 8, "adapter.dropout": 0.0}
-_SETS: Mapping[str, Mapping[str, str]] = table("data_sets")["llamafactory"]
+_SETS: Mapping[str, Mapping[str, Any]] = table("data_sets")["llamafactory"]
 """Names of the ``data/dataset_info.json`` that is shipped, and where those data are."""
 
 
@@ -84,29 +84,28 @@ def _data_sets(reading: Reading, key: str) -> None:
         reading.wrong("interleave_probs", "is numbers with commas between them")
         return
     for place, name in enumerate(map(str, names)):
-        path = _place(reading, name)
-        if path is None:
+        found = _place(reading, name)
+        if found is None:
             effect = f"dataset_info.json says where {name} is, which is not read here: set data.path"
             reading.ledger.leave(key, effect)
             return
-        said = {"path": path, "weight": weights[place] if place < len(weights) else None}
+        said = {**found, "weight": weights[place] if place < len(weights) else None}
         prefers = str(reading.value("stage")) in ("dpo", "kto", "rm")
-        source = "rows" if prefers else _fine_tuning.source_of(path, chat=not pretrains)
+        source = "rows" if prefers else _fine_tuning.source_of(found["path"], chat=not pretrains)
         sets.append(
             _fine_tuning.DataSet(keys=(key, *(("interleave_probs",) if weights else ())), source=source, said=said)
         )
     _fine_tuning.say(reading, sets)
 
 
-def _place(reading: Reading, name: str) -> str | None:
-    if name in _SETS["hub"]:
-        return _SETS["hub"][name]
-    folder = str(reading.value("dataset_dir") or "data")
-    if name in _SETS["files"]:
-        return f"{folder}/{_SETS['files'][name]}"
-    if "/" in name or name.endswith((".json", ".jsonl", ".parquet", ".csv", ".txt")):
-        return name if "/" in name else f"{folder}/{name}"
-    return None
+def _place(reading: Reading, name: str) -> Mapping[str, Any] | None:
+    named = _SETS["hub"].get(name) or _SETS["files"].get(name, name)
+    found = {"path": named} if isinstance(named, str) else named
+    if name in _SETS["hub"] or "/" in found["path"]:
+        return found
+    if not found["path"].endswith((".json", ".jsonl", ".parquet", ".csv", ".txt")):
+        return None
+    return {**found, "path": f"{reading.value('dataset_dir') or 'data'}/{found['path']}"}
 
 
 def _evaluates_on(reading: Reading) -> None:
@@ -114,11 +113,12 @@ def _evaluates_on(reading: Reading) -> None:
     if reading.value(key) is None:
         return
     names = [each.strip() for each in str(reading.value(key)).split(",")]
-    path = _place(reading, names[0]) if len(names) == 1 else None
-    if path is None:
+    found = _place(reading, names[0]) if len(names) == 1 else None
+    if found is None:
         reading.ledger.leave(key, "one set evaluates here, whose place is not known: set data.eval_path")
     else:
-        reading.say(key, {"data.eval_path": path})
+        said = {f"data.eval_{name}": found[name] for name in ("path", "split", "config") if name in found}
+        reading.say(key, said)
 
 
 def _packs(reading: Reading, key: str) -> None:

@@ -12,7 +12,7 @@ from launcher.base.files import JsonObject
 from launcher.config.ledger import Ledger
 from launcher.importers import Imported, _fine_tuning, _foreign, _trainer
 from launcher.importers._reading import Reading
-from launcher.importers._table import apply, choose, defaults, imported, program, rows, say_text, table
+from launcher.importers._table import apply, choose, defaults, imported, program, rows, say_text, table, usual
 from launcher.importers.megatron.arguments import DEFAULTS, MEANINGS
 from launcher.importers.megatron.data_and_saves import mixed
 
@@ -23,7 +23,11 @@ _SQUAD: Mapping[str, Any] = {
     **table("data_sets")["megatron_bridge"]["squad"],
     "data.template": _fine_tuning.written("{instruction} ", "{instruction} ", "{system} ", begins=""),
 }
-_BASES: Mapping[str, Mapping[str, Any]] = {"_pretrain_common": _COMMON, "_sft_common": {**_COMMON, **_SFT}}
+_BASES: Mapping[str, Mapping[str, Any]] = {
+    "_pretrain_common": _COMMON,
+    "_sft_common": {**_COMMON, **_SFT},
+    "_peft_common": {**_COMMON, **_SFT, "optimizer.lr": 1e-4},
+}
 _DEFAULTS: Mapping[str, Any] = {"precision": "bf16", "data": "synthetic"}
 _LONG = {"microbatch-group-size-per-vp-stage": "microbatch-group-size-per-virtual-pipeline-stage"}
 _SECTIONS = re.compile(
@@ -103,9 +107,7 @@ _PLAIN = ("train", "validation", "optimizer", "scheduler", "ddp", "logger", "tok
 
 
 def _finish(reading: Reading) -> None:
-    degree = {
-        name: int(reading.settings.get(f"parallel.{name}", 1)) for name in ("tensor", "pipeline", "context", "expert")
-    }
+    degree = _degrees(reading)
     preset = "ep" if degree["expert"] > 1 else "cp" if degree["context"] > 1 and degree["tensor"] == 1 else "tp"
     if degree["pipeline"] > 1:
         preset = "ep" if degree["expert"] > 1 else "tp_pp"
@@ -115,6 +117,9 @@ def _finish(reading: Reading) -> None:
         reading.settings[f"parallel.{name}"] = found
     if degree["tensor"] == 1:
         reading.settings["parallel.sequence"] = False
+    if "adapter" in reading.choose:
+        reading.choose.pop("zero")
+        _on_ddp(reading)
     if "model" not in reading.choose:
         if "model.hidden_size" in reading.settings:  # As long as a sequence (``training/config.py``).
             longest = reading.settings.get("train.sequence_length", 1024)
@@ -134,6 +139,8 @@ def _arguments(reading: Reading) -> None:
         meaning = MEANINGS.get(name)
         if value is False or DEFAULTS.get(name) == value:
             reading.ledger.default(key)
+        elif meaning is not None and meaning.effect is None and "adapter" in reading.choose:
+            reading.idle("of Megatron's kernels, and an adapter trains by DDP here", key)
         elif meaning is not None and meaning.effect is None:
             reading.settings[f"backend.extra.{name}"] = value
             reading.ledger.keep(key)
@@ -203,13 +210,6 @@ def _split(reading: Reading, key: str) -> None:
     reading.say(key, {"data.eval_fraction": min(0.999999, max(0.0, share))})
 
 
-def _modules(reading: Reading, key: str) -> None:
-    if reading.choose.get("checkpointing") == "selective" and isinstance(reading.value(key), list):
-        reading.say(key, {"checkpointing.modules": reading.value(key)})
-    else:
-        reading.idle("nothing is recomputed by modules", key)
-
-
 def _loss_kernel(reading: Reading, key: str) -> None:
     if reading.flag("model.cross_entropy_loss_fusion") and str(reading.value(key)) == "te":
         reading.ledger.leave(key, "Megatron-LM's own kernel takes its place, whose memory is counted", matters=False)
@@ -249,19 +249,12 @@ def _base(reading: Reading, key: str) -> None:
     word = str(reading.value(key))
     if word in ("_pretrain_common", "ConfigContainer"):
         reading.ledger.default(key)
-    elif word == "_sft_common":
+    elif word in ("_sft_common", "_peft_common"):
+        if word == "_peft_common" and not reading.has("peft"):
+            reading.choose["adapter"] = "lora"
         choose(reading, key, {} if reading.has("dataset.class") else _SQUAD)
     else:
         reading.ledger.leave(key, f"what {word} sets is not known here")
-
-
-def _of_whole_blocks(reading: Reading, key: str) -> None:
-    if reading.choose.get("checkpointing") != "full":
-        reading.idle("blocks are not recomputed whole", key)
-    elif key.endswith("method"):
-        say_text(reading, key, "checkpointing.method")
-    else:
-        reading.say_count(key, "checkpointing.layers", 1)
 
 
 def _decays(reading: Reading, key: str) -> None:
@@ -310,10 +303,45 @@ def _waits(reading: Reading, key: str) -> None:
 
 
 def _adapts(reading: Reading, key: str) -> None:
-    reading.ledger.leave(key, "Megatron-LM has no adapters here: adapter=lora with parallel=fsdp: set adapter.name")
+    """LoRA, which Megatron-LM does not have here: one GPU's model trains by DDP with it, and any other is left out."""
+    name, value = key.rpartition(".")[2], reading.value(key)
+    kind = str(reading.value("peft.value") or reading.value("peft.class") or reading.value("peft")).lower()
+    if kind not in ("lora", "dora") or any(degree > 1 for degree in _degrees(reading).values()):
+        rule = "Megatron-LM has no adapters here: adapter=lora with parallel=fsdp: set adapter.name"
+        reading.ledger.leave(key, rule)
+    elif name in ("class", "value", "peft"):
+        choose(reading, key, {"adapter": "lora"} | ({"adapter.dora": True} if kind == "dora" else {}))
+    elif name == "target_modules" and isinstance(value, list) and {str(each) for each in value} <= _LAYERS.keys():
+        reading.say(key, {"adapter.targets": [name for each in value for name in _LAYERS[each].split()]})
+    elif name in _OF_LORA:
+        reading.say_number(key, _OF_LORA[name])
+    elif name in ("dropout_position", "lora_A_init_method", "lora_B_init_method", "a2a_experimental", "lora_dtype"):
+        usual(reading, key, ("pre", "xavier", "zero", False), "LoRA starts and drops out as in its paper here")
+    else:
+        reading.ledger.leave(key, "LoRA is the same in every layer here: set adapter.targets")
+
+
+_LAYERS = {"linear_qkv": "q_proj k_proj v_proj", "linear_proj": "o_proj", "linear_fc1": "gate_proj up_proj",
+           "linear_fc2": "down_proj"}  # fmt: skip
+_OF_LORA = {"dim": "adapter.rank", "alpha": "adapter.alpha", "dropout": "adapter.dropout"}
+
+
+def _degrees(reading: Reading) -> dict[str, int]:
+    names = ("tensor", "pipeline", "context", "expert")
+    return {name: int(reading.settings.get(f"parallel.{name}", 1)) for name in names}
+
+
+def _on_ddp(reading: Reading) -> None:
+    """What Megatron's ranks would do is said of whole copies: their kernels and their sharding fall away."""
+    reading.choose["parallel"] = "ddp"
+    note = "one matrix A for queries, keys and values there, and for gate and up; here each layer has its own"
+    reading.notes.append(f"LoRA has {note}, and experts have none")
+    defaults(reading, {"adapter.rank": 32, "adapter.alpha": 32, "adapter.dropout": 0.0})
+    for setting in [name for name in reading.settings if name.startswith(("parallel.", "backend.extra."))]:
+        del reading.settings[setting]
 
 
 TABLE = rows(
-    "megatron_bridge", _adapts, _base, _data, _decays, _evaluates, _layout, _loss_kernel, _mixed, _model, _modules,
-    _of_whole_blocks, _packs, _provider, _rows, _split, _starts, _states, _waits, _weight_decays,
+    "megatron_bridge", _adapts, _base, _data, _decays, _evaluates, _layout, _loss_kernel, _mixed, _model,
+    _packs, _provider, _rows, _split, _starts, _states, _waits, _weight_decays,
 )  # fmt: skip

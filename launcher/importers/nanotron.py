@@ -172,13 +172,6 @@ def _sequence(reading: Reading, key: str) -> None:
     reading.say(key, {"parallel.sequence": str(reading.value(key)).upper().endswith("REDUCE_SCATTER")})
 
 
-def _accumulates(reading: Reading, key: str) -> None:
-    if reading.flag(key):
-        reading.ledger.default(key)
-    else:
-        reading.say(key, {"precision.accumulate": "bf16", "precision.gradients": "bf16"})
-
-
 def _validates(reading: Reading, key: str) -> None:
     if (reading.number(key) or 0) > 0 and (reading.number("tokens.val_check_interval") or -1) > 0:
         reading.say_count(key, "train.eval_steps", 1)
@@ -193,9 +186,5 @@ def _pads(reading: Reading, key: str) -> None:
         reading.say(key, {"backend.extra.make-vocab-size-divisible-by": int(reading.number(key) or 1)})
 
 
-def _shards(reading: Reading, key: str) -> None:
-    choose(reading, key, {"zero": int(reading.number(key) or 0)})
-
-
 _OF_DATA = rows("nanotron_data")
-TABLE = rows("nanotron", _accumulates, _evaluates, _pads, _sequence, _shards, _tokenizer, _validates)
+TABLE = rows("nanotron", _evaluates, _pads, _sequence, _tokenizer, _validates)

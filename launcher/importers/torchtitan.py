@@ -11,14 +11,14 @@ from launcher.base.files import JsonObject
 from launcher.config.ledger import Ledger
 from launcher.importers import Imported, _foreign, _trainer
 from launcher.importers._reading import Reading
-from launcher.importers._table import apply, choose, defaults, imported, program, rows, say_text, say_word, table
+from launcher.importers._table import apply, choose, defaults, imported, program, rows, table
 
 HAS_VARIABLES = True
 
 _MODELS: Mapping[str, Mapping[str, Any]] = table("torchtitan_models")
 """Models by family and size: their name, and the sizes in which they differ from it."""
 
-_ORGANISATIONS, _SCHEDULES, _DECAYS, _DEFAULTS = program("torchtitan", "organisations schedules decays defaults")
+_ORGANISATIONS, _DECAYS, _DEFAULTS = program("torchtitan", "organisations decays defaults")
 _SETS: Mapping[str, Mapping[str, Any]] = table("data_sets")["torchtitan"]
 
 
@@ -158,13 +158,6 @@ def _degree(reading: Reading, key: str) -> None:
         reading.ledger.default(key)
 
 
-def _pipeline(reading: Reading, key: str) -> None:
-    if _has_stages(reading):
-        say_word(reading, key, "parallel.schedule", _SCHEDULES, "{} is no schedule here: set parallel.schedule")
-    else:
-        reading.idle("there is one pipeline stage", key)
-
-
 def _recomputes(reading: Reading, key: str) -> None:
     word = str(reading.value(key)).lower().rpartition("ac.config")[0] or str(reading.value(key)).lower()
     if key.endswith("class") and word.endswith("activationcheckpointconfig"):
@@ -224,15 +217,6 @@ def _converters(reading: Reading, key: str) -> None:
         reading.ledger.default(key)
     else:
         reading.ledger.leave(key, f"{', '.join(sorted(found))}: FSDP computes in fp8 alone here: set precision.compute")
-
-
-def _recipe(reading: Reading, key: str) -> None:
-    if reading.choose.get("precision") != "fp8":
-        reading.idle("fp8 is not among the converters", key)
-    elif reading.value(key) in ("tensorwise", "rowwise", "rowwise_with_gw_hp"):
-        say_text(reading, key, "precision.recipe")
-    else:
-        reading.wrong(key, "is tensorwise, rowwise or rowwise_with_gw_hp")
 
 
 def _gathers(reading: Reading, key: str) -> None:
@@ -325,18 +309,6 @@ def _has_stages(reading: Reading) -> bool:
     return (reading.number("parallelism.pipeline_parallel_degree") or 1) > 1
 
 
-def _cuts(reading: Reading, key: str) -> None:
-    if not _has_stages(reading):
-        reading.idle("there is one pipeline stage", key)
-
-
-def _splits_norms(reading: Reading, key: str) -> None:
-    if (reading.number("parallelism.tensor_parallel_degree") or 1) > 1:
-        reading.ledger.say(key, "parallel.sequence")
-    else:
-        reading.ledger.default(key)
-
-
 def _keeps(reading: Reading, key: str) -> None:
     if reading.number(key):
         reading.say_count(key, "save.keep", 1)
@@ -352,7 +324,7 @@ def _loads_path(reading: Reading, key: str) -> None:
 
 
 TABLE = rows(
-    "torchtitan", _assets, _compiles, _converters, _cuts, _data, _degree, _dtype, _evaluates, _every_nth, _gathers,
-    _keeps, _loads, _loads_path, _names, _pipeline, _recipe, _recomputes, _reshards, _saves, _sequence,
-    _splits_norms, _validates,
+    "torchtitan", _assets, _compiles, _converters, _data, _degree, _dtype, _evaluates, _every_nth, _gathers,
+    _keeps, _loads, _loads_path, _names, _recomputes, _reshards, _saves, _sequence,
+    _validates,
 )  # fmt: skip

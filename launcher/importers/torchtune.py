@@ -13,7 +13,7 @@ from launcher.importers import Imported, _fine_tuning, _foreign
 from launcher.importers._reading import Reading
 from launcher.importers._table import apply, choose, defaults, imported, program, rows, say_text, table
 
-_ORGANISATIONS, _TURNS, _OPTIMIZERS, _DEFAULTS = program("torchtune", "organisations turns optimizers defaults")
+_ORGANISATIONS, _TURNS, _DEFAULTS = program("torchtune", "organisations turns defaults")
 _SETS: Mapping[str, Mapping[str, Any]] = table("data_sets")["torchtune"]
 _TRAINS_ON_ALL = ("alpaca_dataset", "alpaca_cleaned_dataset", "grammar_dataset", "samsum_dataset")
 """Sets whose ``train_on_input`` is true where a file does not say."""
@@ -165,37 +165,6 @@ def _steps(reading: Reading) -> None:
         reading.settings.pop("train.epochs", None)
 
 
-def _loss(reading: Reading, key: str) -> None:
-    builder = str(reading.value(key)).rpartition(".")[2]
-    if builder in ("CEWithChunkedOutputLoss", "LinearCrossEntropyLoss"):
-        reading.say(key, {"train.loss": "chunked"})
-    elif builder == "CrossEntropyLoss":
-        reading.ledger.default(key)
-    elif builder == "DPOLoss":
-        choose(reading, key, {"task": "dpo"})
-    else:
-        reading.ledger.leave(key, f"the loss {builder} is not known here: set train.loss")
-
-
-def _tracks(reading: Reading, key: str) -> None:
-    builder = str(reading.value(key)).rpartition(".")[2]
-    found = {"WandBLogger": "wandb", "TensorBoardLogger": "tensorboard"}.get(builder)
-    if found:
-        choose(reading, key, {"tracking": found})
-    elif builder in ("DiskLogger", "StdoutLogger"):
-        reading.ledger.default(key)
-    else:
-        reading.ledger.leave(key, "no such tracker here: tracking=wandb, tensorboard or mlflow", matters=False)
-
-
-def _optimizes(reading: Reading, key: str) -> None:
-    builder = str(reading.value(key)).rpartition(".")[2].lower()
-    if builder in _OPTIMIZERS:
-        choose(reading, key, {"optimizer": _OPTIMIZERS[builder]})
-    else:
-        reading.ledger.leave(key, f"{builder} keeps its states elsewhere than the optimizers here: set optimizer.name")
-
-
 def _betas(reading: Reading, key: str) -> None:
     value = reading.value(key)
     if isinstance(value, list) and len(value) == 2:
@@ -219,4 +188,4 @@ def _project(reading: Reading, key: str) -> None:
         reading.idle("of a tracker", key)
 
 
-TABLE = rows("torchtune", _betas, _component, _loss, _model, _optimizes, _project, _reference, _targets, _tracks)
+TABLE = rows("torchtune", _betas, _component, _model, _project, _reference, _targets)

@@ -334,6 +334,16 @@ class TaskSpec:
         """True if the loss compares with what the model was before."""
         return self.name in ("dpo", "kto") or (self.name == "grpo" and bool(self.beta))
 
+    @property
+    def other_passes(self) -> tuple[int, int]:
+        """Forward passes without gradients beside a micro-batch's own: of the model itself, and of its reference.
+
+        KTO's ``kto`` passes other answers through both, for their divergence (TRL's ``kto_trainer.py``).
+        """
+        diverges = int(self.name == "kto" and self.loss in (None, "kto"))
+        compares = self.name in ("dpo", "kto") and not self.precompute_reference
+        return diverges, (1 + diverges) * compares
+
 
 ROWS = {
     "dpo": ("chosen", "rejected"),

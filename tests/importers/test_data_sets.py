@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from launcher.data import task_rows
+from launcher.data.chat import shaped
 from launcher.importers import Imported
 from tests.support.helpers import make_spec
 
@@ -212,3 +214,42 @@ def test_a_pattern_of_modules_is_those_that_it_matches_in_every_block(pattern: s
     found = importlib.import_module("launcher.importers.axolotl").read(text, "a.yaml")
     assert found.recipe["set"].get("adapter.targets") == targets
     assert ("lora_target_modules" in [left.key for left in found.left_out if left.matters]) == (targets is None)
+
+
+def test_data_sets_that_llama_factory_knows_have_their_splits_configurations_and_columns() -> None:
+    text = (
+        "model_name_or_path: Qwen/Qwen2.5-7B\nstage: dpo\ndo_train: true\nfinetuning_type: lora\n"
+        "dataset: dpo_mix_en,dpo_en_demo,orca_pairs\neval_dataset: dpo_mix_zh\neval_strategy: epoch\n"
+    )
+    found = importlib.import_module("launcher.importers.llamafactory").read(text, "a.yaml")
+    assert [(left.key, left.effect) for left in found.left_out if left.matters] == []
+    turns = {"prompt": "conversations", "chosen": "chosen", "rejected": "rejected"}
+    mixed, demo, orca = found.recipe["set"]["data.mix"]
+    assert mixed == {"path": "llamafactory/DPO-En-Zh-20k", "config": "en", "columns": turns}
+    assert demo == {"path": "data/dpo_en_demo.json", "columns": turns}
+    assert orca["columns"]["prompt.user"] == "question"
+    assert found.recipe["set"]["data.eval_config"] == "zh"
+    turn = {"from": "gpt", "value": "better"}
+    row = {"conversations": [{"from": "human", "value": "a"}], "chosen": turn, "rejected": {**turn, "value": "worse"}}
+    assert task_rows.read(shaped(row, turns), "dpo", 1)["chosen"] == [{"role": "assistant", "content": "better"}]
+
+
+@pytest.mark.parametrize("tensor", [1, 2])
+def test_an_adapter_of_megatron_bridge_trains_by_ddp_where_one_gpu_holds_the_model(tensor: int) -> None:
+    text = (
+        "def peft():\n    cfg = _peft_common()\n"
+        "    cfg.model = AutoBridge.from_hf_pretrained('meta-llama/Llama-3.2-1B').to_megatron_provider()\n"
+        f"    cfg.model.tensor_model_parallel_size = {tensor}\n    cfg.model.apply_rope_fusion = True\n"
+        "    cfg.peft = LoRA(target_modules=['linear_qkv', 'linear_fc1'], dim=8, alpha=16)\n    return cfg\n"
+    )
+    found = importlib.import_module("launcher.importers.megatron_bridge").read(text, "a.py")
+    left = [each.key for each in found.left_out if each.matters]
+    if tensor > 1:
+        assert left == ["peft.class", "peft.target_modules", "peft.dim", "peft.alpha"]
+        return
+    assert left == []
+    assert (found.recipe["choose"]["adapter"], found.recipe["choose"]["parallel"]) == ("lora", "ddp")
+    said = found.recipe["set"]
+    assert said["adapter.targets"] == ["q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"]
+    assert (said["adapter.rank"], said["adapter.alpha"], said["data.path"]) == (8, 16, "rajpurkar/squad")
+    assert not any(key.startswith(("parallel.", "backend.")) for key in said)

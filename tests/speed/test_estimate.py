@@ -148,3 +148,29 @@ def test_the_parts_that_nothing_hides_add_up_to_the_step(words: tuple[str, ...])
     assert sum(term.exposed_seconds for term in found.terms) == pytest.approx(found.step_seconds)
     assert 0 < found.mfu < 0.8
     assert found.hfu >= found.mfu
+
+
+ROWS = ("model=7b", "data=rows", "data.path=rows.jsonl", "parallel=fsdp", "precision=bf16", "train.sequence_length=1024")
+
+
+def test_a_reference_model_costs_its_forward_pass_and_its_gathering() -> None:
+    dpo, alone = estimated(*ROWS, "task=dpo"), estimated(*ROWS, "task=dpo", "task.precompute_reference=true")
+    reward = estimated(*ROWS, "task=reward")
+    assert alone.step_seconds == pytest.approx(reward.step_seconds)
+    [term] = [one for one in dpo.terms if one.part == "reference"]
+    assert term.seconds == pytest.approx(dpo.stages[0].forward_seconds)
+    [gathered] = [one for one in dpo.terms if "without gradients" in one.what and one.part == "data"]
+    assert gathered.exposed_seconds == gathered.seconds  # Its one group is whole before anything is computed.
+    assert dpo.step_seconds > alone.step_seconds + term.seconds
+    adapter = estimated(*ROWS, "task=dpo", "adapter=lora")
+    [hidden] = [one for one in adapter.terms if "without gradients" in one.what and one.part == "data"]
+    assert hidden.exposed_seconds < hidden.seconds  # The model itself with its adapter off, a block at a time.
+
+
+def test_kto_passes_other_answers_through_both_models() -> None:
+    rows = (*ROWS, "task=kto", "train.micro_batch_size=2")
+    kto = estimated(*rows)
+    [term] = [one for one in kto.terms if one.part == "reference"]
+    assert term.seconds == pytest.approx(3 * kto.stages[0].forward_seconds)
+    [term] = [one for one in estimated(*rows, "task.loss=apo_zero_unpaired").terms if one.part == "reference"]
+    assert term.seconds == pytest.approx(kto.stages[0].forward_seconds)

@@ -99,5 +99,5 @@ def tile(spec: RunSpec) -> LogitsBytes:
 
 
 def execution(spec: RunSpec) -> Execution | None:
-    """The engine's way to execute a step; nothing is known of one with a reference model's pass, or with generation."""
-    return backend_of(spec).execution(as_engine(spec)) if spec.task.name in ("sft", "reward") else None
+    """The engine's way to execute a step; nothing is known of one with generation."""
+    return None if spec.task.name == "grpo" else backend_of(spec).execution(as_engine(spec))

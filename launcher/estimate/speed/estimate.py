@@ -77,6 +77,8 @@ def unknown(spec: RunSpec, backend: Backend) -> str | None:
 
 def _unknown(spec: RunSpec, execution: Execution | None, card: Card | None, network: Network | None) -> str | None:
     if execution is None:
+        if spec.task.name == "grpo":
+            return "how long answers take to be generated is not known"
         return f"nothing is known of how {spec.backend.name} executes a step"
     if spec.hardware.device != "cuda":
         return OF_CPU
@@ -280,6 +282,9 @@ def _passes(spec: RunSpec, stage: Stage, m: int, card: Card, execution: Executio
     yield from _at_rate("attention", "attention of both passes", pairs, m, both.attention_flops, both.attention)
     yield from _at_rate("memory_bound", "norms, residuals, activations", passes, m, both.moved, both.memory)
     yield term("loss", "cross entropy", "m * t_loss", "launcher/estimate/speed/stage.py", m=m, t_loss=both.loss)
+    if others := sum(spec.task.other_passes):
+        what, t_ahead = "forward passes without gradients, of the reference", stage.time.forward_seconds
+        yield term("reference", what, "n * m * t_ahead", "trl/trainer, dpo and kto", n=others, m=m, t_ahead=t_ahead)
     yield term("recompute", "computed again", "m * t_again", block, m=m, t_again=again.compute)
     for part in ("tensor", "context", "expert"):
         seconds = getattr(both, part) + getattr(again, part)
@@ -304,4 +309,5 @@ def _computed(spec: RunSpec, stages: Sequence[Stage]) -> float:
     ranks = spec.gpus / spec.parallel.pipeline * spec.gradient_accumulation
     ahead = sum(one.forward.product_flops + one.forward.attention_flops for one in stages)
     back = sum(one.backward.product_flops + 0.8 * one.backward.attention_flops for one in stages)
+    ahead *= 1 + sum(spec.task.other_passes)
     return ranks * (ahead + back + sum(one.again.product_flops + one.again.attention_flops for one in stages))

@@ -51,6 +51,7 @@ def data_parallel(
     times = steps if execution.reduces_each else 1
     if rank.view.states.parameters < 1:
         yield from _gathered_each_pass(rank, execution, network, parts, compute, steps, times)
+        yield from _gathered_beside(rank, execution, network, parts, compute, steps)
         return
     sharded = rank.view.states.optimizer < 1
     reduced = [one for part in parts for one in _reductions(part, rank, execution, network, sharded=sharded)]
@@ -208,6 +209,28 @@ def _gathered_each_pass(
         "data", "parameters gathered, gradients scattered", "L * (m * (t_gather + t_again) + n * t_scatter)", _ZERO,
         exposed=exposed, moved=layers * moved, group="data parallel",
         m=steps, L=layers, n=times, t_gather=gather, t_again=again, t_scatter=scatter,
+    )  # fmt: skip
+
+
+def _gathered_beside(
+    rank: RankModel, execution: Execution, network: Network, parts: Sequence[_Part], compute: Compute, steps: int
+) -> Iterator[SpeedTerm]:
+    """Parameters gathered for forward passes without gradients, of the model and of what it is compared with.
+
+    A reference model that FSDP2 shards is one group, whole before it computes (``prepare_fsdp``, trl/models/utils.py).
+    """
+    own, others = rank.spec.task.other_passes
+    if not own + others:
+        return
+    size = {part: float(part.elements) * rank.engine.size for part in parts}
+    whole = sum(collectives.seconds("all_gather", size[part], part.group, network) for part in parts)
+    one_group = rank.spec.parallel.shard and rank.spec.adapter.name == "none"
+    hidden = exposed_seconds(whole, _HIDING * compute.forward) if execution.parameter_overlap else whole
+    exposed = steps * (own * hidden + others * (whole if one_group else hidden))
+    moved = steps * (own + others) * sum(size[part] for part in parts if part.group.ranks > 1)
+    yield term(
+        "data", "parameters gathered for passes without gradients", "n * m * t_gather", _ZERO,
+        exposed=exposed, moved=moved, group="data parallel", n=own + others, m=steps, t_gather=whole,
     )  # fmt: skip
 
 

@@ -10,8 +10,8 @@ from typing import Literal, NamedTuple, get_args
 from launcher.base import formula
 
 type StepPart = Literal[
-    "matrix_products", "attention", "memory_bound", "loss", "recompute", "host", "tensor", "context", "expert",
-    "pipeline", "bubble", "data", "optimizer", "offload", "checkpoint", "waiting",
+    "matrix_products", "attention", "memory_bound", "loss", "reference", "recompute", "host", "tensor", "context",
+    "expert", "pipeline", "bubble", "data", "optimizer", "offload", "checkpoint", "waiting",
 ]  # fmt: skip
 
 PARTS: tuple[StepPart, ...] = get_args(StepPart.__value__)
@@ -97,11 +97,12 @@ SYMBOLS = {
     "t": "seconds: of a micro-batch, or of a parameter where it stands beside parameters",
     "t_step": "seconds of the step without this wait",
     "t_loss": "seconds of the loss of a micro-batch",
+    "t_ahead": "seconds of the forward pass of a micro-batch",
     "t_again": "seconds of what is computed again in a micro-batch, or of gathering one block's parameters again",
     "t_host": "seconds of a micro-batch in which the GPU waits for the host to start kernels",
     "t_others": "seconds of a micro-batch's passes on all other stages",
     "t_send": "seconds of one message to the next stage",
-    "t_gather": "seconds of gathering one block's parameters",
+    "t_gather": "seconds of gathering one block's parameters, or all of them for passes without gradients",
     "t_scatter": "seconds of reducing one block's gradients",
 }
 """The legend of the formulas of speed; times begin with ``t``.

@@ -20,9 +20,9 @@ from launcher.spec import RunSpec
 
 COLOURS: dict[StepPart, str] = {
     "matrix_products": "#27496d", "attention": "#4d7ea8", "memory_bound": "#7fb0d4", "loss": "#b5d3e7",
-    "recompute": "#d3e4f0", "host": "#7d7d7d", "tensor": "#a8480f", "context": "#c25f1c", "expert": "#d9722e",
-    "pipeline": "#e8934a", "bubble": "#e6e6e6", "data": "#f2b25c", "optimizer": "#3a8d6b", "offload": "#9b6fae",
-    "checkpoint": "#c9b3d6", "waiting": "#b3b3b3",
+    "reference": "#a9cbe2", "recompute": "#d3e4f0", "host": "#7d7d7d", "tensor": "#a8480f", "context": "#c25f1c",
+    "expert": "#d9722e", "pipeline": "#e8934a", "bubble": "#e6e6e6", "data": "#f2b25c", "optimizer": "#3a8d6b",
+    "offload": "#9b6fae", "checkpoint": "#c9b3d6", "waiting": "#b3b3b3",
 }  # fmt: skip
 """Computation blue, traffic orange, waiting grey: apart in lightness, too, for those who see fewer hues."""
 
