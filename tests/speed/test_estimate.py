@@ -150,7 +150,14 @@ def test_the_parts_that_nothing_hides_add_up_to_the_step(words: tuple[str, ...])
     assert found.hfu >= found.mfu
 
 
-ROWS = ("model=7b", "data=rows", "data.path=rows.jsonl", "parallel=fsdp", "precision=bf16", "train.sequence_length=1024")
+ROWS = (
+    "model=7b",
+    "data=rows",
+    "data.path=rows.jsonl",
+    "parallel=fsdp",
+    "precision=bf16",
+    "train.sequence_length=1024",
+)
 
 
 def test_a_reference_model_costs_its_forward_pass_and_its_gathering() -> None:
