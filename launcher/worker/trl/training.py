@@ -34,7 +34,11 @@ def _trainer(context: Context, own: samples.Samples, arguments: Sequence[str]) -
     trl: Any = importlib.import_module("trl")
     name = _NAMES[context.spec.task.name]
     if context.spec.zero.stage and not context.spec.parallel.shard:
-        _tell_deepspeed()
+        from launcher.worker.model.ulysses import connect  # Late, because other runs go without DeepSpeed.
+
+        # Before ZeRO 3 cuts weights as they are loaded: accelerate does so for GPUs alone, and on CPUs DeepSpeed would
+        # see a world of one rank (``PartialState``).
+        connect(context.device)
     script, settings, model = _parsed(trl, name, arguments)
     if context.device.type == "cpu" and context.spec.parallel.shard:
         _shard_on_cpus()
@@ -67,16 +71,6 @@ def _parsed(trl: Any, name: str, arguments: Sequence[str]) -> tuple[Any, Any, An
     except (SystemExit, ValueError) as error:
         raise TrainingError(f"TRL does not understand its configuration: {error}") from error
     return found
-
-
-def _tell_deepspeed() -> None:
-    """Let DeepSpeed know the process group, before ZeRO 3 cuts weights as they are loaded.
-
-    accelerate does so for GPUs alone; on CPUs DeepSpeed would see a world of one rank (``PartialState``).
-    """
-    import deepspeed
-
-    deepspeed.init_distributed(verbose=False)
 
 
 def _shard_on_cpus() -> None:
