@@ -20,7 +20,7 @@ PACKAGES = {"llm-launch": "0.1.0", "torch": "2.9.1", "transformers": "4.56.0"}
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cache, "folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr(cache, "folder", lambda *_: tmp_path / "cache")
     return tmp_path
 
 

@@ -40,6 +40,7 @@ def engine(spec: RunSpec) -> EngineTraits:
         grouped_experts=True,
         whole_embedding=True,
         partition_buffer=buffers_partition(spec),
+        further_groups=1,  # ``deepspeed/utils/groups.py``, ``_clone_world_group``.
         flat_states=True,
         swapping=swapping(spec),
         fused_norm=spec.train.kernels == "liger",

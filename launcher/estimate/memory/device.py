@@ -26,11 +26,16 @@ CUBLAS_HANDLES = 2
 """A handle is a thread's own, and autograd runs backward in a second thread: two workspaces. Recorded static bytes of
 Megatron-LM's functional tests differ by twice the difference of ``:4096:8`` and the default on A100."""
 
-CONTEXT_BYTES = 500 * MIB
-"""Measured CUDA contexts: 287 MB lazily to 667 MB eagerly loaded (pytorch issue 86509), 426 MiB (unsloth-zoo 1053)."""
+CONTEXT_BYTES = 837 * MIB
+"""A CUDA context with the kernels that training has loaded, measured on an H100 with torch 2.11 and CUDA 13 under FSDP2
+and DeepSpeed alike (benchmarks/results/gpu.json). Older ones were smaller: 287 to 667 MB (pytorch issue 86509)."""
 
 COMMUNICATOR_BYTES = 600 * MIB
 """One NCCL communicator: 544 MB with 2 ranks, 688 MB with more, on 4 A100 with NVLink (NCCL issue 964)."""
+
+FIRST_ALONE_BYTES, FURTHER_ALONE_BYTES = 494 * MIB, 388 * MIB
+"""NCCL 2.28's communicators of one rank on an H100 (benchmarks/results/gpu.json): FSDP2 and DDP have one, DeepSpeed
+two."""
 
 COMMUNICATORS_LIMIT_BYTES = 7300 * MIB
 """nvidia-smi less reserved on 16 H100 with tensor and expert parallelism was 5.8 to 7.3 GB (Megatron-LM issue 150)."""
@@ -138,16 +143,25 @@ def context(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def communicators(rank: RankModel) -> Iterator[MemoryTerm]:
-    """NCCL's buffers: one communicator for the world and for each degree above 1 that is not all of the world."""
-    if not rank.cuda or rank.spec.gpus == 1:
+    """NCCL's buffers: one communicator for each group over which the run computes, of one rank too."""
+    if not rank.cuda:
         return
-    n, limit, source = groups(rank.spec), COMMUNICATORS_LIMIT_BYTES, "NCCL issues 964 and 864, Megatron-LM issue 150"
-    what, size = "communicators of NCCL", COMMUNICATOR_BYTES
+    n, what = groups(rank.spec) + rank.engine.further_groups, "communicators of NCCL"
+    if rank.spec.gpus == 1:
+        first, size, source = FIRST_ALONE_BYTES, FURTHER_ALONE_BYTES, "benchmarks/results/gpu.json"
+        expression = "first + (n - 1) * size"
+        yield term("communicators", ALWAYS, what, expression, source, n=n, first=first, size=size)
+        return
+    limit, source, size = (
+        COMMUNICATORS_LIMIT_BYTES,
+        "NCCL issues 964 and 864, Megatron-LM issue 150",
+        COMMUNICATOR_BYTES,
+    )
     yield term("communicators", ALWAYS, what, "min(n * size, limit)", source, n=n, size=size, limit=limit)
 
 
 def groups(spec: RunSpec) -> int:
-    """Count the communicators of one rank: one for the world and one for each smaller group."""
+    """Groups of one rank by the run's degrees: the world, and each smaller group."""
     parallel, gpus = spec.parallel, spec.gpus
     inside = (parallel.tensor, parallel.pipeline, parallel.context, parallel.ulysses, parallel.expert)
     return 1 + sum(1 < degree < gpus for degree in (spec.data_degree, *inside, parallel.replicate))
