@@ -77,6 +77,15 @@ def template(reading: Reading, key: str) -> None:
             reading.ledger.leave(key, f"no template {value} here: set data.template to a Jinja file")
 
 
+def own_template(reading: Reading, key: str) -> None:
+    """A chat template as Jinja text, in one line: its blocks take their ends of line with them (``trim_blocks``)."""
+    text = re.sub(r"^[ \t]+(?=\{%)", "", str(reading.value(key)).strip("\n"), flags=re.MULTILINE)
+    if "{%" in text:
+        reading.say(key, {"data.template": text.replace("%}\n", "%}").replace("\n", "{{ '\\n' }}")})
+    else:
+        template(reading, key)
+
+
 def written(whole: str, short: str, system: str, *, begins: str = "{{ bos_token or '' }}") -> str | None:
     """A Jinja template of words around ``{instruction}``, ``{input}`` and ``{system}``, ``short`` without an input.
 

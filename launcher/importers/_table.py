@@ -111,13 +111,13 @@ def _is_open(value: object) -> bool:
     return isinstance(value, str) and (value == OPEN or value.startswith("${"))
 
 
-def imported(reading: Reading, *, summary: str, source: str) -> Imported:
-    """The four lists of a file that is read, less settings that no run here takes."""
+def imported(reading: Reading, name: str, program: str) -> Imported:
+    """The four lists of a program's file that is read, less settings that no run here takes."""
     for setting in [each for each in (*reading.settings, *reading.choose) if not _accepted(reading, each)]:
         _leave_setting(reading, setting)
     return reading.ledger.imported(
-        summary=summary,
-        source=source,
+        summary=f"{name} by {program}",
+        source=f"{'an' if program[0] in 'aeiou' else 'a'} {program} configuration",
         choose=reading.choose,
         settings=reading.settings,
         not_understood=reading.notes,

@@ -17,9 +17,7 @@ def read(text: str, path: str) -> Imported:
     reading.choose.setdefault("parallel", "ddp")
     if reading.choose["parallel"] == "3d":  # Whose degrees are others.
         reading.settings = {"parallel.tensor": 1, "parallel.pipeline": 1, **reading.settings}
-    return imported(
-        reading, summary=f"accelerate with {reading.choose['parallel']}", source="an accelerate configuration"
-    )
+    return imported(reading, str(reading.choose["parallel"]), "accelerate")
 
 
 def _ranks(reading: Reading, key: str) -> None:

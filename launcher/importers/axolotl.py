@@ -33,11 +33,7 @@ def read(text: str, path: str) -> Imported:
     warm = {} if {"optimizer.warmup_steps", "optimizer.warmup_ratio"} & reading.settings.keys() else _warmup(reading)
     reading.settings.setdefault("data.tokenizer", reading.choose.get("model"))
     _trainer.finish(reading, {**_DEFAULTS, **warm})
-    return imported(
-        reading,
-        summary=f"{name_from(str(content.get('base_model', path)))} by axolotl",
-        source="an axolotl configuration",
-    )
+    return imported(reading, name_from(str(content.get("base_model", path))), "axolotl")
 
 
 def _warmup(reading: Reading) -> dict[str, Any]:
@@ -271,6 +267,6 @@ _OF_A_DATA_SET = rows("axolotl_data_set", _thinks, _fine_tuning.template)
 TABLE = rows(
     "axolotl", _balances, _lowest_rate, _often_evaluates, _often_saves, _plugins, _project,
     _thaws, _dequantizes,
-    _fine_tuning.held_out, _fine_tuning.targets, _fine_tuning.template, _trainer.epochs,
+    _fine_tuning.held_out, _fine_tuning.own_template, _fine_tuning.targets, _fine_tuning.template, _trainer.epochs,
     sharding=_trainer.SHARDING, trainer=_trainer.ROWS,
 )  # fmt: skip

@@ -38,11 +38,7 @@ def read(text: str, path: str) -> Imported:
         del reading.choose["adapter"]
     if "model" in reading.choose:
         reading.settings.setdefault("data.tokenizer", reading.choose["model"])
-    return imported(
-        reading,
-        summary=f"{name_from(str(content.get('model_name_or_path', path)))} by LLaMA-Factory",
-        source="a LLaMA-Factory configuration",
-    )
+    return imported(reading, name_from(str(content.get("model_name_or_path", path))), "LLaMA-Factory")
 
 
 def _adapter(reading: Reading) -> dict[str, Any]:

@@ -58,11 +58,7 @@ def read(text: str, path: str, *, variables: Mapping[str, str] | None = None) ->
     _arguments(reading)
     defaults(reading, {**_BASES.get(base, {}), **made, **_DEFAULTS})
     _finish(reading)
-    return imported(
-        reading,
-        summary=f"{reading.choose.get('model', 'a model')} by Megatron Bridge",
-        source="a Megatron Bridge configuration",
-    )
+    return imported(reading, reading.choose.get("model", "a model"), "Megatron Bridge")
 
 
 def _annealed(content: JsonObject) -> dict[str, Any]:

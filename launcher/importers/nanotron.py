@@ -35,7 +35,7 @@ def read(text: str, path: str) -> Imported:
     reading.settings["model.name"] = name_from(
         str(reading.value("general.run") or reading.value("general.project") or path)
     )
-    return imported(reading, summary=f"{reading.settings['model.name']} by nanotron", source="a nanotron configuration")
+    return imported(reading, reading.settings["model.name"], "nanotron")
 
 
 def _named(found: Any) -> Any:

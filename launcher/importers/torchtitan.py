@@ -45,9 +45,7 @@ def read(text: str, path: str, *, variables: Mapping[str, str] | None = None) ->
         reading.settings["data.packing"] = "documents"  # Its default, flex, keeps documents apart.
     _schedule(reading)
     _batch(reading)
-    return imported(
-        reading, summary=f"{reading.choose.get('model', 'a model')} by torchtitan", source="a torchtitan configuration"
-    )
+    return imported(reading, reading.choose.get("model", "a model"), "torchtitan")
 
 
 def _sections(found: JsonObject) -> JsonObject:

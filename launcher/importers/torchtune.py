@@ -32,11 +32,7 @@ def read(text: str, path: str) -> Imported:
     _pure(reading)
     if "model" in reading.choose:
         reading.settings.setdefault("data.tokenizer", reading.choose["model"])
-    return imported(
-        reading,
-        summary=f"{name_from(reading.choose.get('model', path))} by torchtune",
-        source="a torchtune configuration",
-    )
+    return imported(reading, name_from(reading.choose.get("model", path)), "torchtune")
 
 
 def _pure(reading: Reading) -> None:

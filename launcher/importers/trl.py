@@ -63,11 +63,7 @@ def read(text: str, path: str, *, variables: Mapping[str, str] | None = None) ->
     if "model" in reading.choose:
         defaults["data.tokenizer"] = reading.choose["model"]
     _trainer.finish(reading, defaults)
-    return imported(
-        reading,
-        summary=f"{name_from(reading.choose.get('model', path))} by {'the Trainer' if is_trainer else 'TRL'}",
-        source="a TRL configuration",
-    )
+    return imported(reading, name_from(reading.choose.get("model", path)), "Trainer" if is_trainer else "TRL")
 
 
 def _of_trl(content: JsonObject) -> bool:
@@ -200,7 +196,23 @@ def _mixture(reading: Reading) -> None:
         keys = tuple(f"{place}.{name}" for name in ("path", "name", "split", "data_files"))
         sets.append(_fine_tuning.DataSet(keys=keys, source=source, said=said))
         apply(under(_OF_A_DATA_SET, f"{place}."), reading)
-    _fine_tuning.say(reading, sets)
+    _fine_tuning.say(reading, [*sets, *_mixer(reading, source)])
+
+
+def _mixer(reading: Reading, source: str) -> list[_fine_tuning.DataSet]:
+    """The alignment handbook's ``dataset_mixer``: data sets and their shares, of the splits whose names say train."""
+    found = reading.value("dataset_splits")
+    splits = [str(each) for each in (found if isinstance(found, list) else ["train", "test"])]
+    sets = []
+    for key in reading.inside("dataset_mixer"):
+        share = round(100 * (reading.number(key) or 0.0))
+        for split in (each if share >= 100 else f"{each}[:{share}%]" for each in splits if "train" in each):
+            said = {"path": key.removeprefix("dataset_mixer."), "split": split if split != "train" else None}
+            sets.append(_fine_tuning.DataSet(keys=(key, "dataset_splits"), source=source, said=said))
+    held = [each for each in splits if "test" in each]
+    if len(sets) == 1 and held:
+        reading.settings["data.eval_split"] = held[0]
+    return sets
 
 
 def _packs(reading: Reading, key: str) -> None:
@@ -234,6 +246,7 @@ def _evaluates_on(reading: Reading, key: str) -> None:
 
 _OF_A_DATA_SET = rows("trl_data_set")
 TABLE = rows(
-    "trl", _data_set, _evaluates_on, _loads, _loss, _packs, _peft, _prompts, _fine_tuning.targets,
+    "trl", _data_set, _fine_tuning.own_template, _evaluates_on, _loads, _loss, _packs, _peft, _prompts,
+    _fine_tuning.targets,
     sharding=_trainer.SHARDING, trainer=_trainer.ROWS,
 )  # fmt: skip

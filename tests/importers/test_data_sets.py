@@ -253,3 +253,18 @@ def test_an_adapter_of_megatron_bridge_trains_by_ddp_where_one_gpu_holds_the_mod
     assert said["adapter.targets"] == ["q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"]
     assert (said["adapter.rank"], said["adapter.alpha"], said["data.path"]) == (8, 16, "rajpurkar/squad")
     assert not any(key.startswith(("parallel.", "backend.")) for key in said)
+
+
+def test_the_alignment_handbooks_mixer_and_template_are_said() -> None:
+    text = (
+        "model_name_or_path: mistralai/Mistral-7B-v0.1\nevaluation_strategy: epoch\nmax_seq_length: 2048\n"
+        "chat_template: \"{% for message in messages %}\\n{{ message['content'] }}\\n{% endfor %}\"\n"
+        "dataset_mixer: {HuggingFaceH4/ultrachat_200k: 0.5}\ndataset_splits: [train_sft, test_sft]\n"
+    )
+    found = importlib.import_module("launcher.importers.trl").read(text, "a.yaml")
+    assert [(left.key, left.effect) for left in found.left_out if left.matters] == []
+    said = found.recipe["set"]
+    assert (said["data.path"], said["data.split"]) == ("HuggingFaceH4/ultrachat_200k", "train_sft[:50%]")
+    assert said["data.eval_split"] == "test_sft"
+    body = "{% for message in messages %}{{ message['content'] }}{{ '\\n' }}{% endfor %}"
+    assert said["data.template"] == body
