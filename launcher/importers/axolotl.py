@@ -233,12 +233,13 @@ def _type(reading: Reading, place: str, kind: object) -> None:
         reading.ledger.leave(key, f"rows of the type {kind} are not known here: set data.columns")
 
 
-def _often_evaluates(reading: Reading, key: str) -> None:
-    _trainer.often(reading, key, "train.eval_every", "train.evals_per_epoch")
-
-
-def _often_saves(reading: Reading, key: str) -> None:
-    _trainer.often(reading, key, "save.every", "save.per_epoch")
+def _often(reading: Reading, key: str) -> None:
+    evaluates = key.startswith("eval")
+    _trainer.often(
+        reading,
+        key,
+        *(("train.eval_every", "train.evals_per_epoch") if evaluates else ("save.every", "save.per_epoch")),
+    )
 
 
 def _balances(reading: Reading, key: str) -> None:
@@ -265,7 +266,7 @@ def _project(reading: Reading, key: str) -> None:
 _FIELDS = ("field_messages", "field_chosen", "field_rejected")
 _OF_A_DATA_SET = rows("axolotl_data_set", _thinks, _fine_tuning.template)
 TABLE = rows(
-    "axolotl", _balances, _lowest_rate, _often_evaluates, _often_saves, _plugins, _project,
+    "axolotl", _balances, _lowest_rate, _often, _plugins, _project,
     _thaws, _dequantizes,
     _fine_tuning.held_out, _fine_tuning.own_template, _fine_tuning.targets, _fine_tuning.template, _trainer.epochs,
     sharding=_trainer.SHARDING, trainer=_trainer.ROWS,

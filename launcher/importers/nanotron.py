@@ -9,7 +9,7 @@ from typing import Any
 from launcher.config.ledger import Ledger, name_from
 from launcher.importers import Imported, _fine_tuning, _foreign
 from launcher.importers._reading import Reading
-from launcher.importers._table import apply, choose, defaults, imported, program, rows, say_text, under
+from launcher.importers._table import apply, choose, defaults, imported, program, rows, under
 
 _S = "optimizer.learning_rate_scheduler"
 _DEFAULTS, _LLAMA = program("nanotron", "defaults llama")
@@ -161,17 +161,6 @@ def _evaluates(reading: Reading, key: str) -> None:
         reading.idle("nothing validates: no batch of a validation is asked for", key)
 
 
-def _tokenizer(reading: Reading, key: str) -> None:
-    if reading.choose.get("data") in ("tokens", "synthetic"):
-        reading.idle("token ids are there already", key)
-    else:
-        say_text(reading, key, "data.tokenizer")
-
-
-def _sequence(reading: Reading, key: str) -> None:
-    reading.say(key, {"parallel.sequence": str(reading.value(key)).upper().endswith("REDUCE_SCATTER")})
-
-
 def _validates(reading: Reading, key: str) -> None:
     if (reading.number(key) or 0) > 0 and (reading.number("tokens.val_check_interval") or -1) > 0:
         reading.say_count(key, "train.eval_steps", 1)
@@ -187,4 +176,4 @@ def _pads(reading: Reading, key: str) -> None:
 
 
 _OF_DATA = rows("nanotron_data")
-TABLE = rows("nanotron", _evaluates, _pads, _sequence, _tokenizer, _validates)
+TABLE = rows("nanotron", _evaluates, _pads, _validates)

@@ -279,14 +279,6 @@ def _batch(reading: Reading) -> None:
         reading.ledger.say(key, *said)
 
 
-def _reshards(reading: Reading, key: str) -> None:
-    word = str(reading.value(key))
-    if word == "default":
-        reading.ledger.default(key)
-    else:
-        choose(reading, key, {"zero": "3" if word == "always" else "2"})
-
-
 def _compiles(reading: Reading, key: str) -> None:
     parts = reading.value("compile.components")
     if reading.flag(key) and isinstance(parts, list) and "model" not in parts:
@@ -323,6 +315,6 @@ def _loads_path(reading: Reading, key: str) -> None:
 
 TABLE = rows(
     "torchtitan", _assets, _compiles, _converters, _data, _degree, _dtype, _evaluates, _every_nth, _gathers,
-    _keeps, _loads, _loads_path, _names, _recomputes, _reshards, _saves, _sequence,
+    _keeps, _loads, _loads_path, _names, _recomputes, _saves, _sequence,
     _validates,
 )  # fmt: skip

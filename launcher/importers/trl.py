@@ -145,13 +145,6 @@ def _adapter(reading: Reading, *, python: bool) -> None:
         reading.settings.setdefault(setting, value)
 
 
-def _peft(reading: Reading, key: str) -> None:
-    if reading.flag(key):
-        choose(reading, key, {"adapter": "qlora" if reading.flag("load_in_4bit") else "lora"})
-    else:
-        reading.ledger.default(key)
-
-
 def _loads(reading: Reading, key: str) -> None:
     word = str(reading.value(key)).lower()
     if word in ("float32", "auto", "none") or reading.flag("use_peft"):
@@ -246,7 +239,7 @@ def _evaluates_on(reading: Reading, key: str) -> None:
 
 _OF_A_DATA_SET = rows("trl_data_set")
 TABLE = rows(
-    "trl", _data_set, _fine_tuning.own_template, _evaluates_on, _loads, _loss, _packs, _peft, _prompts,
+    "trl", _data_set, _fine_tuning.own_template, _evaluates_on, _loads, _loss, _packs, _prompts,
     _fine_tuning.targets,
     sharding=_trainer.SHARDING, trainer=_trainer.ROWS,
 )  # fmt: skip
