@@ -19,8 +19,6 @@ from launcher.preflight.fixes import Fix
 from launcher.preflight.verdict import VerdictName
 from launcher.rules.model import not_named
 from launcher.spec import RunSpec
-from launcher.views.check import sentences
-from launcher.views.check.text import as_text, errors_as_text, heading
 
 if TYPE_CHECKING:
     from launcher.preflight.explain import Explanation
@@ -94,6 +92,8 @@ class Check:
 
     def as_text(self, width: int = 80) -> str:
         """The text of ``launch check`` on a terminal of ``width`` columns."""
+        from launcher.views.check.text import as_text, errors_as_text  # Late, because a document is without a text.
+
         return errors_as_text(self.errors, width) if self.assessment is None else as_text(self.assessment, width)
 
     def __str__(self) -> str:
@@ -111,12 +111,14 @@ _WIDTH = "30em"
 
 
 def _as_html(check: Check) -> str:
+    from launcher.views.check import sentences, text
+
     verdict, assessment, colour = check.verdict, check.assessment, _COLOURS[check.verdict]
     parts = [f'<div><b style="color:{colour}">{verdict.replace("_", " ").upper()}</b>']
     if assessment is not None and not assessment.errors:
-        run, answer = heading(assessment)
+        run, answer = text.heading(assessment)
         parts.append(f" {in_html(run)}<br>{in_html(answer)}")
-        parts += [f"<br>{in_html(text)}" for text in sentences.speed(assessment)]
+        parts += [f"<br>{in_html(sentence)}" for sentence in sentences.speed(assessment)]
     if assessment is not None and assessment.estimate is not None:
         parts += _piles(assessment.estimate, assessment.verdict.capacity_bytes, colour)
     parts += [*_findings("errors", check.errors), *_findings("warnings", check.warnings)]
