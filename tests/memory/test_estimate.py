@@ -199,7 +199,7 @@ def test_expandable_segments_need_less_than_the_default_allocator() -> None:
     spec = base("7b", "fsdp")
     expandable = estimated(changed(spec, "train", allocator="expandable")).peak
     default = estimated(spec).peak
-    assert expandable.allocated_bytes == default.allocated_bytes
+    assert expandable.allocated_bytes <= default.allocated_bytes  # No rests of segments.
     assert expandable.needed_bytes < default.needed_bytes
 
 

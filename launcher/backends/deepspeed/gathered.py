@@ -21,8 +21,11 @@ def window(rank: RankModel) -> Iterator[MemoryTerm]:
     weights until they are no fewer than the bucket (``numel_prefetching``).
 
     Weights of few elements, or packed ones of few bytes, are not released but for the step (``ds_persist``;
-    ``_partition_all_parameters`` and ``_post_step``, stage3.py).
+    ``_partition_all_parameters`` and ``_post_step``, stage3.py). One rank alone trains on its shards themselves
+    (``NoGatherCoalescedHandle``, partition_parameters.py).
     """
+    if rank.spec.shard_degree == 1:
+        return
     zero, (z, whole, kept) = rank.spec.zero, _gathered(rank)
     ahead = zero.prefetch_bucket_size + rank.elements.largest
     what, expression = "gathered parameters (stage3_max_live_parameters, max_reuse_distance)", "z * min(P, window)"

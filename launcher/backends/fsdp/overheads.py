@@ -20,7 +20,7 @@ from launcher.backends.fsdp.autocast import (
 )
 from launcher.backends.fsdp.traits import is_ddp, reduces_each, reshards, splits
 from launcher.base.formula import Value
-from launcher.estimate.memory import optimizer, states
+from launcher.estimate.memory import device, optimizer, states
 from launcher.estimate.memory.activations import (
     content,
     first_norm,
@@ -62,6 +62,7 @@ def overheads(rank: RankModel) -> Iterable[MemoryTerm]:
         for moments, kind in running_blocks(rank):
             yield from block_instants(rank, kind, moments)
     yield from exchanged(rank)
+    yield from unsplit(rank)
     yield from untied(rank)
     yield from restoring(rank)
     yield from ring.overheads(rank)
@@ -86,10 +87,16 @@ def gathered(rank: RankModel) -> Iterator[MemoryTerm]:
     ``z (root + 2 block)`` in forward (the all-gather's output is held one step by ``all_gather_state``) and in backward
     (the prefetched next block). The worker computes the loss inside the root module, which stays gathered from forward
     to backward, and the last block's all-gather output lasts as long. Without resharding after forward every
-    block stays until its own backward pass, which gathers nothing.
+    block stays until its own backward pass, which gathers nothing. One rank alone gathers nothing ahead and has no
+    output of an all-gather: it casts its own weights when a block begins (``wait_for_unshard``).
     """
     every = [rank.gathered_blocks(kind.elements) for kind in rank.blocks]
     own, order = reshards(rank.spec), [every[kind] for kind in rank.order] or [0]
+    if own and rank.spec.shard_degree == 1:
+        yield _gathered(rank, ("output", "loss", "loss_backward"), "root")
+        for moment, place in {"forward": -1, **places(rank)}.items():
+            yield _gathered(rank, (moment,), "root + block", block=order[place])
+        return
     if own:
         block = rank.gathered_blocks(fullest_in_forward(rank).elements) if every else 0
         yield _gathered(rank, ("forward",), "root + 2 * block", block=block)
@@ -262,6 +269,15 @@ def exchanged(rank: RankModel) -> Iterator[MemoryTerm]:
         source, z = "torch/distributed/_symmetric_memory/__init__.py", rank.engine.size
         formula = "2 * z * h * ceil(tok / t)"
         yield term("communicators", ALWAYS, what, formula, source, z=z, h=h, tok=rank.tokens, t=t)
+
+
+def unsplit(rank: RankModel) -> Iterator[MemoryTerm]:
+    """Rests of the segments of weights or of their shards, made before any memory was freed (``device.unsplit``)."""
+    spec, z_par = rank.spec, rank.dtypes.size("parameters")
+    if rank.cuda and spec.train.allocator == "default" and spec.zero.offload_parameters == "none":
+        what = "rests of segments, too small to split off"
+        rests = sum(device.unsplit(z_par * w) for w in rank.elements.stepped)
+        yield term("workspace", ALWAYS, what, "rests", "torch CUDACachingAllocator.cpp, should_split", rests=rests)
 
 
 def untied(rank: RankModel) -> Iterator[MemoryTerm]:

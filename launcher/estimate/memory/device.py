@@ -13,7 +13,7 @@ from math import ceil
 
 from launcher.base.frozen import dataclass
 from launcher.base.units import KIB, MIB
-from launcher.estimate.memory.moments import ALWAYS
+from launcher.estimate.memory.moments import ALWAYS, TRAINING
 from launcher.estimate.memory.terms import MemoryTerm, term
 from launcher.estimate.rank.model import RankModel
 from launcher.spec import RunSpec
@@ -119,10 +119,10 @@ def unsplit(size: int) -> int:
 
 
 def workspace(rank: RankModel) -> Iterator[MemoryTerm]:
-    """The workspaces of cuBLAS, which torch takes from its own allocator: one for each thread that multiplies."""
+    """The workspaces of cuBLAS, which torch takes from its own allocator at each thread's first product."""
     if rank.cuda:
         size, source = cublas_workspace(rank.spec), "torch CublasHandlePool.cpp"
-        yield term("workspace", ALWAYS, "workspaces of cuBLAS", "n * size", source, n=CUBLAS_HANDLES, size=size)
+        yield term("workspace", TRAINING, "workspaces of cuBLAS", "n * size", source, n=CUBLAS_HANDLES, size=size)
 
 
 def cublas_workspace(spec: RunSpec) -> int:
