@@ -40,18 +40,19 @@ def window(rank: RankModel) -> Iterator[MemoryTerm]:
     if zero.quantized_weights:
         yield _quantized_ahead(rank, ahead)
         return
-    what = "output of the all-gather ahead"
-    yield _term(("forward",), what, expression, z=z, P=whole, window=ahead)
+    what, every = "output of the all-gather ahead", _gathered(rank, table=True)[1]
+    yield _term(("forward",), what, expression, z=z, P=every - kept, window=ahead)
 
 
-def _gathered(rank: RankModel) -> tuple[int, int, int]:
+def _gathered(rank: RankModel, *, table: bool = False) -> tuple[int, int, int]:
     """Bytes of an element, and in such elements the weights that ranks gather, and those that stay whole.
 
-    A frozen token table is not used again in the backward pass, and goes with its call. Packed weights are bytes of two
-    values, which DeepSpeed takes for elements; their constants are no parameters.
+    A frozen token table is not used again in the backward pass, and goes with its call, though what brought it with
+    others stays (``table``). Packed weights are bytes of two values, which DeepSpeed takes for elements; their
+    constants are no parameters.
     """
     counts, z = rank.elements, rank.engine.size
-    whole = counts.whole - (0 if rank.embedding.trained or rank.tied else rank.embedding.whole)
+    whole = counts.whole - (0 if table or rank.embedding.trained or rank.tied else rank.embedding.whole)
     if not counts.quantised:
         return z, whole, counts.kept
     wide, kept = whole - counts.quantised, counts.kept - counts.kept_quantised

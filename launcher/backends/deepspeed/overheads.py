@@ -67,28 +67,26 @@ def overheads(rank: RankModel) -> Iterable[MemoryTerm]:
 def start(rank: RankModel) -> Iterator[MemoryTerm]:
     """While it starts: a flat copy of a group of weights in stages 1 and 2, or later zeros for gradients, ``4 P / d``.
 
-    In stage 3 a flat copy of one weight, or the fp32 copy of the shard beside zeros for the gradients of its largest
-    group (``initialize_optimizer_states``), before gradients and the bucket are made. DeepSpeed makes the first copy on
-    the host where the device lacks the room, so it never decides what fits. Each is an instant of loading, but for
-    what stands beside all states.
+    DeepSpeed makes that copy on the host where the device lacks the room, so it never decides what fits. In stage 3 one
+    weight is gathered while it is filled, and one that is trained while it gets its hooks
+    (``create_reduce_and_remove_grad_hooks``); or there is the fp32 copy of the shard beside zeros for the gradients of
+    its largest group (``initialize_optimizer_states``), before gradients and the bucket are made.
     """
     zero, z_par = rank.spec.zero, rank.dtypes.size("parameters")
     if not zero.stage:
         return
-    shard = rank.elements.optimizer if zero.offload_optimizer == "none" else 0
-    groups, capacity = flat_groups(rank), rank.spec.rank_memory_bytes
-    whole = rank.elements.trained if len(groups) == 1 else max(sum(matrices) for matrices, _ in groups)
-    w = rank.elements.largest if zero.stage == 3 else whole
-    fits = capacity is None or 2 * z_par * w <= capacity
+    shard, counts = rank.elements.optimizer if zero.offload_optimizer == "none" else 0, rank.elements
     if zero.stage < 3:
-        if fits:
+        groups, capacity = flat_groups(rank), rank.spec.rank_memory_bytes
+        w = counts.trained if len(groups) == 1 else max(sum(matrices) for matrices, _ in groups)
+        if capacity is None or 2 * z_par * w <= capacity:
             what = "flat copy of the parameters"
             yield _term("temporary", LOAD, what, "z_par * trained", z_par=z_par, trained=w).at("flat copy")
         if not flat_fp32_gradients(rank.spec):
             yield _term("temporary", LOAD, "zeros for gradients", "4 * shard", shard=shard).at(STATES_MADE)
         return
-    if fits:
-        yield _term("temporary", LOAD, "flat copy of one weight", "z_par * w", z_par=z_par, w=w).at(STATES_MADE)
+    for instant, w in (("drawing", counts.largest), (STATES_MADE, counts.largest_trained)):
+        yield _term("gather_buffers", LOAD, "one weight, gathered", "z_par * w", z_par=z_par, w=w).at(instant)
     if rank.dtypes.master:
         what, expression = "fp32 copy of the shard, and zeros for gradients of a group", "4 * (shard + group)"
         group = stepped_at_once(rank) if shard else 0

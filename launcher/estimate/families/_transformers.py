@@ -222,6 +222,7 @@ def routed(
     router: Router = "narrow",
     groups: tuple[int, int] = (0, 0),
     hidden: int = 0,
+    weighted: int = _FP32,
 ) -> list[SavedTensor]:
     """Routed experts: indices, inputs, gate and up, activation, product, outputs.
 
@@ -232,35 +233,31 @@ def routed(
     keeps indices of two experts of each group and of the chosen groups, a mask, and weights and their sum;
     DeepSeek-V2's ``softmax`` over all experts keeps the mask of its groups alone, and no sum. ``groups`` are these
     numbers where ``model`` does not hold them, ``hidden`` a token's width on its way.
+
+    Grouped, the outputs times their weights, of ``weighted`` bytes, are put back into the tokens' order beside inputs
+    and outputs (``weighted_out[inv_perm]``). Backward has that gradient, zeros and the gradient put into those, then
+    it and those of both factors.
     """
     hidden, width = hidden or model.hidden_size, model.moe_intermediate_size
     size, outputs = (engine.residual_size, 1) if engine.grouped_experts else (engine.size, 2)
     beside = _FP32 if router != "softmax" else model.num_experts if model.n_group > 1 else 0
-    if router != "narrow":
-        beside += _FP32 * model.hidden_size if engine.residual_size < _FP32 else 0
+    copied = _FP32 * model.hidden_size if router != "narrow" and engine.residual_size < _FP32 else 0
     if router == "sigmoid":
         every, chosen = model.n_group or groups[0], model.topk_group or groups[1]
         beside += _INDEX * (2 * every + chosen) + model.num_experts
         beside += _FP32 * (model.num_experts_per_tok + 1)
     made = _saved("expert outputs", outputs * size * hidden + 4 * _INDEX, "routed", "moe")
+    if engine.grouped_experts and not engine.shared_experts:
+        wide = max(weighted, size)
+        made = replace(made, made=2 * (size + wide) * hidden, undone=3 * wide * hidden)
     return [
         _saved("router", _FP32 * model.num_experts + beside, "token", "moe"),
+        replace(_read("fp32 input of the router", copied, "token", "moe", ("gate", "router")), in_forward_peak=False),
         _read("expert inputs", size * hidden, "routed", "moe", ("experts",)),
         replace(made, in_forward_peak=False),
         _saved("expert activations", (3 if model.gated else 1) * size * width, "routed_tensor", "moe"),
         _read("expert products", size * width, "routed_tensor", "moe", ("experts",)),
     ]
-
-
-def reordering(model: ModelSpec, gradients: list[SavedTensor]) -> SavedTensor:
-    """Tensors of the backward pass of the experts' outputs beyond the gradients inside of them, which come later.
-
-    The weighted outputs, fp32 as the router's weights are, are put back into the tokens' order: their gradient, zeros
-    and the gradient put into those, ``3 x 4 k h`` (transformers ``integrations/moe.py``, ``weighted_out[inv_perm]``).
-    """
-    inside = sum(row.bytes for row in gradients if row.share == "tensor")
-    outputs = 3 * _FP32 * model.num_experts_per_tok * model.hidden_size
-    return _saved("reordered expert outputs", max(outputs - inside, 0), "token", "moe")
 
 
 def behind_exchange(model: ModelSpec, gradients: list[SavedTensor], engine: EngineTraits) -> list[SavedTensor]:

@@ -75,7 +75,8 @@ def saved(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTenso
 def backward_extra(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
     """Gradients inside the MLP, or inside the experts that a token meets: all at once, or one after the other.
 
-    Grouped products run in the weights' own format under autocast too (``_transformers.routed``).
+    Grouped products run in the weights' own format under autocast too (``_transformers.routed``). The experts that
+    every token meets come last in a forward pass: in backward all that they saved is gone before the routed ones begin.
     """
     if kind(model, layer) == "dense":
         return llama.mlp_gradients(model, engine, model.intermediate_size)
@@ -83,14 +84,24 @@ def backward_extra(model: ModelSpec, layer: int, engine: EngineTraits) -> list[S
         if not engine.grouped_experts:
             one = ceil(Fraction(model.moe_intermediate_size * model.num_experts_per_tok, model.num_experts))
             return llama.mlp_gradients(model, engine, max(one, model.shared_width))
-        engine = replace(engine, size=engine.residual_size)
+        return _grouped_gradients(model, engine)
     width = model.moe_intermediate_size * model.num_experts_per_tok + model.shared_width
-    rows = llama.mlp_gradients(model, engine, width)
-    if engine.library == "megatron":
-        return rows
-    if engine.shared_experts:
-        return _transformers.behind_exchange(model, rows, engine)
-    return [*rows, _transformers.reordering(model, rows)]
+    return llama.mlp_gradients(model, engine, width)
+
+
+def _grouped_gradients(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
+    wide, shared = replace(engine, size=engine.residual_size), model.shared_width
+    saved = _transformers.feed_forward(model, engine, shared) if shared else []
+    freed = max(sum(row.bytes for row in saved) - engine.size * model.hidden_size, 0)
+    first, *others = llama.mlp_gradients(model, wide, model.moe_intermediate_size * model.num_experts_per_tok)
+    least = llama.mlp_gradients(model, engine, shared)[0].bytes if shared else 0
+    rows = [replace(first, bytes=max(first.bytes - freed, least)), *others]
+    return _transformers.behind_exchange(model, rows, wide) if engine.shared_experts else rows
+
+
+def _weighted(model: ModelSpec, engine: EngineTraits) -> int:
+    """Bytes of an element of an expert's output times its weight: Qwen3-MoE's weights have the compute format."""
+    return engine.residual_size if model.family == "moe" and model.qk_norm else 4
 
 
 def experts(model: ModelSpec, engine: EngineTraits, *, router: _transformers.Router = "narrow") -> list[SavedTensor]:
@@ -103,7 +114,7 @@ def experts(model: ModelSpec, engine: EngineTraits, *, router: _transformers.Rou
             + _megatron.dropout(model)
         )
         return rows + (_megatron.shared_experts(model, engine, shared) if shared else [])
-    rows = _transformers.routed(model, engine, router=router)
+    rows = _transformers.routed(model, engine, router=router, weighted=_weighted(model, engine))
     rows += _transformers.feed_forward(model, engine, shared) if shared else []
     return _transformers.behind(_transformers.norm(hidden, model, engine, readers=("gate", "experts")), "experts", rows)
 

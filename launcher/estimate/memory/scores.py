@@ -58,7 +58,7 @@ def _backward(rank: RankModel, kind: BlockKind, moments: Moments) -> Iterator[Me
 
 def _row(kind: BlockKind) -> SavedTensor | None:
     """The row of scores; None where attention stores none, or nobody has looked at how they are made."""
-    return next((row for row in kind.saved_if_trained if row.made), None)
+    return next((row for row in kind.saved_if_trained if row.made and row.part != "moe"), None)
 
 
 def _around(kind: BlockKind, row: SavedTensor) -> tuple[list[SavedTensor], list[SavedTensor]]:

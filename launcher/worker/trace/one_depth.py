@@ -163,13 +163,13 @@ def _attention(
     is_causal: bool = False,
     **settings: Any,
 ) -> torch.Tensor:
-    if attn_mask is not None and query.shape[-1] != value.shape[-1]:
-        return _efficient(query, key, value, attn_mask, dropout_p, settings.get("scale"))
-    if attn_mask is not None:
+    if attn_mask is not None and query.shape[-1] == value.shape[-1]:
         return otherwise(query, key, value, attn_mask, dropout_p, is_causal, **settings)
     if torch.is_autocast_enabled("cpu"):
         wanted = torch.get_autocast_dtype("cpu")
         query, key, value = query.to(wanted), key.to(wanted), value.to(wanted)
+    if query.shape[-1] != value.shape[-1]:
+        return _efficient(query, key, value, attn_mask, dropout_p, is_causal, settings.get("scale"))
     flash = torch.ops.aten._scaled_dot_product_flash_attention
     out: torch.Tensor = flash(query, key, value, dropout_p, is_causal, False, scale=settings.get("scale"))[0]
     return out
@@ -179,16 +179,18 @@ def _efficient(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    mask: torch.Tensor,
+    mask: torch.Tensor | None,
     dropout_p: float,
+    is_causal: bool,
     scale: float | None,
 ) -> torch.Tensor:
-    """Heads of two sizes beside a mask, which one kernel of CUDA alone takes (``aten`` ``sdp_utils.cpp``)."""
-    if mask.dtype == torch.bool:
-        mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, -torch.inf)
-    mask = mask.to(query.dtype).expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+    """Heads of two sizes, which the flash kernel refuses (``aten`` ``sdp_utils.cpp``); its output has tokens first."""
+    if mask is not None:
+        if mask.dtype == torch.bool:
+            mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, -torch.inf)
+        mask = mask.to(query.dtype).expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
     efficient = torch.ops.aten._scaled_dot_product_efficient_attention
-    out: torch.Tensor = efficient(query, key, value, mask, True, dropout_p, False, scale=scale)[0]
+    out: torch.Tensor = efficient(query, key, value, mask, True, dropout_p, is_causal, scale=scale)[0]
     return out
 
 

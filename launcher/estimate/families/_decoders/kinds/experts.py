@@ -48,9 +48,9 @@ def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
     model, experts = part.model, _described(part)
     groups = (values.count(model, "n_group"), values.count(model, "topk_group"))
     hidden = _token(model, experts)
-    rows = _transformers.routed(
-        model, engine, router="sigmoid" if experts.wide else "narrow", groups=groups, hidden=hidden
-    )
+    router: _transformers.Router = "sigmoid" if experts.wide else "narrow"
+    weighted = _FP32 if experts.wide else engine.residual_size
+    rows = _transformers.routed(model, engine, router=router, groups=groups, hidden=hidden, weighted=weighted)
     if experts.bias:
         rows = [_clamped(row) for row in rows]
     if hidden != model.hidden_size:
