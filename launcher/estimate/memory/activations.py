@@ -188,28 +188,11 @@ def mlp_backward(rank: RankModel) -> Iterator[MemoryTerm]:
         k = rank.token_bytes(kind.backward_extra)
         what = "gradients inside one block"
         yield term("temporary", moments, what, "k * tok", _BACKWARD_TRACE, k=k, tok=rank.tokens).at("mlp")
-        if row := _outputs(kind):
-            yield from _reordered(rank, kind, moments, row)
 
 
-def _outputs(kind: BlockKind) -> SavedTensor | None:
+def expert_outputs(kind: BlockKind) -> SavedTensor | None:
     """The outputs of routed experts, if they are computed together and put back into the tokens' order."""
     return next((row for row in kind.saved_if_trained if row.part == "moe" and row.made), None)
-
-
-def _reordered(rank: RankModel, kind: BlockKind, moments: Moments, row: SavedTensor) -> Iterator[MemoryTerm]:
-    """The gradient of the experts' outputs on its way to their order, when the experts of every token are done.
-
-    It is cast where the outputs are narrower; what is recomputed lets go of the outputs before that.
-    """
-    place = kind.saved_if_trained.index(row)
-    done = [each for each in kind.saved_if_trained[place:] if each.part in ("mlp", "activation")]
-    yield content(rank, kind, moments, saved=[each for each in kind.saved if each not in done]).at("experts")
-    rows = [replace(row, bytes=row.undone), block_input(rank), *([block_input(rank)] if done else [])]
-    if row.undone > 3 * row.bytes and not kind.repeats("experts"):
-        rows.append(row)
-    what, k = "gradients of the experts' outputs", rank.token_bytes(rows)
-    yield term("temporary", moments, what, "k * tok", _BACKWARD_TRACE, k=k, tok=rank.tokens).at("experts")
 
 
 def content(
@@ -335,13 +318,6 @@ def forward_extra(rank: RankModel) -> Iterator[MemoryTerm]:
     k = rank.token_bytes([row, *(_passing(rank, kind) if kind.recomputed else ())])
     what = "tensors inside one block"
     yield term("temporary", ("forward",), what, "k * tok", _FORWARD_TRACE, k=k, tok=rank.tokens).at("mlp")
-    if not kind.repeats("experts") and (outputs := _outputs(kind)):
-        there = [item for item in kind.saved if item.name in ("expert inputs", "expert outputs")]
-        held = [] if rank.family.saves_input(model, engine) else [block_input(rank)] * 2
-        made = replace(outputs, bytes=outputs.made)
-        values = {"k": rank.token_bytes([made, *held]), "k_there": rank.token_bytes(there)}
-        what, expression = "experts' outputs and their products with the router's weights", "max(k - k_there, 0) * tok"
-        yield term("temporary", ("forward",), what, expression, _FORWARD_TRACE, tok=rank.tokens, **values).at("experts")
 
 
 def fullest_in_forward(rank: RankModel) -> BlockKind:
@@ -364,7 +340,7 @@ def _passing(rank: RankModel, kind: BlockKind) -> list[SavedTensor]:
     rows = list(_together(rank, kind))
     apart = [[row for row in rows if row.part == part] for part in ("mixer", "moe")]
     mlp = [row for row in rows if row.part not in ("mixer", "moe")]
-    outputs = _outputs(kind)
+    outputs = expert_outputs(kind)
     apart += [mlp, [replace(outputs, bytes=outputs.made)] if outputs and kind.repeats("experts") else []]
     adapted = [row for row in mlp if row.output_of in rank.spec.adapter.targets and rank.spec.adapter.name != "none"]
     apart += [

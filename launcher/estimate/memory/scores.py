@@ -1,25 +1,55 @@
-"""Attention that stores its scores, while it computes them: the fullest instant of a block where sequences are long."""
+"""Instants fuller than the MLP's: attention that computes stored scores, and experts' outputs put back into order."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 
-from launcher.estimate.memory.activations import block_input, content, running_blocks
+from launcher.estimate.memory.activations import block_input, content, expert_outputs, running_blocks
 from launcher.estimate.memory.moments import Moments
 from launcher.estimate.memory.terms import MemoryTerm, term
 from launcher.estimate.rank.model import BlockKind, RankModel
 from launcher.estimate.rank.tensors import SavedTensor
 
 _TRACE = "traces of eager attention; aten/src/ATen/native/SoftMax.cpp"
+_EXPERTS = "transformers/integrations/moe.py, grouped_mm_experts_forward, and traces"
 _INSTANT = "scores"
 
 
 def scores(rank: RankModel) -> Iterator[MemoryTerm]:
     """Both passes, each as an instant beside that of the MLP."""
-    if not rank.blocks or rank.engine.library != "transformers" or _row(rank.last_block) is None:
+    if not rank.blocks or rank.engine.library != "transformers":
         return
-    yield from _forward(rank, rank.last_block)
+    if _row(rank.last_block) is not None:
+        yield from _forward(rank, rank.last_block)
+    if (row := expert_outputs(rank.last_block)) and not rank.last_block.repeats("experts"):
+        yield _weighted(rank, rank.last_block, row)
     for moments, kind in running_blocks(rank):
         yield from _backward(rank, kind, moments)
+        if row := expert_outputs(kind):
+            yield from _reordered(rank, kind, moments, row)
+
+
+def _weighted(rank: RankModel, kind: BlockKind, row: SavedTensor) -> MemoryTerm:
+    """The last block's experts' outputs times the router's weights, before and behind their new order."""
+    there = [item for item in kind.saved if item.name in ("expert inputs", "expert outputs")]
+    held = [] if rank.family.saves_input(rank.spec.model, rank.engine) else [block_input(rank)] * 2
+    values = {"k": rank.token_bytes([replace(row, bytes=row.made), *held]), "k_there": rank.token_bytes(there)}
+    what, expression = "experts' outputs and their products with the router's weights", "max(k - k_there, 0) * tok"
+    return term("temporary", ("forward",), what, expression, _EXPERTS, tok=rank.tokens, **values).at("experts")
+
+
+def _reordered(rank: RankModel, kind: BlockKind, moments: Moments, row: SavedTensor) -> Iterator[MemoryTerm]:
+    """The gradient of the experts' outputs on its way to their order, when the experts of every token are done.
+
+    It is cast where the outputs are narrower; what is recomputed lets go of the outputs before that.
+    """
+    place = kind.saved_if_trained.index(row)
+    done = [each for each in kind.saved_if_trained[place:] if each.part in ("mlp", "activation")]
+    yield content(rank, kind, moments, saved=[each for each in kind.saved if each not in done]).at("experts")
+    rows = [replace(row, bytes=row.undone), block_input(rank), *([block_input(rank)] if done else [])]
+    if row.undone > 3 * row.bytes and not kind.repeats("experts"):
+        rows.append(row)
+    what, k = "gradients of the experts' outputs", rank.token_bytes(rows)
+    yield term("temporary", moments, what, "k * tok", _EXPERTS, k=k, tok=rank.tokens).at("experts")
 
 
 def _forward(rank: RankModel, kind: BlockKind) -> Iterator[MemoryTerm]:
