@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from launcher.backends.deepspeed import partition
-from launcher.estimate.memory import activations
+from launcher.estimate.memory import activations, scores
 from launcher.estimate.memory.estimate import RankTerms
 from launcher.estimate.memory.moments import Moment, Phase
 from tests.support.estimates import ranks_of
@@ -136,12 +136,14 @@ def test_lists_of_sgd_cost_4_bytes_a_parameter_where_weights_decay(decay: float,
     assert rank.allocated("step") - rank.allocated("clip") == bytes_each * rank.model.elements.optimizer
 
 
-def test_reordering_the_outputs_of_narrow_experts_takes_12_bytes_for_each_of_a_tokens_experts() -> None:
-    # With 3,584 features or more in an expert, the two gradients inside of it would be more: 2 x 2 B x 3,584.
-    narrow = make_spec("model=mixtral_8x7b", "model.moe_intermediate_size=512", "parallel=fsdp", "precision=bf16")
-    rank = ranks_of(narrow)[0].model
-    (extra,) = (term for term in activations.mlp_backward(rank) if term.pile == "temporary")
-    assert extra.bytes == rank.tokens * (2 * 12 * 4096 + 2 * 4096)
+@pytest.mark.parametrize(("checkpointing", "bytes_each"), [("none", 14), ("full", 12)])
+def test_reordering_the_outputs_of_experts_takes_12_bytes_of_each_and_a_cast_beside_outputs_that_are_kept(
+    checkpointing: str, bytes_each: int
+) -> None:
+    words = ("parallel=fsdp", "precision=bf16", f"checkpointing={checkpointing}")
+    rank = ranks_of(make_spec("model=mixtral_8x7b", *words))[0].model
+    (extra,) = (term for term in scores.scores(rank) if term.what == "gradients of the experts' outputs")
+    assert extra.bytes == rank.tokens * (2 * bytes_each * 4096 + 2 * 4096)
 
 
 def test_the_gradients_of_a_zero_2_partition_are_those_of_all_weights_that_it_touches() -> None:

@@ -45,9 +45,8 @@ def _reordered(rank: RankModel, kind: BlockKind, moments: Moments, row: SavedTen
     place = kind.saved_if_trained.index(row)
     done = [each for each in kind.saved_if_trained[place:] if each.part in ("mlp", "activation")]
     yield content(rank, kind, moments, saved=[each for each in kind.saved if each not in done]).at("experts")
-    rows = [replace(row, bytes=row.undone), block_input(rank), *([block_input(rank)] if done else [])]
-    if row.undone > 3 * row.bytes and not kind.repeats("experts"):
-        rows.append(row)
+    cast = row.undone // 6 if row.undone > 3 * row.bytes and not kind.repeats("experts") else 0  # Of 4 bytes, to 2.
+    rows = [replace(row, bytes=row.undone + cast), block_input(rank), *([block_input(rank)] if done else [])]
     what, k = "gradients of the experts' outputs", rank.token_bytes(rows)
     yield term("temporary", moments, what, "k * tok", _EXPERTS, k=k, tok=rank.tokens).at("experts")
 
