@@ -17,7 +17,7 @@ def weight_cache(rank: RankModel) -> Iterator[MemoryTerm]:
     Checkpointed blocks cast again in backward, one block at a time; a copy goes with the backward pass of its product,
     the output projection's first. Embeddings are looked up in fp32, and the grouped
     products of routed experts run in fp32. Of a frozen weight autocast itself keeps no copy, so that a checkpointed
-    block's are gone after its forward pass; weights in 4 bits are not cast.
+    block's are gone after its forward pass, but for its adapters'; weights in 4 bits are not cast.
     """
     if not rank.engine.autocast:
         return
@@ -27,9 +27,10 @@ def weight_cache(rank: RankModel) -> Iterator[MemoryTerm]:
     head, kept = output_elements(rank), times * _kept_copies(rank)
     again = ceil(block * rank.last_block.recomputed_share) if rank.blocks else 0
     inside = blocks if rank.spec.adapter.name == "none" else kept + again
+    adapters = ceil(times * rank.all_blocks.trained * rank.last_block.recomputed_share) if rank.blocks else 0
     cast: list[tuple[tuple[Moment, ...], int]] = [
         (("forward",), inside),
-        (("output", "loss"), head + inside),
+        (("output", "loss"), head + (blocks if rank.spec.adapter.name == "none" else kept + adapters)),
         (("loss_backward",), head + kept),
         (("block_backward",), kept + again),
         (("second_layer_backward", "first_layer_backward"), block),

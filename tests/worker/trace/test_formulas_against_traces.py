@@ -93,6 +93,9 @@ _FEW = "/".join(("train.sequence_length=128", "train.micro_batch_size=1", "model
 _HEAVY = f"{_FEW}/model.moe_intermediate_size=4096"
 """So few tokens and so large experts that gathered and reduced parameters decide."""
 
+_NARROW = "model.num_experts=16/model.num_experts_per_tok=4/model.moe_intermediate_size=160"
+"""Experts so narrow that their outputs decide."""
+
 _RELEASED = "/".join((
     "zero.max_live_parameters=2000000",
     "zero.max_reuse_distance=1000000",
@@ -130,6 +133,7 @@ _FSDP = (
     "llama/ddp/fp8/full/4/hardware=cpu",
     "llama/ddp/fp16/full/4",
     "llama/ddp/bf16/none/4/precision.parameters=bf16",
+    "llama/ddp/bf16/full/4/adapter=lora",
     "llama/tp+sp/bf16/none/4",
     "llama/fsdp/bf16/none/64",
     *(f"llama/fsdp/{cell}/4/zero=2" for cell in ("fp32/none", "bf16/full")),
@@ -150,6 +154,8 @@ _FSDP = (
     "llama/fsdp/bf16/full/4/adapter=lora/adapter.modules_to_save=[embed_tokens,lm_head]",
     "moe/ddp/bf16/full/4/adapter=qlora/adapter.targets=[q_proj,v_proj]",
     "llama/fsdp/bf16/none/4/train.global_batch_size=16/backend.micro_step_sync=false",
+    *(f"deepseek/fsdp/bf16/{mode}/4/{_LONG}/{_NARROW}" for mode in ("none", "full")),
+    f"moe/fsdp/bf16/full/4/{_LONG}/model.qk_norm=true/{_NARROW}",
     f"moe/fsdp/bf16/full/4/parallel.expert=2/{_HEAVY}",
     f"moe/fsdp/fp32/none/16/parallel.expert=4/{_HEAVY}",
     f"moe/hsdp/bf16/none/8/zero=2/parallel.expert=2/{_HEAVY}",
@@ -169,6 +175,9 @@ _DEEPSPEED = (
     f"llama/ulysses/bf16/selective/4/zero=3/{_LONG}",
     f"llama/zero3/bf16/full/4/{_LONG}",
     "llama/zero3/bf16/selective/4/zero.prefetch_bucket_size=10000000",
+    "llama/zero3/bf16/full/64",
+    "llama/zero3/fp32/full/4/adapter=lora",
+    "moe/zero3/bf16/none/4/adapter=lora",
     "llama/zero2/bf16/full/2",
     "llama/zero2/bf16/none/4/train.global_batch_size=16",
     "llama/zero3/bf16/selective/4/checkpointing.modules=[attention,norm]",
