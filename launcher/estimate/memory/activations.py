@@ -126,8 +126,8 @@ def after_blocks(rank: RankModel) -> Iterator[MemoryTerm]:
     k, lists = rank.token_bytes(rank.after_blocks), 3 if rank.spec.data.marked else 2
     what = "last norm and token ids"
     yield term("activations", LOSS, what, f"(k + {lists} * 8) * tok", SOURCE, k=k, tok=rank.tokens)
-    unsaved = rank.view.head and rank.spec.train.loss == "full" and not rank.head.trained
-    if rank.blocks and (rank.engine.autocast or unsaved):
+    own = rank.view.head and rank.spec.train.loss == "full" and rank.engine.logits is None
+    if rank.blocks and (rank.engine.autocast or (own and not rank.head.trained)):
         h, z, what = rank.spec.model.hidden_size, rank.engine.residual_size, "last norm's output as the head reads it"
         yield term("activations", ("output", "loss"), what, "z_res * h * tok", SOURCE, z_res=z, h=h, tok=rank.tokens)
 
