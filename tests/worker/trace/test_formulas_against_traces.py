@@ -247,7 +247,7 @@ def _by_formula(spec: RunSpec) -> dict[str, int]:
     found: dict[str, int] = {"idle": estimate.static_bytes - workspace}
     for phase, size in estimate.phases.items():
         if phase != "checkpoint_save":
-            found[phase] = size - workspace
+            found[phase] = size - (workspace if phase != "load" else 0)  # They come with the first product.
     return found
 
 
