@@ -18,6 +18,10 @@ from launcher.spec import RunSpec, edit
 from launcher.spec.hardware import AMPERE
 from launcher.spec.values import beside_products
 
+LAUNCH_SECONDS = 1.2e-5
+"""The host's time to start a kernel of transformers' modules, as of its Trainer (``benchmarks/speed/frameworks.yaml``):
+of slow hosts a lower bound, that of ``benchmarks/results/gpu.json`` takes 28 microseconds."""
+
 EXPERTS = Need(
     package="transformers",
     since="5.0",

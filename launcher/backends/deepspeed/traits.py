@@ -1,12 +1,16 @@
 """The implementation that runs under DeepSpeed, as far as memory depends on it."""
 
-from launcher.backends._shared import key_heads, masks_documents, unfused_groups
+from launcher.backends._shared import LAUNCH_SECONDS, key_heads, masks_documents, unfused_groups
 from launcher.backends.deepspeed.partition import swapping
 from launcher.base.units import DTYPE_BYTES
-from launcher.estimate.rank.engine import EngineTraits, Execution
+from launcher.estimate.rank.engine import Copies, EngineTraits, Execution
 from launcher.estimate.rank.formats import Dtypes, beside_master
 from launcher.spec import RunSpec
 from launcher.spec.values import beside_products
+
+_HOOKS = 0.67e-3
+"""Host seconds of stage 3's hooks around a weight's module in a pass, which fetch, trace and release parameters: fitted
+on two runs of ``benchmarks/results/gpu.json`` that wait for the host, of 144 weights; that of 288 is 7% high."""
 
 _SCALE = 4 / 8000
 """Bytes of the scale of an element that is quantized: fp32, of some 8,000 elements (``CUDAQuantizer``)."""
@@ -78,6 +82,9 @@ def execution(spec: RunSpec) -> Execution:
         attention={"flash": "flash_2", "sdpa": "sdpa", "eager": "unfused"}[spec.model.attention],  # type: ignore[arg-type]
         reduces_each=zero.stage >= 2,
         reduces_whole=zero.stage in (1, 2),
+        copies=_copies(spec),
+        launch_seconds=LAUNCH_SECONDS,
+        hook_seconds=_HOOKS if zero.stage == 3 else 0.0,
         gathered_size=1 + _SCALE if zero.quantized_weights else None,
         exchanged_size=0.5 + _SCALE if zero.quantized_gradients else None,
         fused_loss=spec.train.loss == "fused",
@@ -90,6 +97,13 @@ def execution(spec: RunSpec) -> Execution:
         bucket_bytes=float(zero.reduce_bucket_size * DTYPE_BYTES[dtypes(spec).reduce]),
         fused_optimizer=engine(spec).optimizer == "fused",
     )
+
+
+def _copies(spec: RunSpec) -> Copies:
+    """Those of ZeRO's optimizers; BF16_Optimizer and states on the host have others."""
+    if spec.zero.stage == 0 or flat_fp32_gradients(spec) or spec.zero.offload_optimizer != "none":
+        return "none"
+    return "zero_3" if spec.zero.stage == 3 else "zero_1_2"
 
 
 def dtypes(spec: RunSpec) -> Dtypes:

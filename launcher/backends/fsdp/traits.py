@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Literal
 
-from launcher.backends._shared import key_heads, masks_documents, unfused_groups
+from launcher.backends._shared import LAUNCH_SECONDS, key_heads, masks_documents, unfused_groups
 from launcher.base.units import DTYPE_BYTES
 from launcher.estimate.rank.engine import UNEVEN, EngineTraits, Execution
 from launcher.estimate.rank.formats import FP32, Dtypes, refined
@@ -63,11 +63,7 @@ def _step(spec: RunSpec) -> Literal["fused", "foreach", "loop"]:
 
 
 def reshards(spec: RunSpec) -> bool | int:
-    """FSDP2's ``reshard_after_forward``: True, False, or the number of ranks that keep the gathered parameters.
-
-    Where backward passes are split a stage stays gathered for all passes of a step (``_add_unshard_reshard`` of
-    ``torch/distributed/pipelining/schedules.py``).
-    """
+    """FSDP2's ``reshard_after_forward``, False where backward passes are split (``_add_unshard_reshard`` of torch)."""
     if splits(spec):
         return False
     if spec.backend.reshard_after_forward is not None:
@@ -95,6 +91,9 @@ def execution(spec: RunSpec) -> Execution:
         bucket_bytes=_bucket_bytes(spec),
         regathers=bool(reshards(spec)),
         reduces_each=reduces_each(spec),
+        copies="fsdp" if spec.parallel.shard else "none",
+        casts_apart=True,
+        launch_seconds=LAUNCH_SECONDS,
         fused_loss=spec.train.loss == "fused",
         fused_norm=spec.train.kernels == "liger",
         fused_rotary=spec.train.kernels == "liger",
@@ -106,11 +105,7 @@ def execution(spec: RunSpec) -> Execution:
 
 
 def _bucket_bytes(spec: RunSpec) -> float:
-    """DDP reduces gradients in buckets, FSDP2 all of a block at once.
-
-    ``bucket_cap_mb`` of DistributedDataParallel; ``foreach_reduce`` of ``torch.distributed.fsdp``, one reduce-scatter,
-    and of replicas one all-reduce, of each parameter group.
-    """
+    """DDP reduces gradients in buckets (``bucket_cap_mb``), FSDP2 all of a block at once (``foreach_reduce``)."""
     return float("inf") if spec.parallel.shard else spec.backend.bucket_cap_mb * 2.0**20
 
 

@@ -128,6 +128,9 @@ type AttentionKernel = Literal["flash", "flash_2", "flash_1", "sdpa", "fused_sof
 ``sdpa`` what torch chooses;
 ``fused_softmax`` scores in memory with mask and softmax in one kernel (Megatron-LM); ``unfused`` one kernel each."""
 
+type Copies = Literal["none", "fsdp", "zero_1_2", "zero_3"]
+"""The engine's own copies of states on the device, beside its collectives (``launcher/estimate/speed/states.py``)."""
+
 type Dispatcher = Literal["all_to_all", "all_gather", "deepep", "hybridep"]
 """``all_to_all`` sends a token to each of its experts by NCCL, ``all_gather`` to every rank of experts; ``deepep`` once
 to each rank of these, and once over the network; ``hybridep`` does so too, and sorts the tokens on the way."""
@@ -156,12 +159,14 @@ class Execution(Hashed):
     fused_rotary: bool = False  # True if the rotation of queries and keys is one kernel.
     fused_activation: bool = False  # True if the activation of the MLP, with gate or bias, is one kernel.
     fused_residual: bool = False  # True if bias, dropout and the residual sum are one kernel.
+    casts_apart: bool = False  # True if operands are cast to fp8 by kernels of torch (torchao), not by the product's.
     fused_loss: bool = False  # True if the cross entropy is one kernel that reads the logits once.
     compiled: bool = False  # True if a compiler joins what is not a product (``torch.compile``, XLA).
     graphs: bool = False  # True if CUDA graphs replay the step, so that the host starts no kernel.
     launch_seconds: float = 8e-6  # The host's time to start one kernel of the forward pass, Python around it included.
     # The host's time that a tensor parallel rank adds to a block where stages exchange messages.
     staged_seconds: float = 0.0
+    hook_seconds: float = 0.0  # The host's time for the engine's own hooks around a weight's module, in each pass.
     tensor_overlap: float = 0.0  # Share of tensor parallel traffic that products hide.
     gradient_overlap: bool = True  # True if gradients are reduced while the backward pass runs.
     parameter_overlap: bool = True  # True if parameters are gathered while the pass before or around it runs.
@@ -174,6 +179,7 @@ class Execution(Hashed):
     reduces_each: bool = False
     # True if gradients are reduced by all-reduces of all of them, though each rank keeps its shard alone.
     reduces_whole: bool = False
+    copies: Copies = "none"  # Whose copies of parameters and gradients are made around the collectives.
     pipeline_overlap: bool = False  # True if stages send while they compute.
     # True if the weights' gradients are added up in fp32 by the product that makes them.
     fused_accumulation: bool = False
@@ -199,7 +205,8 @@ def kept[T: Hashed](traits: T) -> T:
 
 _OF_STATES = (
     "framework", "related", "gradient_overlap", "parameter_overlap", "regathers", "reduces_each", "reduces_whole",
-    "gathered_size", "exchanged_size", "pipeline_overlap", "fused_accumulation", "fused_optimizer", "bucket_bytes",
+    "gathered_size", "exchanged_size", "copies", "pipeline_overlap", "fused_accumulation", "fused_optimizer",
+    "bucket_bytes",
 )  # fmt: skip
 """Traits of the traffic of model states and of the optimizer, which the passes of a micro-batch do not depend on."""
 

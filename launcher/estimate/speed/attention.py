@@ -1,10 +1,8 @@
 """Time of attention, or of scans, on a card: fused kernels by measured throughput, unfused ones by products and passes.
 
 A fused kernel gives every multiprocessor blocks of 128 queries of one head. It takes its start, its share of all work,
-the end in which the last blocks run alone (why few heads starve), and the bytes of queries, keys, values and outputs.
-``attention.json`` has the constants of the cards whose kernels were measured, by the size of a head, with their source
-and how far the form is off; ``python -m benchmarks.speed.fits.attention --data DIR`` writes it. A card without a table
-takes those of the nearest generation, times how its best matrix product compares with that card's (``stand_in``).
+the end in which the last blocks run alone (why few heads starve), and the bytes of queries, keys, values and outputs,
+by the constants of ``attention.json`` (``benchmarks.speed.fits.attention``), or of the nearest generation.
 """
 
 import json
@@ -41,12 +39,13 @@ _FLASH_1 = 1 / 2
 """FlashAttention relative to FlashAttention 2, whose work is split better and which is about twice as fast
 (arXiv:2307.08691, abstract). It has no instructions of Hopper either."""
 
-_FORWARD_PASSES = {"fused_softmax": 4, "unfused": 10}
+_FORWARD_PASSES = {"fused_softmax": 4, "unfused": 15}
 """Times that the scores' elements cross the memory in 2 bytes, besides those of the products: softmax and dropout read
-and write once each; unfused are scale and mask (4), softmax to fp32 (3) and its cast back (3)."""
+and write once each; unfused are scale (2), mask (3), cast to fp32 (3; of fp16 alone ``softmax`` of torch
+``aten/src/ATen/native/SoftMax.cpp`` casts in its kernel), softmax (4) and the cast back (3)."""
 
-_BACKWARD_PASSES = {"fused_softmax": 5, "unfused": 10}
-"""The same backward: dropout (2) and softmax (3); unfused are the cast (3), softmax in fp32 (5) and the scale (2)."""
+_BACKWARD_PASSES = {"fused_softmax": 5, "unfused": 14}
+"""The same backward: dropout (2) and softmax (3); unfused are the casts (3 and 3), softmax in fp32 (6), scale (2)."""
 
 
 class Kernel(NamedTuple):

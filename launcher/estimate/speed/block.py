@@ -1,7 +1,6 @@
 """One block over one micro-batch: its forward and backward pass and what checkpointing computes again.
 
-Products and attention come from measured tables (``gemm``, ``attention``, ``grouped``), everything else is bytes that
-memory moves: each kernel that an engine has not fused reads and writes its tensors once more.
+Products and attention come from measured tables; else each kernel that is not fused reads and writes its tensors.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,6 +21,15 @@ from launcher.spec.values import beside_products
 _DEQUANTISED = 2.6
 """Bytes of a parameter in 4 bits that each pass reads (0.5 with its constants) and writes as 16 bits (bitsandbytes)."""
 
+
+_DISPATCHED = 4.0
+"""Host time of an operation under selective checkpointing, whose policy Python asks for views, too, over another's
+(``_CachingTorchDispatchMode`` of ``torch/utils/checkpoint.py``): of a small Llama block on a CPU, 3.8 and 4.0."""
+
+_FP8_CAST = {"tensor": (33, 14), "compiled": (5, 2)}
+"""Bytes of an element and kernels of one operand cast to fp8 by torchao (``float8_scaling_utils.py``,
+``float8_training_tensor.py``): absolute values (4), their largest (2), fp32 (6), scaled (8), bounded (8), fp8 (5); the
+other kernels make the scale. Compiled, one kernel reads it for its scale, and one casts it."""
 
 _DORA_KERNELS = 14  # Kernels of DoRA beside LoRA's, of each adapted layer (``DoraLinearLayer.forward``).
 
@@ -47,7 +55,11 @@ class BlockKey(NamedTuple):
 def block(key: BlockKey, shape: Shape, checkpointing: CheckpointingSpec) -> BlockPasses:
     """The passes of one block."""
     own, forward, backward = _both(key, shape)
-    return BlockPasses(forward, backward, _again(key, own, forward, shape, checkpointing))
+    again = _again(key, own, forward, shape, checkpointing)
+    if checkpointing.mode == "selective" and not checkpointing.modules and not shape.megatron:
+        forward = forward._replace(launches=_DISPATCHED * forward.launches)
+        again = again._replace(launches=_DISPATCHED * again.launches)
+    return BlockPasses(forward, backward, again)
 
 
 @lru_cache(maxsize=8192)
@@ -63,10 +75,11 @@ def _both(key: BlockKey, shape: Shape) -> tuple[tuple[Product, ...], Pass, Pass]
     tensor = _tensor(key.model, regions, shape)
     routed = any(one.experts for one in own)
     expert = experts.exchange(key.model, shape).plus(experts.sorting(key.model, shape)) if routed else NOTHING
-    forward = _sum(matrix, scores, scan, rest, tensor, expert)
+    cast, cast_back = _fp8_casts(own, shape)
+    forward = _sum(matrix, scores, scan, rest, tensor, expert, cast)
     # The backward pass moves each tensor and its gradient, and gathers a split sequence once more for weights.
     traffic_back = tensor.times(1.5) if shape.split_sequence else tensor
-    backward = _sum(matrix_back, scores_back, scan_back, rest.times(2.0), traffic_back, expert)
+    backward = _sum(matrix_back, scores_back, scan_back, rest.times(2.0), traffic_back, expert, cast_back)
     return own, forward, backward
 
 
@@ -92,6 +105,21 @@ def _products(own: tuple[Product, ...], model: ModelSpec, shape: Shape) -> tuple
         Pass(products=forward, product_flops=flops, launches=count),
         Pass(products=backward, product_flops=flops_back, launches=2 * count),
     )
+
+
+def _fp8_casts(own: tuple[Product, ...], shape: Shape) -> tuple[Pass, Pass]:
+    """Operands of torchao's linears cast for each product: input and weight, then their gradient with each of both."""
+    if shape.dtype != "fp8" or not shape.execution.casts_apart:
+        return NOTHING, NOTHING
+    each, kernels = _FP8_CAST["compiled" if shape.execution.compiled else "tensor"]
+    ahead = behind = 0.0
+    for one in own:
+        if not one.experts:
+            n, k = _local(one, shape.tensor)
+            ahead += n * k + shape.tokens * k
+            behind += n * k + shape.tokens * (k + 2 * n)
+    count = kernels * len(own)
+    return _moved([(each * ahead, 2 * count)], shape), _moved([(each * behind, 4 * count)], shape)
 
 
 def _local(one: Product, ranks: int) -> tuple[int, int]:

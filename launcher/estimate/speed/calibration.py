@@ -1,8 +1,4 @@
-"""Measured speed over predicted speed, a constant for a framework and GPU, and the residuals around it.
-
-The figures are ``calibration.json`` beside this file, written by ``python -m benchmarks.speed --data DIR
---write-calibration``.
-"""
+"""Measured over predicted speed by framework and GPU (``python -m benchmarks.speed --write-calibration`` writes it)."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -54,11 +50,9 @@ def chosen(
 ) -> Constant:
     """The constant of a framework's own certain runs; else the median of votes; else that of all frameworks.
 
-    Its own are those on the GPU, else on others of its generation. The framework and each related one has a vote, by
-    what was measured of it on the GPU, else on its generation, else on any. What is taken from another GPU has the band
-    in which pairs lie around what is said of them without their own runs, a framework that nobody has measured that in
-    which frameworks lie. A model with experts takes the constants of runs of such models, where there are enough of
-    these frameworks'.
+    Its own are those on the GPU, else on others of its generation; the framework and each related one has a vote. What
+    is taken from another GPU, or for a framework that nobody has measured, has the band of such predictions. A model
+    with experts takes the constants of runs of such models, where there are enough of these frameworks'.
     """
     names, of_experts = (framework, *related), tables.get("experts", {})
     if experts and (found := _of(of_experts, names, card)) is not None:

@@ -1,12 +1,9 @@
 """Time of a collective that runs alone: in one domain by measured tables, across nodes by NCCL's own model.
 
-Sizes are bytes of the whole buffer of a rank in nccl-tests' convention: what an all-gather leaves with each rank, what
-a reduce-scatter or all-reduce takes from each, what each rank hands out in an all-to-all, and the message of a send.
-
-Inside a domain (NVLink, or a node over PCIe) the tables of ``collectives.json``, measured with 2, 4 and 8 ranks on
-A100, H100 and B200, are interpolated in the logarithms of size and time; below 512 bytes the least time counts, above
-512 MiB the largest bandwidth. A card with other links takes the table of its generation, with all but the latency
-scaled by the bandwidth of its links. The file is written by ``python -m benchmarks.speed.fits.collectives --data DIR``.
+Sizes are bytes of the whole buffer of a rank in nccl-tests' convention. Inside a domain (NVLink, or a node over PCIe)
+the tables of ``collectives.json``, measured on A100, H100 and B200, are interpolated in the logarithms of size and
+time; a card with other links takes the table of its generation, with all but the latency scaled by their bandwidth.
+The file is written by ``python -m benchmarks.speed.fits.collectives --data DIR``.
 """
 
 import json
@@ -30,11 +27,8 @@ EXCHANGE_LATENCY = ((2, 37e-6), (4, 42e-6), (8, 60e-6), (16, 98e-6), (32, 290e-6
 
 EXCHANGE_LOSS = 0.44  # An all-to-all over n nodes reaches ``1 - 0.44/n`` of the NICs' bandwidth (same source).
 XGMI_COLLECTIVE, XGMI_MESSAGE = 0.70, 0.80
-"""Shares of a link's bandwidth that collectives and messages reach on AMD's Instinct cards.
-
-For those no table of an open licence is at hand. Source of these constants: AMD-AGI/Primus@fd1eeabb (MIT),
-``collective_args.py``, for MI300X.
-"""
+"""Shares of a link's bandwidth that collectives and messages reach on AMD's Instinct cards: of MI300X, by
+AMD-AGI/Primus@fd1eeabb (MIT), ``collective_args.py``."""
 
 XGMI_MESH = 0.88  # What is left of it in an all-to-all over the mesh.
 XGMI_FIXED = {"all_reduce": 200e-6, "all_to_all": 150e-6, "all_gather": 100e-6, "reduce_scatter": 100e-6, "send": 0.0}
@@ -212,11 +206,7 @@ def _tables() -> dict[str, Table]:
 
 
 def _xgmi_seconds(kind: str, size: float, group: Group, network: Network) -> float:
-    """Seconds of one collective of AMD's Instinct cards.
-
-    Inside a node each GPU has one xGMI link to every other, so that a group uses those to its own ranks alone (AMD
-    Instinct MI300X platform data sheet).
-    """
+    """Seconds of one collective of AMD's Instinct cards, each of which has one xGMI link to every other of its node."""
     nodes, inside, ranks = group.domains, group.inside, group.ranks
     peers = max(1, network.link_gpus - 1)
     share = XGMI_MESSAGE if kind == "send" else XGMI_COLLECTIVE

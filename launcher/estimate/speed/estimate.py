@@ -23,11 +23,8 @@ from launcher.spec import RunSpec
 from launcher.spec.edit import changed_at
 
 CROWDED = 0.88
-"""Share of a card's memory from which on the allocator may have to free what it keeps and ask again.
-
-Of nanotron's runs on cards of 80 GB (the Ultra-Scale Playbook) those that took 69 GiB or more had a tenth to a third of
-the speed of the others; how often the allocator asks again nobody can say beforehand.
-"""
+"""Share of a card's memory from which on the allocator may have to free what it keeps and ask again: nanotron's runs of
+69 GiB or more of 80 GB (the Ultra-Scale Playbook) had a tenth to a third of the speed of the others."""
 
 
 type Chunking = tuple[str, int]
@@ -140,8 +137,7 @@ def least_seconds(
 ) -> float | None:
     """A bound below the seconds of a step: its passes on the slowest stage, and the least of some schedules' bubbles.
 
-    ``chunkings`` are the schedules, each with its model chunks on a stage; the other arguments are those of
-    :func:`estimate`.
+    ``chunkings`` are the schedules, each with its model chunks on a stage; the rest as of :func:`estimate`.
     """
     timed = _timed(spec, parts)
     if timed is None:
@@ -211,11 +207,7 @@ def _exposed(terms: Iterable[SpeedTerm]) -> float:
 
 
 def _critical(spec: RunSpec, parts: Parts, timed: Timed) -> Iterator[tuple[Stage, RankModel]]:
-    """The stages that may take longest: that with the longest passes, and those that hold more parameters.
-
-    One with shorter passes and no more parameters has no more traffic, and hides nearly as much of it: at most as much
-    less as its passes are shorter.
-    """
+    """The stages that may take longest: that with the longest passes, and those that hold more parameters."""
     slowest = timed.line.slowest
     own = _ranked(spec, parts, timed, slowest.time.stage)
     yield slowest, own
@@ -263,6 +255,7 @@ def _of_states(rank: RankModel, timed: Timed, stage: Stage) -> Iterator[SpeedTer
     """Gradients added up, the traffic of the states, and the optimizer."""
     execution, card, m, compute = timed.execution, timed.card, rank.spec.gradient_accumulation, _compute(stage)
     yield from states.accumulation(rank, execution, card, m)
+    yield from states.copies(rank, execution, card, compute, m)
     beside = states.Compute(*(max(0.0, whole - taken) for whole, taken in zip(compute, stage.network, strict=True)))
     traffic = list(states.data_parallel(rank, execution, timed.network, beside, m))
     yield from traffic

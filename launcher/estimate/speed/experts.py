@@ -1,9 +1,8 @@
 """Routed experts of one layer: their products, the tokens' way to the experts' ranks and back, and their sorting.
 
-A token goes to ``k`` of ``E`` experts, which lie on ``R`` ranks. NCCL's all-to-all sends a copy to each expert. DeepEP
-and HybridEP send one to each rank that has any of them, and over the network one to each domain, from where it is
-handed on (deepseek-ai/DeepEP README, "forwarding data from the RDMA domain to the NVLink domain"). Of even routing a
-group of ranks that has ``e`` of the experts is met by ``1 - C(E - e, k) / C(E, k)`` of the tokens.
+NCCL's all-to-all sends a copy of a token to each of its ``k`` of ``E`` experts, DeepEP and HybridEP one to each rank
+that has any of them, and over the network one to each domain (deepseek-ai/DeepEP README). Of even routing ranks that
+have ``e`` of the experts are met by ``1 - C(E - e, k) / C(E, k)`` of the tokens.
 """
 
 from math import comb
@@ -45,9 +44,13 @@ def product(one: Product, model: ModelSpec, shape: Shape) -> tuple[float, float,
 
 
 def _of_all(tokens: float, local: int, n: int, k: int, shape: Shape) -> float:
-    """Seconds of one product of each expert: together, or one after the other."""
-    if shape.execution.blockwise_experts:
-        return local * gemm.seconds(max(1, round(tokens)), n, k, shape.dtype, shape.card)
+    """Seconds of one product of each expert: together, or one after the other.
+
+    Autocast leaves grouped products in the fp32 of the weights (``transformers/integrations/moe.py``, ``_grouped_mm``).
+    """
+    wide = shape.autocast and not shape.megatron
+    if wide or shape.execution.blockwise_experts:
+        return local * gemm.seconds(max(1, round(tokens)), n, k, "fp32" if wide else shape.dtype, shape.card)
     return grouped.seconds(tokens, local, n, k, shape.dtype, shape.card)
 
 
@@ -69,9 +72,8 @@ def met(model: ModelSpec, groups: int) -> float:
 def sorting(model: ModelSpec, shape: Shape) -> Pass:
     """Tokens copied into the order of their experts, and their results added up; the backward pass does the reverse.
 
-    An all-to-all has them sorted twice, by expert before and by rank after it, and so on the way back: each reads and
-    writes every copy. DeepEP's tokens are copied from one for each rank, HybridEP's in the exchange itself
-    (Megatron-Core ``token_dispatcher.py``, ``fused_a2a.py``).
+    An all-to-all has them sorted twice each way; DeepEP's tokens are copied from one for each rank, HybridEP's in the
+    exchange itself (Megatron-Core ``token_dispatcher.py``, ``fused_a2a.py``).
     """
     each = routed(model, shape) * model.hidden_size * shape.size
     if shape.expert == 1 or shape.execution.dispatcher == "all_gather":

@@ -2,14 +2,10 @@
 
 The result is cut into tiles, each multiprocessor works on one at a time, and a wave is one tile of each: the last wave
 is as long as a full one. Of each tile's size one share of the card's peak is a constant, and the library takes the
-size that is fastest. ``gemm.json`` has these constants for the cards whose kernels were measured, their source and how
-far the form is off; ``python -m benchmarks.speed.fits.gemm --data DIR`` writes it. Any other card takes those of the
-nearest generation with its own peak, multiprocessors and bandwidth (``stand_in``).
+fastest. ``gemm.json`` has the constants of measured cards, written by ``python -m benchmarks.speed.fits.gemm``; any
+other card takes those of the nearest generation with its own peak, multiprocessors and bandwidth (``stand_in``).
 
-A product in fp8 has its share of the casts besides. Casts of weights are left out: one a step, however many
-micro-batches.
-
-Left out: clocks that fall in a long run under full power, and layouts (transposed operands run like plain ones).
+Left out: casts of weights to fp8, one a step, clocks that fall under full power, and layouts.
 """
 
 import json
@@ -42,9 +38,8 @@ _FP4_BYTES = 1 / 2 + 1 / 16  # Of an element in nvfp4, with a scale in fp8 for 1
 _CAST_BYTES = 4 * 4 / 12
 """Bytes that casts move for each element of a product's first operand, on average over the twelve of a layer.
 
-Transformer Engine's norms and activations write fp8 at once (LayerNormLinear, LayerNormMLP). Kernels of their own are
-the casts of attention's output and of the gradients of three outputs (attention's products, the MLP's second), which
-read 2 bytes and write the rows and the columns in 1 each.
+Transformer Engine's norms and activations write fp8 at once; attention's output and the gradients of three outputs are
+cast by kernels of their own, which read 2 bytes and write the rows and the columns in 1 each.
 """
 
 

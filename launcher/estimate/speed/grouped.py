@@ -1,11 +1,8 @@
 """Time of the grouped products of routed experts: the form of ``gemm`` over the tiles of all experts of a rank.
 
 Each expert's rows begin a tile of their own, so that it leaves half a tile empty on average, and every weight is read
-however few tokens it meets. ``grouped.json`` has what a grouped kernel reaches relative to the tiles of one product of
-the same card, measured on H100 in bf16 and on H800 in fp8, with the source and how far the form is off; ``python -m
-benchmarks.speed.fits.grouped --data DIR`` writes it. Other cards take the same relative to their own products.
-
-Left out: tokens that are not spread evenly over the experts, of which the busiest rank makes the others wait.
+however few tokens it meets. ``grouped.json`` has what a grouped kernel reaches relative to one product's tiles on the
+same card, measured on H100 and H800 (``python -m benchmarks.speed.fits.grouped --data DIR``). Routing counts as even.
 """
 
 import json

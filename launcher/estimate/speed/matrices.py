@@ -1,9 +1,8 @@
 """The step of optimizers that see whole matrices: Muon's products, and what ranks with shards of them exchange.
 
-On FSDP2's shards of rows torch makes every product of Muon's iteration on DTensors (counted by ``CommDebugMode`` on
-torch 2.15). A matrix with more rows than columns is turned, and then cut along the side that the first product sums
-over: its result is summed over the ranks for each of its two uses, and multiplied by itself on each of them. Of another
-matrix each rank makes its rows of every product, for which both of the wider factors and the narrow one are gathered.
+On FSDP2's shards of rows torch makes every product of Muon's iteration on DTensors (counted by ``CommDebugMode``).
+Of a matrix with more rows than columns the first product's result is summed over the ranks for each of its two uses;
+of another each rank makes its rows of every product, for which the factors are gathered.
 """
 
 from collections import Counter

@@ -1,7 +1,6 @@
 """The links of a run's GPUs, and how many ranks of a group share the fastest of them.
 
-Ranks are laid out tensor first, then context, expert and data, then pipeline (Megatron's order ``tp-cp-ep-dp-pp``), so
-that the ranks of a group lie a stride apart: 1 for tensor parallelism, ``tensor`` for the next axis, and so on.
+Ranks are laid out in Megatron's order ``tp-cp-ep-dp-pp``, so that those of a group lie a stride apart.
 """
 
 from functools import lru_cache

@@ -11,18 +11,12 @@ from launcher.estimate.speed.terms import SpeedTerm, term
 from launcher.spec import RunSpec
 
 PCIE_SHARE = 0.8
-"""Share of ``hardware.pcie_bandwidth`` that copies of pinned memory reach.
-
-Between the 0.90 that the coding and the headers of packets of 256 bytes leave (PCI Express Base Specification 4.0) and
-the 0.75 that ZeRO-Infinity reports of PCIe 3.0, 12 of 16 GB/s (arXiv:2104.07857). Not measured here.
-"""
+"""Share of ``hardware.pcie_bandwidth`` that copies of pinned memory reach: between the 0.90 that the headers of packets
+leave (PCI Express Base Specification 4.0) and the 0.75 that ZeRO-Infinity reports (arXiv:2104.07857). Not measured."""
 
 HOST_ADAM, HOST_ADAM_UNFUSED = 0.24e-9, 1.4e-9
-"""Seconds a parameter, of a node's processors together: DeepSpeed's CPU-Adam and torch's own without a fused kernel.
-
-ZeRO-Offload, arXiv:2101.06840, table 4: 0.22 and 1.39 s for one billion, 2.57 and 14.76 s for ten, on a DGX-2 (two
-Xeon Platinum 8168). Newer hosts have more memory bandwidth, by which these go: they are faster by what nobody stated.
-"""
+"""Seconds a parameter, of a node's processors together: DeepSpeed's CPU-Adam and torch's own without a fused kernel
+(ZeRO-Offload, arXiv:2101.06840, table 4, on a DGX-2 of two Xeon Platinum 8168). Newer hosts are faster."""
 
 HIDDEN = 0.9
 """Share of the passes behind which copies hide; the first block's weights and the last one's gradients stay."""
@@ -97,11 +91,7 @@ def _swapped(rank: RankModel) -> Iterator[SpeedTerm]:
 
 
 def activations(rank: RankModel, card: Card, compute: Compute, steps: int) -> Iterator[SpeedTerm]:
-    """Activations to the host in forward, and back in backward, each over PCIe.
-
-    torch copies in the order of the computation, which waits (``save_on_cpu`` of ``torch/autograd/graph.py``);
-    Megatron-core copies beside it.
-    """
+    """Activations to the host and back: torch waits for the copies (``save_on_cpu``), Megatron-core does not."""
     size = float(sum(kind.count * rank.token_bytes(kind.offloaded) for kind in rank.blocks) * rank.tokens)
     if not size:
         return

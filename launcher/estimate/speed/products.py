@@ -81,9 +81,7 @@ def _joined(own: Sequence[tuple[Product, str]]) -> Iterator[Product]:
 def model_flops(family: Family, model: ModelSpec, adapter: AdapterSpec, sequence: int) -> float:
     """FLOPs of both passes over one sequence (arXiv:2204.02311, appendix B, with what a causal mask leaves).
 
-    Two for each element of a matrix and token forward, as many for the gradient of the input, and again for that of the
-    matrix where it is trained; attention's two products over the pairs that a token sees, twice that backward, and the
-    same of scans. Left out: what is computed again, doubled or masked.
+    Of the gradient of a matrix only where it is trained. Left out: what is computed again, doubled or masked.
     """
     total, layers = (
         0.0,

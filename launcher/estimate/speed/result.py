@@ -1,7 +1,7 @@
 """The answer of the model of speed, in the shape of ``launch check --json`` (docs/contract/documents.md)."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from launcher.base.frozen import dataclass
 from launcher.estimate.speed import calibration
@@ -27,6 +27,11 @@ _NAMES = {
 
 _HOUR = 3600
 
+_FIGURES = (
+    "tokens_per_second", "tokens_per_second_per_gpu", "low", "high", "step_seconds", "mfu", "model_flops", "bubble",
+    "hfu",
+)  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTime:
@@ -44,12 +49,8 @@ class StageTime:
 
     def times(self, factor: float) -> "StageTime":
         """All of it, so many times as long."""
-        return StageTime(
-            stage=self.stage,
-            forward_seconds=self.forward_seconds * factor,
-            backward_seconds=self.backward_seconds * factor,
-            send_seconds=self.send_seconds * factor,
-        )
+        names = ("forward_seconds", "backward_seconds", "send_seconds")
+        return replace(self, **{name: getattr(self, name) * factor for name in names})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,15 +147,7 @@ class SpeedEstimate:
             if term.part in COMMUNICATION and term.seconds > NOISE
         ]
         return {
-            "tokens_per_second": self.tokens_per_second,
-            "tokens_per_second_per_gpu": self.tokens_per_second_per_gpu,
-            "low": self.low,
-            "high": self.high,
-            "step_seconds": self.step_seconds,
-            "mfu": self.mfu,
-            "model_flops": self.model_flops,
-            "bubble": self.bubble,
-            "hfu": self.hfu,
+            **{name: getattr(self, name) for name in _FIGURES},
             "gpu_hours": self.gpu_hours(spec),
             "price": self.price(spec),
             "constant": {**_stated(self.constant), "calibration": calibration.version()},

@@ -1,10 +1,4 @@
-"""The order of passes of a pipeline's schedule, and when each of them starts and ends: a step simulated.
-
-``passes`` says what a stage runs one after the other, as the engines' own schedules do; ``timeline`` lets every stage
-run its order as early as the others' results reach it. The end of the last pass is the exact time of the passes of a
-step, also for uneven stages and for messages that are waited for, where ``speed.pipeline`` has a closed form.
-The simulation takes about two microseconds a pass, and belongs where a pipeline is looked at closely.
-"""
+"""The order of passes of a pipeline's schedule, and a step simulated: when each starts and ends, in microseconds."""
 
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
@@ -39,17 +33,13 @@ type Timeline = tuple[tuple[Timed, ...], ...]
 
 
 def passes(spec: RunSpec) -> tuple[tuple[Pass, ...], ...] | None:
-    """The passes of each stage, in the order of its schedule.
+    """The passes of each stage, in the order of its schedule; None where stages are folded, whose order is torch's own.
 
-    1F1B: stage ``r`` warms up with ``p - r - 1`` forward passes, then one forward and one backward pass take turns
-    (arXiv:2104.04473, section 2.2). GPipe: all forward passes first (arXiv:1811.06965). Interleaved: chunks take turns
-    by rounds, with a warm-up of ``2 (p - r - 1) + (v - 1) g`` (Megatron-core ``pipeline_parallel/schedules.py``,
-    ``torch.distributed.pipelining`` ``ScheduleInterleaved1F1B``). Zero bubble: ZB-H1, 1F1B whose stage ``r`` runs the
-    weights' share of a backward pass ``r`` chunks later (arXiv:2401.10241, section 2); with several chunks it warms up
-    by ``(v - 1) g + p - r - 1`` (torch's ``ScheduleInterleavedZeroBubble``).
-
-    Returns:
-        An order for each stage; None where stages are folded, whose order is torch's own.
+    1F1B: stage ``r`` warms up with ``p - r - 1`` forward passes, then both take turns (arXiv:2104.04473, section 2.2).
+    GPipe: all forward passes first (arXiv:1811.06965). Interleaved: chunks take turns by rounds, with a warm-up of
+    ``2 (p - r - 1) + (v - 1) g`` (Megatron-core ``schedules.py``, torch's ``ScheduleInterleaved1F1B``). Zero bubble:
+    stage ``r`` runs the weights' share of a backward pass ``r`` chunks later (ZB-H1, arXiv:2401.10241, section 2); with
+    several chunks it warms up by ``(v - 1) g + p - r - 1`` (torch's ``ScheduleInterleavedZeroBubble``).
     """
     if spec.parallel.schedule in FOLDED:
         return None
@@ -108,9 +98,8 @@ def timeline(stages: Sequence[StageTime], orders: Sequence[Sequence[Pass]], *, o
     """The passes of each stage with their times.
 
     A forward pass waits for the same micro-batch's of the stage before, and of the first stage's later chunks for the
-    last stage's chunk before; backward passes the other way around. Chunks of a stage take equal shares of its time,
-    and of a backward pass that is split the inputs and the weights take a half each. ``overlaps`` is true where a stage
-    goes on while it sends; else it waits until the message has arrived.
+    last stage's chunk before; backward passes the other way around. Chunks take equal shares of a stage's time.
+    ``overlaps`` is true where a stage goes on while it sends; else it waits until the message has arrived.
     """
     last = (len(orders) - 1, max(one.chunk for one in orders[0]))
     split = any(one.kind == "weights" for one in orders[0])

@@ -10,7 +10,7 @@ from itertools import repeat
 from typing import NamedTuple
 
 from launcher.estimate.rank import adapters
-from launcher.estimate.rank.counts import kinds_of, padded
+from launcher.estimate.rank.counts import block_weights, kinds_of, padded
 from launcher.estimate.rank.engine import EngineTraits, of_blocks
 from launcher.estimate.rank.family import Family
 from launcher.estimate.rank.recomputed import method
@@ -67,16 +67,8 @@ class Line(NamedTuple):
 
 def line_of(spec: RunSpec, family: Family, engine: EngineTraits, shape: Shape) -> Line:
     """The stages of a run, timed."""
-    key = LineKey(
-        family,
-        spec.model,
-        spec.adapter,
-        cut_of(spec),
-        engine,
-        spec.checkpointing,
-        spec.train.loss == "chunked",
-        spec.gpus // spec.parallel.pipeline,
-    )
+    chunked, stride = spec.train.loss == "chunked", spec.gpus // spec.parallel.pipeline
+    key = LineKey(family, spec.model, spec.adapter, cut_of(spec), engine, spec.checkpointing, chunked, stride)
     return _line(key, shape)
 
 
@@ -107,13 +99,12 @@ def _stage(key: LineKey, shape: Shape, stage: int) -> Stage:
     launch = 0.0 if execution.graphs else execution.launch_seconds
     staged = execution.staged_seconds * shape.tensor * len(layers) if key.cut.stages > 1 < shape.tensor else 0.0
     # Three passes, or two without recomputation, share what the host does beside them.
-    share = staged / (3 if again.launches else 2)
+    hooked = sum(len(block_weights(key.family, key.model, layer)) for layer in layers) if execution.hook_seconds else 0
+    share = staged / (3 if again.launches else 2) + execution.hook_seconds * hooked
+    back = backward.seconds(launch / _AUTOGRAD, share) + again.seconds(launch, share if again.launches else 0)
+    sent = _send(key, shape) if key.cut.stages > 1 else 0.0
     time = StageTime(
-        stage=stage,
-        forward_seconds=forward.seconds(launch, share),
-        backward_seconds=backward.seconds(launch / _AUTOGRAD, share)
-        + again.seconds(launch, share if again.launches else 0),
-        send_seconds=_send(key, shape) if key.cut.stages > 1 else 0.0,
+        stage=stage, forward_seconds=forward.seconds(launch, share), backward_seconds=back, send_seconds=sent
     )
     taken = _on_network(forward, shape), _on_network(backward, shape) + _on_network(again, shape)
     return Stage(forward, backward, forward.plus(backward), again, time, taken)
@@ -179,9 +170,8 @@ def _head(
 ) -> BlockPasses:
     """The output projection and the loss: forward, backward, and the part that is computed again.
 
-    ``trained`` is true if the projection gets a gradient, ``split`` if tensor parallel ranks share it, and
-    ``parallel_loss`` if they share the loss, too (else each has all logits); ``chunked`` if the loss runs over pieces
-    of the sequence, each of which backward computes again.
+    ``trained`` is true if the projection gets a gradient, ``split`` if tensor ranks share it, ``parallel_loss``
+    if they share the loss, too, and ``chunked`` if it runs over pieces of the sequence, which backward computes again.
     """
     n, m, k = -(-vocabulary // (shape.tensor if split else 1)), shape.tokens, model.hidden_size
     dtype = beside_products(shape.dtype)
@@ -220,10 +210,9 @@ def bubble(spec: RunSpec, stages: Sequence[StageTime], stage: StageTime) -> Spee
     """The time in which a stage idles: one micro-batch's way through the other stages, there and back.
 
     ``(p - 1) (f + b)`` for equal stages (arXiv:2104.04473, section 2.2), a ``v``-th of it with ``v`` model chunks, for
-    uneven ones the sum over the other stages. Where backward passes are split, the weights' part fills two thirds of
-    it: of ZB-H1 ``(p - 1) (f + b - w)`` is left (arXiv:2401.10241, table 1), and as much of a chunk in torch's tables
-    of folded stages, which run overlapped passes one after the other. ZBV fills from ``2 p - 1`` micro-batches on; each
-    that is missing idles two passes of a chunk, where all three take the same time.
+    uneven ones the sum over the other stages. Where backward passes are split, the weights' part fills two thirds of it
+    (arXiv:2401.10241, table 1), as in torch's folded stages. ZBV fills from ``2 p - 1`` micro-batches on; each
+    that is missing idles two passes of a chunk.
     """
     parallel = spec.parallel
     others = sum(one.seconds for one in stages) - stage.seconds
@@ -244,11 +233,7 @@ def idle_seconds(stages: Sequence[StageTime], schedule: str, chunks: int) -> flo
 
 
 def messages(spec: RunSpec, stages: Sequence[StageTime], *, overlaps: bool) -> SpeedTerm:
-    """Messages that the slowest stage waits for.
-
-    Plain schedules send and receive on the critical path, twice a micro-batch; interleaved ones hide them where the
-    engine overlaps, and have ``v`` times as many. Filling and draining wait for every boundary in any case.
-    """
+    """Messages that the slowest stage waits for: two a micro-batch and chunk, unless interleaved ones overlap."""
     one = max((stage.send_seconds for stage in stages), default=0.0)
     m, v, p = spec.gradient_accumulation, spec.parallel.virtual_pipeline, len(stages)
     exposed = 2 * one * (p - 1) if overlaps else None

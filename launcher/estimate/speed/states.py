@@ -1,8 +1,6 @@
 """Traffic and memory passes of the model states: gathered parameters, reduced gradients, the optimizer's step.
 
-What ranks that see different samples exchange follows from what they share: with nothing sharded an all-reduce of the
-gradients, with sharded optimizer states a reduce-scatter of these and an all-gather of the parameters, with sharded
-parameters an all-gather for each pass (arXiv:1910.02054, section 7).
+What ranks that see different samples exchange follows from what they share (arXiv:1910.02054, section 7).
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,16 +14,13 @@ from launcher.estimate.speed import collectives
 from launcher.estimate.speed.card import MEMORY_SHARE, Card
 from launcher.estimate.speed.collectives import Group, group_of
 from launcher.estimate.speed.network import Network
-from launcher.estimate.speed.terms import SpeedTerm, term
+from launcher.estimate.speed.terms import SpeedTerm, StepPart, term
 from launcher.spec import ParallelSpec
 
 SLOWED = 1.13
-"""Time of a kernel beside a collective, and of the collective, over that of each alone.
-
-PKU-DAIR/Hetu-Galvatron@cea12ffb (Apache-2.0), ``overlap_coefficient.json``, measured. It is what a collective takes of
-the card: 16 to 24 of 132 multiprocessors, 12 to 18% (NVIDIA-NeMo/Megatron-Bridge@067f987d, performance guide;
-deepseek-ai/DeepEP@dd758caf), for which Calculon charges 15% on NVLink.
-"""
+"""Time of a kernel beside a collective, and of the collective, over that of each alone, measured
+(PKU-DAIR/Hetu-Galvatron@cea12ffb, Apache-2.0, ``overlap_coefficient.json``). A collective takes 16 to 24 of 132
+multiprocessors, 12 to 18% (NVIDIA-NeMo/Megatron-Bridge@067f987d, performance guide; deepseek-ai/DeepEP@dd758caf)."""
 
 _USABLE = 0.75
 """Share of the last backward pass that hides the reduction of gradients, which begins with its first bucket and ends
@@ -50,7 +45,7 @@ def data_parallel(
     parts = list(_parts(rank, network))
     times = steps if execution.reduces_each else 1
     if rank.view.states.parameters < 1:
-        yield from _gathered_each_pass(rank, execution, network, parts, compute, steps, times)
+        yield from _gathered_each_pass(rank, execution, network, parts, compute, steps)
         yield from _gathered_beside(rank, execution, network, parts, compute, steps)
         return
     sharded = rank.view.states.optimizer < 1
@@ -72,8 +67,7 @@ def chunk_by_chunk(parallel: ParallelSpec, steps: int) -> float:
     """Passes of a micro-batch beside which the states of a stage's model chunks travel, ``(v - 1) / v * p + 1 / v``.
 
     Interleaved, ``p`` micro-batches pass one chunk before any passes the next, so that all but one of the ``v`` chunks
-    travel while these pass the others (``forward_backward_pipelining_with_interleaving`` of Megatron-core, which lets
-    gradients go after the last micro-batch of each chunk). Otherwise it is the last pass alone.
+    travel while these pass the others (``forward_backward_pipelining_with_interleaving`` of Megatron-core).
     """
     chunks = parallel.virtual_pipeline
     return ((chunks - 1) * min(steps, parallel.pipeline) + 1) / chunks
@@ -171,16 +165,14 @@ def _gathered_each_pass(
     parts: Sequence[_Part],
     compute: Compute,
     steps: int,
-    times: int,
 ) -> Iterator[SpeedTerm]:
     """Parameters gathered for both passes of every micro-batch, a block at a time, gradients scattered after it.
 
-    With ZeRO++ the backward pass gathers them from a second copy of the shards within ``zero.hpz`` ranks
-    (arXiv:2306.10209), and may gather what it quantizes before, whose kernels are not counted; with FSDP2 from what
-    ``backend.reshard_after_forward`` ranks have kept. Weights in 4 bits are gathered as they are; torchao's fp8
-    all-gathers save half, and their one all-reduce of scales a step is not counted.
+    ZeRO++ gathers them for backward from a copy within ``zero.hpz`` ranks (arXiv:2306.10209), FSDP2 from what
+    ``backend.reshard_after_forward`` ranks have kept. Weights in 4 bits are gathered as they are, in fp8 by half;
+    kernels that quantize are not counted.
     """
-    layers = max(1, rank.layers)
+    layers, times = max(1, rank.layers), steps if execution.reduces_each else 1
     gathered = rank.compute_parameters(rank.root) + rank.gathered_blocks(rank.all_blocks)
     packed = float(gathered) / max(1, rank.elements.whole)
     inner = max(rank.spec.zero.hpz, rank.spec.backend.kept_over)
@@ -190,9 +182,8 @@ def _gathered_each_pass(
         size = part.elements / layers * (execution.gathered_size or rank.engine.size * packed)
         gather += collectives.seconds("all_gather", size, part.group, network)
         again += collectives.seconds("all_gather", size, near or part.group, network) * execution.regathers
-        reduced = list(
-            _reductions(part._replace(trained=part.trained / layers), rank, execution, network, sharded=True)
-        )
+        share = part._replace(trained=part.trained / layers)
+        reduced = list(_reductions(share, rank, execution, network, sharded=True))
         scatter += sum(one.seconds for one in reduced)
         moved += (steps * (1 + execution.regathers) * size * (part.group.ranks > 1)) + times * sum(
             r.size for r in reduced
@@ -235,11 +226,7 @@ def _gathered_beside(
 
 
 def waiting(gpus: int, seconds: float) -> SpeedTerm:
-    """Each step waits for the slowest GPU: the expected largest of so many normal deviations.
-
-    Blom's approximation of the largest of ``n``: the quantile ``(n - 3/8) / (n + 1/4)``. One GPU differs from another
-    by 2% (standard deviation), of equal parts at equal power (arXiv:2510.15596 gives a spread of up to 14%).
-    """
+    """Each step waits for the slowest GPU, by Blom's largest of normal deviations of 2% (arXiv:2510.15596 has 14%)."""
     slowest = _slowest(gpus) if gpus > 1 else 0.0
     return term("waiting", "the slowest GPU", "t_step * slowest", "arXiv:2510.15596", t_step=seconds, slowest=slowest)
 
@@ -255,8 +242,9 @@ def optimizer(rank: RankModel, execution: Execution, card: Card) -> Iterator[Spe
     """Memory passes of the optimizer's step over this rank's shard.
 
     Master weights, both moments and the gradient are read, the first three and the parameters written; a norm of the
-    gradients reads them once more, and they are zeroed. A step of torch's lists reads and writes each of some ten
-    operations' results; Adafactor's is one, over whole matrices on every rank.
+    gradients reads them once more, and they are zeroed. AdamW on torch's lists has eight operations in place of one
+    kernel (``_multi_tensor_adamw``). ZeRO takes the norm of a copy in fp64, makes gradients flat, casts and scales
+    them, and copies the new weights (``step`` of ``stage_1_and_2.py`` and ``stage3.py``, ``get_norm_dtype``).
     """
     whole = rank.spec.optimizer.name == "adafactor"
     stepped = rank.elements.trained if whole else rank.elements.optimizer
@@ -267,26 +255,96 @@ def optimizer(rank: RankModel, execution: Execution, card: Card) -> Iterator[Spe
     parameters = rank.engine.size if sizes.master else 0
     once = 2 * moments + 2 * master + 3 * gradient + parameters
     passes = 1 if execution.fused_optimizer and not whole else 3
-    yield term(
-        "optimizer", "memory passes of the optimizer", "n * k * P / (share * bandwidth)", "torch.optim, fused kernels",
-        n=passes, k=once, P=stepped, share=MEMORY_SHARE, bandwidth=card.memory_bandwidth,
-    )  # fmt: skip
+    if passes > 1 and rank.spec.optimizer.name == "adamw":
+        once, passes = once + 2 * master + 5 * moments + gradient, 1
+    if execution.copies in ("zero_1_2", "zero_3"):
+        scaled = 2 * 4 if rank.spec.optimizer.clip or sizes.compute == "fp16" else 0
+        once = 2 * moments + 2 * master + 4 + (gradient + 16) + 2 * gradient + (gradient + 4) + scaled + 4 + parameters
+    words = "memory passes of the optimizer"
+    yield _moved(words, card, "torch.optim, fused kernels", passes, once, stepped, part="optimizer")
 
 
 def accumulation(rank: RankModel, execution: Execution, card: Card, steps: int) -> Iterator[SpeedTerm]:
     """Gradients of a micro-batch added to the step's sum so far: they are read, and the sum is read and written.
 
-    What is reduced after each micro-batch is added to the rank's shard alone.
+    What is reduced after each micro-batch is added to the rank's shard alone; torch's own sum begins with the first.
     """
     wide, narrow = rank.dtypes.size("accumulate"), rank.dtypes.size("gradients")
     each = 2 * wide if execution.fused_accumulation else 2 * wide + 2 * narrow
-    if steps == 1 and not rank.engine.gradients_stay:
+    times = steps if steps > 1 or rank.engine.gradients_stay else 0
+    if rank.engine.library == "transformers" and (execution.copies == "fsdp" or not execution.reduces_each):
+        each, times = 2 * wide + narrow, times - (not rank.engine.gradients_stay and steps > 1)
+    if not times:
         return
     added = rank.elements.gradients if execution.reduces_each else rank.elements.trained
-    yield term(
-        "memory_bound", "gradients added up", "m * k * P / (share * bandwidth)", "torch AccumulateGrad",
-        m=steps, k=each, P=added, share=MEMORY_SHARE, bandwidth=card.memory_bandwidth,
+    yield _moved("gradients added up", card, "torch AccumulateGrad", times, each, added)
+
+
+def copies(rank: RankModel, execution: Execution, card: Card, compute: Compute, steps: int) -> Iterator[SpeedTerm]:
+    """Copies on the device that the engine makes around its collectives."""
+    if execution.copies == "fsdp":
+        return _of_fsdp(rank, execution, card, compute, steps)
+    return _of_zero(rank, execution, card, steps) if execution.copies != "none" else iter(())
+
+
+_FSDP = "torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py"
+_ZERO_COPIES = "deepspeed/runtime/zero (0.19)"
+
+
+def _of_fsdp(rank: RankModel, execution: Execution, card: Card, compute: Compute, steps: int) -> Iterator[SpeedTerm]:
+    """Shards cast and laid together for a gathering, its result copied out, and gradients laid together.
+
+    Blocks' shards are copied beside the block before; the root is gathered once a micro-batch and hides behind nothing.
+    For a rank alone a copy beside the passes stands in place of the reduce-scatter (``foreach_reduce``).
+    """
+    held, sent = rank.dtypes.size("parameters"), execution.gathered_size or rank.engine.size
+    blocks, root = float(rank.gathered_blocks(rank.all_blocks)), float(rank.compute_parameters(rank.root))
+    passes = steps * (1 + execution.regathers)
+    whole = blocks + root * steps / passes
+    shard = whole * rank.elements.parameters / max(1, rank.elements.whole)
+    yield _moved("gathered parameters copied out", card, _FSDP, passes, 2 * sent, whole)
+    each = 2 * sent + (held != sent) * (held + sent)
+    into = _moved("shards cast and laid together", card, _FSDP, passes, each, shard)
+    yield _beside(into, blocks / max(1.0, whole), steps * (compute.forward + compute.backward))
+    trained, times = rank.elements.trained, steps if execution.reduces_each else 1
+    gradient, reduced = rank.dtypes.size("gradients"), rank.dtypes.size("reduce")
+    yield _moved("gradients laid together", card, _FSDP, times, gradient + reduced, trained)
+    if rank.spec.shard_degree == 1:
+        alone = _moved("gradients of the only rank copied", card, _FSDP, times, 2 * reduced, trained)
+        yield _beside(alone, rank.all_blocks.trained / max(1, trained), times * compute.backward)
+
+
+def _of_zero(rank: RankModel, execution: Execution, card: Card, steps: int) -> Iterator[SpeedTerm]:
+    """Gradients copied into buckets, averaged, made flat where several ranks share a bucket, and copied back.
+
+    Each rank copies its own part once more (``average_tensor``, ``allreduce_bucket``, ``copy_grads_in_partition``).
+    Stage 3 lays them together by ranks (``reduce_scatter_coalesced``) and joins the parts of gathered parameters.
+    """
+    several, gradient = rank.spec.shard_degree > 1, rank.dtypes.size("gradients")
+    times, trained = steps if execution.reduces_each else 1, rank.elements.trained
+    each = (6 if several or execution.copies == "zero_3" else 4) * gradient
+    yield _moved("gradients through buckets", card, _ZERO_COPIES, times, each, trained)
+    if execution.copies == "zero_1_2":
+        own = rank.elements.optimizer
+        yield _moved("own gradients copied back", card, _ZERO_COPIES, times, 4 * gradient, own)
+    elif several:
+        joined, passes = float(rank.compute_parameters(rank.elements)), steps * (1 + execution.regathers)
+        yield _moved("gathered parameters joined", card, _ZERO_COPIES, passes, 2 * rank.engine.size, joined)
+
+
+def _moved(
+    what: str, card: Card, source: str, times: float, each: float, elements: float, part: StepPart = "memory_bound"
+) -> SpeedTerm:
+    return term(
+        part, what, "n * k * P / (share * bandwidth)", source,
+        n=times, k=each, P=elements, share=MEMORY_SHARE, bandwidth=card.memory_bandwidth,
     )  # fmt: skip
+
+
+def _beside(one: SpeedTerm, share: float, window: float) -> SpeedTerm:
+    """A term of which a share runs beside compute."""
+    hidden = share * one.seconds
+    return one._replace(exposed_seconds=one.seconds - hidden + exposed_seconds(hidden, _HIDING * window))
 
 
 def exposed_seconds(communication: float, window: float) -> float:

@@ -1,9 +1,8 @@
 """Time of NCCL's rings and trees across nodes, by the model that NCCL 2.27.5 itself chooses with.
 
-``latency + bytes / bandwidth`` of each algorithm and protocol, for ``inside`` ranks on each of ``nodes`` nodes. Source:
-meta-pytorch/autoparallel@a54c2529 (BSD-3), ``nccl_cost_model.py``, evaluated for H100 with 400 Gb/s a GPU; these forms
-repeat its 190 values within 1% (``python -m benchmarks.speed.fits.collectives``). What real rings reach of it is
-:func:`reached`, of the same source.
+``latency + bytes / bandwidth`` of each algorithm and protocol, for ``inside`` ranks on each of ``nodes`` nodes, as
+meta-pytorch/autoparallel@a54c2529 (BSD-3), ``nccl_cost_model.py`` has them for H100 with 400 Gb/s a GPU. What real
+rings reach of it is :func:`reached`, of the same source.
 """
 
 from collections.abc import Iterator
@@ -83,8 +82,7 @@ def reached(size: float, inside: int) -> float:
 def rings(nodes: int, inside: int, rate: float, passes: int, *, hop: float | None = None) -> Iterator[Way]:
     """The rings: each rank passes on every part but its own, once for a gather or scatter and twice for an all-reduce.
 
-    ``inside`` are the ranks on each node, ``rate`` the bytes/s that their NICs move together, and ``hop`` the seconds
-    of a step between nodes by any protocol, of another network than InfiniBand.
+    ``rate`` are the bytes/s that a node's NICs move together, ``hop`` the seconds of a step between nodes.
     """
     ranks = nodes * inside
     whole = ranks / (ranks - 1) / passes
