@@ -22,10 +22,6 @@ _DEQUANTISED = 2.6
 """Bytes of a parameter in 4 bits that each pass reads (0.5 with its constants) and writes as 16 bits (bitsandbytes)."""
 
 
-_DISPATCHED = 4.0
-"""Host time of an operation under selective checkpointing, whose policy Python asks for views, too, over another's
-(``_CachingTorchDispatchMode`` of ``torch/utils/checkpoint.py``): of a small Llama block on a CPU, 3.8 and 4.0."""
-
 _FP8_CAST = {"tensor": (33, 14), "compiled": (5, 2)}
 """Bytes of an element and kernels of one operand cast to fp8 by torchao (``float8_scaling_utils.py``,
 ``float8_training_tensor.py``): absolute values (4), their largest (2), fp32 (6), scaled (8), bounded (8), fp8 (5); the
@@ -55,11 +51,7 @@ class BlockKey(NamedTuple):
 def block(key: BlockKey, shape: Shape, checkpointing: CheckpointingSpec) -> BlockPasses:
     """The passes of one block."""
     own, forward, backward = _both(key, shape)
-    again = _again(key, own, forward, shape, checkpointing)
-    if checkpointing.mode == "selective" and not checkpointing.modules and not shape.megatron:
-        forward = forward._replace(launches=_DISPATCHED * forward.launches)
-        again = again._replace(launches=_DISPATCHED * again.launches)
-    return BlockPasses(forward, backward, again)
+    return BlockPasses(forward, backward, _again(key, own, forward, shape, checkpointing))
 
 
 @lru_cache(maxsize=8192)

@@ -139,7 +139,7 @@ def least_seconds(
 
     ``chunkings`` are the schedules, each with its model chunks on a stage; the rest as of :func:`estimate`.
     """
-    timed = _timed(spec, parts)
+    timed = _timed(spec, parts, hooked=False)
     if timed is None:
         return None
     factor, line = _factor(spec, timed, measured), timed.line
@@ -161,7 +161,7 @@ def least_of_schedules(
         kind = _kind(schedule)
         if kind not in kinds:
             widest = changed_at(spec, {"parallel.schedule": schedule, "parallel.virtual_pipeline": chunks})
-            timed = _timed(widest, parts)
+            timed = _timed(widest, parts, hooked=False)
             if timed is None:
                 return None
             factor, slowest = _factor(spec, timed, measured), timed.line.slowest.time.seconds
@@ -184,12 +184,15 @@ def _of_slowest(spec: RunSpec, parts: Parts, timed: Timed) -> float:
     return _exposed(_of_states(_ranked(spec, parts, timed, slowest.time.stage), timed, slowest))
 
 
-def _timed(spec: RunSpec, parts: Parts) -> Timed | None:
+def _timed(spec: RunSpec, parts: Parts, *, hooked: bool = True) -> Timed | None:
+    """The stages; a bound is ``hooked`` by none of the stages of sharding, of which one alone waits for its hooks."""
     backend: Backend = parts["backend"]
     card, network, execution = card_of(spec.hardware), network_of(spec), backend.execution(spec)
     reason = _unknown(spec, execution, card, network)
     if card is None or network is None or execution is None or reason is not None:
         return None
+    if not hooked and execution.hook_seconds:
+        execution = replace(execution, hook_seconds=0.0)
     execution, engine, dtypes = kept(execution), kept(backend.engine(spec)), backend.dtypes(spec)
     view = view_of(spec, parts["strategies"], 0)
     shape = shape_of(spec, view, dtypes, engine, of_passes(execution), card, network)
