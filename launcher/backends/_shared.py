@@ -15,7 +15,7 @@ from launcher.job import torchrun
 from launcher.job.job import RUN, Job
 from launcher.job.versions import Borrowed, Need
 from launcher.spec import RunSpec, edit
-from launcher.spec.hardware import AMPERE
+from launcher.spec.hardware import AMPERE, HOPPER
 from launcher.spec.values import beside_products
 
 LAUNCH_SECONDS = 1.2e-5
@@ -270,6 +270,19 @@ def unfused_groups(spec: RunSpec) -> bool:
     fused = DTYPE_BYTES[beside_products(spec.precision.compute)] < _FP32 and hardware.effective_capability >= AMPERE
     grouped = heads < model.num_attention_heads and model.head_size <= _GROUPED and spec.parallel.context == 1
     return grouped and not fused and model.attention == "sdpa" and hardware.device == "cuda"
+
+
+def copies_output(spec: RunSpec) -> bool:
+    """True if attention's output has the heads first, so that the output projection reads a copy with the tokens first.
+
+    Heads of two sizes are cuDNN's on Hopper and later, whose output is laid out as the queries, which latent attention
+    joins of two parts with the heads first. Seen on an H100 with torch 2.11; older cards, and whoever has a mask, take
+    the memory-efficient kernel, whose output has the tokens first.
+    """
+    model, hardware = spec.model, spec.hardware
+    cudnn = hardware.device == "cuda" and hardware.effective_capability >= HOPPER and model.attention == "sdpa"
+    narrow = DTYPE_BYTES[beside_products(spec.precision.compute)] < _FP32
+    return cudnn and narrow and model.kv_lora_rank > 0 and not masks_documents(spec)
 
 
 def keeps_softmax(spec: RunSpec) -> Iterator[ConfigError]:

@@ -1,6 +1,6 @@
 """The implementation that runs under DeepSpeed, as far as memory depends on it."""
 
-from launcher.backends._shared import LAUNCH_SECONDS, key_heads, masks_documents, unfused_groups
+from launcher.backends._shared import LAUNCH_SECONDS, copies_output, key_heads, masks_documents, unfused_groups
 from launcher.backends.deepspeed.partition import swapping
 from launcher.base.units import DTYPE_BYTES
 from launcher.estimate.rank.engine import Copies, EngineTraits, Execution
@@ -34,7 +34,7 @@ def engine(spec: RunSpec) -> EngineTraits:
         unfused_groups=unfused_groups(spec),
         cpu=spec.hardware.device == "cpu",
         scan_kernels=spec.hardware.device != "cpu",
-        attention_copy=spec.parallel.ulysses > 1,
+        attention_copy=spec.parallel.ulysses > 1 or copies_output(spec),
         key_heads=key_heads(spec),
         documents_mask=masks_documents(spec),
         gradients_leave=spec.zero.stage >= 2 and spec.zero.offload_optimizer != "none",

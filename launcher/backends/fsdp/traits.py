@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Literal
 
-from launcher.backends._shared import LAUNCH_SECONDS, key_heads, masks_documents, unfused_groups
+from launcher.backends._shared import LAUNCH_SECONDS, copies_output, key_heads, masks_documents, unfused_groups
 from launcher.base.units import DTYPE_BYTES
 from launcher.estimate.rank.engine import UNEVEN, EngineTraits, Execution
 from launcher.estimate.rank.formats import FP32, Dtypes, refined
@@ -30,7 +30,7 @@ def engine(spec: RunSpec) -> EngineTraits:
         sequence_length=spec.sequence_length,
         scores=spec.model.attention == "eager",
         unfused_groups=unfused_groups(spec),
-        attention_copy=spec.parallel.context > 1 or spec.parallel.ulysses > 1,
+        attention_copy=spec.parallel.context > 1 or spec.parallel.ulysses > 1 or copies_output(spec),
         key_heads=key_heads(spec),
         documents_mask=masks_documents(spec),
         cpu=cpu,

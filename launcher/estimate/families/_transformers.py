@@ -287,7 +287,10 @@ def latent_attention(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor
         rows.append(_saved("queries and keys", size * 2 * query, "tensor", "up_projection"))
         rows.append(_saved("keys and values", size * up, "tensor", "up_projection"))
         rows.append(_saved("log-sum-exp", _STATISTIC * heads, "tensor", "core_attention"))
-    return [*rows, _attention_output(size * values, engine)]
+    rows.append(_attention_output(size * values, engine))
+    if engine.attention_copy:
+        rows.append(_read("output for its projection", size * values, "tensor", "core_attention", _PROJECTION))
+    return rows
 
 
 def backward_extra(model: ModelSpec, engine: EngineTraits, width: int) -> list[SavedTensor]:

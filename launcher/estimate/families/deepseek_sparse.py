@@ -5,6 +5,7 @@ weights are not trained (``DeepseekV32Indexer.forward`` of ``modeling_deepseek_v
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from launcher.base.errors import ConfigError
 from launcher.base.files import JsonObject
@@ -111,7 +112,8 @@ def block(model: ModelSpec, layer: int) -> list[Weight]:
 
 def saved(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
     """Tensors saved by a block of DeepSeek-V3, and the mask of the tokens that were not chosen."""
-    rows = deepseek.layer_saved(model, layer, engine, router="sigmoid")
+    # A kernel with a mask lays its output out with the tokens first.
+    rows = deepseek.layer_saved(model, layer, replace(engine, attention_copy=False), router="sigmoid")
     if engine.scores:
         return rows
     place = next(index for index, row in enumerate(rows) if row.part == "core_attention")

@@ -23,6 +23,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from launcher.backends.deepspeed import ds_config
 from launcher.estimate.memory.moments import Phase
 from launcher.spec import RunSpec
+from launcher.spec.hardware import HOPPER
 from launcher.worker import replaced
 from launcher.worker.engine import Context, Engine
 from launcher.worker.memory import MemoryTracker
@@ -65,7 +66,7 @@ def record(spec: RunSpec, rank: int) -> Recording:
     with _world(spec, rank), tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         if cuda:
             stack.enter_context(streams.installed())
-            stack.enter_context(gpu_kernels())
+            stack.enter_context(gpu_kernels(cudnn=spec.hardware.effective_capability >= HOPPER))
         context = Context(
             spec=spec, directory=Path(folder), rank=rank, world=spec.gpus, device=torch.device("cpu"), memory=phases
         )
@@ -129,12 +130,13 @@ def label(recorder: "Recorder", engine: Engine) -> None:
 
 
 @contextlib.contextmanager
-def gpu_kernels() -> Iterator[None]:
+def gpu_kernels(*, cudnn: bool = False) -> Iterator[None]:
     """Attention by the flash kernel of CUDA, whose dropout keeps a mask of one byte for each element.
 
-    The memory-efficient and the cuDNN kernel save the same tensors (query, key, value, output, log-sum-exp).
+    The memory-efficient and the cuDNN kernel save the same tensors (query, key, value, output, log-sum-exp). Heads of
+    two sizes take one of these: ``cudnn``, which Hopper and later prefer, lays its output out as the queries.
     """
-    attention = functools.partial(_attention, functional.scaled_dot_product_attention)
+    attention = functools.partial(_attention, functional.scaled_dot_product_attention, cudnn)
     dropout = functools.partial(_dropout, functional.dropout)
     with replaced(functional, "scaled_dot_product_attention", attention), replaced(functional, "dropout", dropout):
         yield
@@ -155,6 +157,7 @@ def _dropout(
 
 def _attention(
     otherwise: Callable[..., torch.Tensor],
+    cudnn: bool,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -168,6 +171,10 @@ def _attention(
     if torch.is_autocast_enabled("cpu"):
         wanted = torch.get_autocast_dtype("cpu")
         query, key, value = query.to(wanted), key.to(wanted), value.to(wanted)
+    if query.shape[-1] != value.shape[-1] and attn_mask is None and cudnn:
+        by_cudnn, scale = torch.ops.aten._scaled_dot_product_cudnn_attention, settings.get("scale")
+        first: torch.Tensor = by_cudnn(query, key, value, None, True, dropout_p, is_causal, False, scale=scale)[0]
+        return first
     if query.shape[-1] != value.shape[-1]:
         return _efficient(query, key, value, attn_mask, dropout_p, is_causal, settings.get("scale"))
     flash = torch.ops.aten._scaled_dot_product_flash_attention
