@@ -221,6 +221,7 @@ _TECHNIQUES: dict[str, tuple[str, ...]] = {
     "LoRA beside tensor parallelism": (*_LORA, "parallel.tensor=2"),
     "DoRA, rsLoRA, LoRA+": (*_LORA, "adapter.dora=true", "adapter.rslora=true", "adapter.lora_plus=16"),
     "QLoRA": _QLORA,
+    "LoRA beside 8-bit weights": (*_QLORA, "adapter.quant_type=int8"),
     "bf16": ("precision=bf16",),
     "fp16 with loss scaling": ("precision=fp16",),
     "fp8": ("precision=fp8",),

@@ -146,22 +146,32 @@ def judge_run(found: Request, judging: Judging, *, resumed: bool = False) -> Ass
 
 
 def _tried(found: Request, spec: RunSpec, errors: tuple[ConfigError, ...], catalog: Catalog) -> tuple[ConfigError, ...]:
-    """The errors without the ways out that choose an option with which others arise; all of them where each does."""
+    """The errors without ways out that lead to others, all where each does; by a typed key what that would outdo."""
     known = {error.path for error in errors}
 
+    def typed(way: str, *but: str) -> Request:
+        left = {word.partition("=")[0] for word in way.split()} | {*but}
+        kept = [word for word in found.overrides if word.partition("=")[0] not in left]
+        return request_of(CommandLine(words=(*kept, *way.split()), catalog=catalog))
+
     def is_sound(way: str, path: str) -> bool:
-        is_command = any("=" not in word for word in way.split())
-        if is_command or way.startswith("script=") or edit.applied(spec, way) is not None:
+        if any("=" not in word for word in way.split()) or way.startswith("script="):
             return True
-        keys = {word.partition("=")[0] for word in way.split()}
-        kept = [word for word in found.overrides if word.partition("=")[0] not in keys]
-        after = request_of(CommandLine(words=(*kept, *way.split()), catalog=catalog))
+        changed = edit.applied(spec, way)
+        after = typed(way) if changed is None else replace(found, spec=changed, errors=())
         left = {error.path for error in (*after.errors, *(findings.errors(after.spec) if after.spec else ()))}
         return left <= known - {path}
+
+    def by_key(way: str, path: str) -> str:
+        after = typed(way, path).spec if way.partition("=")[0] == path.partition(".")[0] else None
+        return way if after is None else edit.override(path, edit.value_at(after, path))
 
     tried = []
     for error in errors:
         sound = [way for way in error.way_out if is_sound(way, error.path)]
+        if not sound and any(word.startswith(f"{error.path}=") for word in found.overrides):
+            ways = dict.fromkeys(by_key(way, error.path) for way in error.way_out)
+            sound = [way for way in ways if is_sound(way, error.path)]
         tried.append(ConfigError(error.path, error.found, error.rule, sound or error.way_out))
     return tuple(tried)
 

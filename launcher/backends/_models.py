@@ -149,33 +149,18 @@ def _quantised(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.model.num_experts and spec.checkpointing.mode != "full":
         rule = "autograd would keep the experts of all layers unpacked, more than they take in 16 bits"
         yield ConfigError("checkpointing.mode", spec.checkpointing.mode, rule, ["checkpointing=full", "adapter=lora"])
-    yield from edit.refused(spec, "train.compile", "this version compiles no blocks with 4-bit weights", "adapter=lora")
-    if spec.hardware.device == "cpu":
+    yield from edit.refused(
+        spec, "train.compile", "this version compiles no blocks with quantised weights", "adapter=lora"
+    )
+    if spec.hardware.device == "cpu" and spec.adapter.bits == 4:
         yield from _unpacked_on_the_cpu(spec)
 
 
 def _unpacked_on_the_cpu(spec: RunSpec) -> Iterator[ConfigError]:
     """Rows that bitsandbytes 0.50.2 silently unpacks wrongly, since it mistakes their constants."""
-    model, family = spec.model, families.of(spec.model)
-    rows = {
-        "model.hidden_size": model.hidden_size,
-        "model.intermediate_size": model.intermediate_size,
-        "model.head_dim": model.num_attention_heads * model.head_size,
-        "model.moe_intermediate_size": model.moe_intermediate_size,
-        "model.q_lora_rank": model.q_lora_rank,
-        "model.kv_lora_rank": model.kv_lora_rank,
-        "model.v_head_dim": model.num_attention_heads * model.v_head_dim,
-    }
+    model, family, path = spec.model, families.of(spec.model), "adapter.quant_type"
     blocks = (family.block(model, layer) for layer in (0, model.num_hidden_layers - 1))
-    found = {
-        weight.shape[1] for block in blocks for weight in adapters.weights(block, spec.adapter) if weight.quantised
-    }
-    for path, length in rows.items():
-        if length % _NF4_BLOCK and length in found:
-            rule = (
-                f"on the CPU bitsandbytes unpacks rows of whole blocks of {_NF4_BLOCK} values, and these have {length}"
-            )
-            legal = [
-                multiple for multiple in edit.multiples_around(length, _NF4_BLOCK, 1) if not path.endswith("head_dim")
-            ]
-            yield ConfigError(path, edit.value_at(spec, path), rule, [edit.override(path, each) for each in legal])
+    packed = (each for block in blocks for each in adapters.weights(block, spec.adapter) if each.quantised)
+    if wrong := sorted({str(each.shape[1]) for each in packed if each.shape[1] % _NF4_BLOCK}):
+        rule = f"on the CPU bitsandbytes unpacks rows of whole blocks of {_NF4_BLOCK} values, and some have "
+        yield ConfigError(path, spec.adapter.quant_type, rule + ", ".join(wrong), [f"{path}=int8", "adapter=lora"])

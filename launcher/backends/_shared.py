@@ -39,10 +39,8 @@ With 4.56 two ranks of FSDP abort after some steps.
 def _of_kernels(name: str) -> Borrowed:
     """A package whose kernels layers of some models are on a GPU, which in torch would keep many times as much."""
     return Borrowed(
-        path="model.model_type",
-        asked=lambda spec: (
-            spec.hardware.device == "cuda" and name in families.of(spec.model).traits.packages(spec.model)
-        ),
+        "model.model_type",
+        lambda spec: spec.hardware.device == "cuda" and name in families.of(spec.model).traits.packages(spec.model),
         packages=(name,),
         extra="mixers",
         way_out="hardware=cpu",
@@ -51,32 +49,14 @@ def _of_kernels(name: str) -> Borrowed:
 
 BORROWED = (
     Borrowed(
-        path="adapter.name",
-        asked=lambda spec: spec.adapter.name in ("lora", "qlora"),
-        packages=("peft",),
-        extra=package.TRAINING,
-        way_out="adapter=none",
+        "adapter.name", lambda spec: spec.adapter.name in ("lora", "qlora"), ("peft",), package.TRAINING, "adapter=none"
     ),
     Borrowed(
-        path="adapter.name",
-        asked=lambda spec: spec.adapter.name == "qlora",
-        packages=("bitsandbytes",),
-        extra=package.TRAINING,
-        way_out="adapter=lora",
+        "adapter.name", lambda spec: spec.adapter.name == "qlora", ("bitsandbytes",), package.TRAINING, "adapter=lora"
     ),
+    Borrowed("train.loss", lambda spec: spec.train.loss == "fused", ("liger-kernel",), "kernels", "train.loss=chunked"),
     Borrowed(
-        path="train.loss",
-        asked=lambda spec: spec.train.loss == "fused",
-        packages=("liger-kernel",),
-        extra="kernels",
-        way_out="train.loss=chunked",
-    ),
-    Borrowed(
-        path="train.kernels",
-        asked=lambda spec: spec.train.kernels == "liger",
-        packages=("liger-kernel",),
-        extra="kernels",
-        way_out="train.kernels=none",
+        "train.kernels", lambda spec: spec.train.kernels == "liger", ("liger-kernel",), "kernels", "train.kernels=none"
     ),
     *map(_of_kernels, ("mamba-ssm", "causal-conv1d", "flash-linear-attention")),
 )

@@ -61,12 +61,11 @@ def _tunes(reading: Reading, key: str) -> None:
 
 
 def _quantizes(reading: Reading, key: str) -> None:
-    if reading.number(key) == 4 and str(reading.value("finetuning_type") or "lora").lower() == "lora":
-        choose(reading, key, {"adapter": "qlora"})
+    bits = reading.number(key)
+    if bits in (4, 8) and str(reading.value("finetuning_type") or "lora").lower() == "lora":
+        choose(reading, key, {"adapter": "qlora", **({"adapter.quant_type": "int8"} if bits == 8 else {})})
     else:
-        reading.ledger.leave(
-            key, "frozen weights stay in 16 bits here, or are in 4: set adapter.name (with adapter=qlora)"
-        )
+        reading.ledger.leave(key, "frozen weights are in 4, 8, 16 or 32 bits here, beside LoRA: set adapter.name")
 
 
 def _data_sets(reading: Reading, key: str) -> None:

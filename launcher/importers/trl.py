@@ -140,7 +140,7 @@ def _pure(reading: Reading) -> bool:
 def _adapter(reading: Reading, *, python: bool) -> None:
     if not reading.flag("use_peft"):
         return
-    reading.choose["adapter"] = "qlora" if reading.flag("load_in_4bit") else "lora"
+    reading.choose.setdefault("adapter", "qlora" if reading.flag("load_in_4bit") else "lora")
     for setting, value in (_PEFT if python else _LORA).items():
         reading.settings.setdefault(setting, value)
 

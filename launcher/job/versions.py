@@ -48,7 +48,7 @@ class Need:
     way_out: str  # Words with which the run does without it.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Borrowed:
     """A setting whose work is done by packages that no other run imports."""
 

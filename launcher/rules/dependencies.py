@@ -111,6 +111,7 @@ REFUSED: tuple[Row, ...] = (
     *_rows(_MLA, lambda spec: spec.model.kv_lora_rank > 0, "model.kv_lora_rank=512", "by multi-head latent attention"),
     *(OfAnEngine(path) for path in OF_ENGINES.split()),
     *_rows(_VARIANTS, lambda spec: spec.adapter.name != "none", "adapter=lora", "by an adapter"),
+    *_rows("adapter.quant_type", lambda spec: spec.adapter.name == "qlora", "adapter=qlora", "by qlora"),
     *_rows("zero.nvme_path", _offloads_to_nvme, "zero.offload_optimizer=nvme", "where something is offloaded to NVMe"),
     *_rows("optimizer.adamw_lr",
            lambda spec: spec.optimizer.name == "muon", "optimizer=muon", "beside Muon, by what AdamW steps"),
@@ -144,7 +145,8 @@ REFUSED: tuple[Row, ...] = (
 
 WARNED: tuple[Row, ...] = (
     *_rows(_ADAPTER, lambda spec: spec.adapter.name != "none", "adapter=lora", "by an adapter"),
-    *_rows("adapter.double_quant", lambda spec: spec.adapter.name == "qlora", "adapter=qlora", "by qlora"),
+    *_rows("adapter.double_quant", lambda spec: spec.adapter.bits == 4, "adapter=qlora adapter.quant_type=nf4",
+           "by qlora in 4 bits"),
     *_rows("train.loss_chunk", lambda spec: spec.train.loss == "chunked", "train.loss=chunked", "by the chunked loss"),
     *_rows("train.eval_steps data.eval_fraction data.eval_path data.eval_split",
            lambda spec: spec.evaluates, "train.eval_every=100", "where the run evaluates"),

@@ -27,6 +27,10 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.train.allocator == "expandable" and spec.hardware.device == "cpu":
         rule = "expandable segments belong to the CUDA allocator, and this run is on CPU ranks (hardware.device)"
         yield ConfigError("train.allocator", "expandable", rule, ["train.allocator=default", "hardware=h100_80g"])
+    depth, layers = spec.model.num_hidden_layers + spec.model.mtp_layers, spec.checkpointing.layers
+    if layers is not None and layers > depth:
+        path, rule = "checkpointing.layers", f"the model has {depth} layers"
+        yield ConfigError(path, layers, rule, [edit.override(path, depth), f"{path}=null"])
     yield from _spikes(spec)
     yield from _enforced(spec)
     yield from _profiled(spec)

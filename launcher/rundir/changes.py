@@ -97,6 +97,7 @@ _FREE_OF_DATA = ("data.workers", "data.path")  # Where the same data lie now: th
 _ADAPTER = {
     "adapter.alpha": "what the adapter has learnt is scaled by it",
     "adapter.rslora": "what the adapter has learnt is scaled by it",
+    "adapter.quant_type": "the base that the adapter has learnt beside is stored by it",
     "adapter.double_quant": "the base that the adapter has learnt beside is stored by it",
 }
 

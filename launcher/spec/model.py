@@ -108,10 +108,16 @@ class AdapterSpec(Hashed):
     dropout: Dropped
     targets: tuple[str, ...]  # Of a run with an adapter never ``all-linear``, but the names that it stands for.
     double_quant: bool
+    quant_type: Literal["nf4", "fp4", "int8"] = "nf4"  # The number format of QLoRA's frozen weights.
     dora: bool = False  # True if each row of a weight has a trained magnitude beside the low-rank update.
     rslora: bool = False  # True if the update is scaled by alpha over the root of the rank.
     lora_plus: Factor | None = None  # Learning rate of the B matrices over that of the A matrices; None is 1.
     modules_to_save: tuple[str, ...] = ()  # Modules outside the blocks that are trained as a whole.
+
+    @property
+    def bits(self) -> int:
+        """Bits of the codes of frozen linears in the blocks; 0 where these are held as other parameters are."""
+        return {"nf4": 4, "fp4": 4, "int8": 8}[self.quant_type] if self.name == "qlora" else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from launcher.base.frozen import dataclass
 from launcher.spec.values import (
     Count,
+    Dropped,
     Dtype,
     Factor,
     Hashed,
@@ -141,7 +142,7 @@ class TrainSpec:
     enforce_memory: bool = False
     cuda_graphs: Literal["none", "attention"] = "none"
     profile: ProfileSpec | None = None
-    label_smoothing: Probability = 0.0
+    label_smoothing: Dropped = 0.0
     z_loss: NonNegative = 0.0
     neftune_alpha: NonNegative = 0.0
     kernels: Literal["none", "liger"] = "none"  # Whose kernels norms, rotation and the gated MLP are.
@@ -308,7 +309,7 @@ class TaskSpec:
     name: Literal["pretrain", "sft", "dpo", "kto", "reward", "grpo"] = "pretrain"
     beta: NonNegative | None = None  # The weight of the divergence from the reference model.
     loss: str | None = None  # The variant of the loss, by TRL's name.
-    label_smoothing: Probability = 0.0  # The share of preferences taken to be flipped.
+    label_smoothing: Dropped = 0.0  # The share of preferences taken to be flipped.
     precompute_reference: bool = False  # True: the reference model's answers are computed once, before training.
     desirable_weight: Positive = 1.0  # Weights of the two kinds of rows of KTO.
     undesirable_weight: Positive = 1.0

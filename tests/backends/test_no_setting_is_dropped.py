@@ -77,7 +77,9 @@ PRESETS = {
 }
 """Runs of each backend in which a setting may mean something; one in which it does suffices."""
 
-CONTEXT = {row.path: (row.needs,) for row in (*REFUSED, *WARNED) if not row.needs.startswith("parallel=")} | {
+CONTEXT = {
+    row.path: tuple(row.needs.split()) for row in (*REFUSED, *WARNED) if not row.needs.startswith("parallel=")
+} | {
     "backend.path": (),
     "data.path": (),
     "data.columns": ("data=chat", "data.path=words/*.jsonl"),

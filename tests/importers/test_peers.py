@@ -73,6 +73,20 @@ def test_every_file_is_said_in_full_and_no_key_is_in_two_lists_or_in_none(kind: 
         ] == [], path
 
 
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("axolotl", "load_in_8bit: true\nadapter: lora\n"),
+        ("llamafactory", "finetuning_type: lora\nquantization_bit: 8\n"),
+        ("trl", "use_peft: true\nload_in_8bit: true\n"),
+    ],
+)
+def test_frozen_weights_in_8_bits_are_said(kind: str, text: str) -> None:
+    found = registry.load("importers", kind).read(text, "file.yaml")
+    assert {"adapter=qlora", "adapter.quant_type=int8"} <= set(found.overrides)
+    assert not {left.key for left in found.left_out}
+
+
 @pytest.mark.parametrize("schema", SCHEMAS, ids=lambda path: path.stem)
 def test_every_key_of_a_programs_schema_is_in_its_table(schema: Path) -> None:
     known = {key for row in registry.load("importers", schema.stem).TABLE for key in row.keys}

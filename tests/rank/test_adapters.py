@@ -161,6 +161,16 @@ def test_double_quantisation_saves_the_0_30_gb_that_litgpt_measured_on_7_b() -> 
     assert f"{(plain - double) / 1e9:.2f}" == "0.30"
 
 
+def test_8_bits_take_a_byte_and_four_for_each_row_of_7_b_and_a_gpu_unpacks_them_in_backward_alone() -> None:
+    rank = first_rank(make_spec(*LORA_7B, "adapter=qlora", "adapter.quant_type=int8"))
+    found = {term.what: term for term in rank.terms}
+    assert found["quantised weights"].bytes == 6_476_005_376
+    assert found["largest values of rows of 8-bit weights"].bytes == 4 * 32 * (5 * 4096 + 2 * 11008)
+    assert "forward" not in found["the largest weight, dequantised"].moments
+    # 32 bits and 16 of an up-projection's product, beside the codes of its input.
+    assert found["a product of 8-bit codes"].bytes == (4096 + 6 * 11008) * rank.model.tokens
+
+
 def test_embedding_head_and_norms_are_not_quantised() -> None:
     elements = first_rank(make_spec(*LORA_7B, *adapter("q_proj", "v_proj", name="qlora"))).model.elements
     norms, tables = (2 * 32 + 1) * 4096, 2 * 32_000 * 4096

@@ -276,6 +276,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         parallel=zero3 parallel.layout=[Ett,ttL]
         zero.nvme_path=/nvme
         precision.recipe=delayed
+        adapter.quant_type=int8
         precision.loss_scale=1024
         precision.initial_loss_scale=1024
         precision.loss_scale_window=100

@@ -271,7 +271,7 @@ def _training(spec: RunSpec) -> Iterator[ConfigError]:
         rule = "ZeRO 3 has taken a weight apart again when DoRA reads it for its norm"
         yield ConfigError("adapter.dora", True, rule, ["adapter.dora=false", "zero=2", "parallel=fsdp"])
     if spec.adapter.name == "qlora":
-        rule = "ZeRO shards 4-bit weights as the bytes that they are, on the device alone"
+        rule = "ZeRO shards quantised weights as the bytes that they are, on the device alone"
         paths = "zero.quantized_weights zero.hpz zero.offload_parameters"
         yield from edit.refused(spec, paths, rule, "adapter=lora")
 

@@ -1,6 +1,7 @@
 """Parameters that stage 3 of ZeRO gathers ahead of use, keeps whole, or shares a second time in a node."""
 
 from collections.abc import Iterable, Iterator
+from fractions import Fraction
 from math import ceil
 
 from launcher.base.formula import Value
@@ -48,15 +49,16 @@ def _gathered(rank: RankModel, *, table: bool = False) -> tuple[int, int, int]:
     """Bytes of an element, and in such elements the weights that ranks gather, and those that stay whole.
 
     A frozen token table is not used again in the backward pass, and goes with its call, though what brought it with
-    others stays (``table``). Packed weights are bytes of two values, which DeepSpeed takes for elements; their
-    constants are no parameters.
+    others stays (``table``). Packed weights are bytes, of two values in 4 bits, which DeepSpeed takes for elements;
+    their constants are no parameters.
     """
     counts, z = rank.elements, rank.engine.size
     whole = counts.whole - (0 if table or rank.embedding.trained or rank.tied else rank.embedding.whole)
     if not counts.quantised:
         return z, whole, counts.kept
     wide, kept = whole - counts.quantised, counts.kept - counts.kept_quantised
-    return 1, z * wide + ceil(counts.quantised / 2), z * kept + ceil(counts.kept_quantised / 2)
+    part = Fraction(rank.spec.adapter.bits, 8)
+    return 1, z * wide + ceil(counts.quantised * part), z * kept + ceil(counts.kept_quantised * part)
 
 
 def _held_by_autograd(rank: RankModel) -> bool:

@@ -107,7 +107,7 @@ def _tensor(spec: RunSpec) -> Iterator[ConfigError]:
 def _cut_adapter(spec: RunSpec) -> Iterator[ConfigError]:
     adapter, back = spec.adapter, "parallel.tensor=1"
     if adapter.name == "qlora":
-        rule = "packed weights are bytes without rows and columns, which tensor parallel ranks cannot cut"
+        rule = "tensor parallel ranks cut no quantised weights, whose codes and constants stay whole"
         yield ConfigError("adapter.name", "qlora", rule, ["adapter=lora", back])
     rule = "DoRA needs the norms of whole rows and columns, of which tensor parallel ranks hold parts"
     yield from edit.refused(spec, "adapter.dora", rule, back)
@@ -147,7 +147,7 @@ def _pipeline(spec: RunSpec) -> Iterator[ConfigError]:
         way_out = [batches_typed(spec, stages, spec.micro_batch_size), "parallel.schedule=gpipe"]
         yield ConfigError("train.global_batch_size", spec.global_batch_size, rule, way_out)
     if spec.adapter.name == "qlora":
-        rule = "this version cuts no model with 4-bit weights into stages"
+        rule = "this version cuts no model with quantised weights into stages"
         yield ConfigError("adapter.name", "qlora", rule, ["adapter=lora", "parallel.pipeline=1"])
 
 
@@ -202,7 +202,7 @@ def _kept(spec: RunSpec) -> Iterator[ConfigError]:
         rule = "this version keeps no parameters over some ranks beside experts on ranks of their own"
         yield ConfigError(path, value, rule, [f"{path}=true", "parallel.expert=1"])
     if spec.adapter.name == "qlora":
-        rule = "this version keeps no 4-bit weights over some ranks"
+        rule = "this version keeps no quantised weights over some ranks"
         yield ConfigError(path, value, rule, [f"{path}=true", "adapter=lora"])
 
 
@@ -278,7 +278,7 @@ def _optimizer(spec: RunSpec) -> Iterator[ConfigError]:
 
 def _packed(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.adapter.name == "qlora" and spec.zero.offload_parameters == "cpu":
-        rule = "this version keeps 4-bit weights on the device"
+        rule = "this version keeps quantised weights on the device"
         yield ConfigError("zero.offload_parameters", "cpu", rule, ["zero.offload_parameters=none", "adapter=lora"])
 
 

@@ -74,6 +74,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     yield from backend_of(spec).check(as_engine(spec))
     yield from _dropped(spec)
     yield from _optimizer(spec)
+    yield from _quantised(spec)
     yield from _precision(spec)
     yield from _zero(spec)
     yield from _task(spec)
@@ -147,6 +148,12 @@ def _optimizer(spec: RunSpec) -> Iterator[ConfigError]:
     if optimizer.schedule == "wsd" and optimizer.wsd_decay == "exponential":
         rule = "transformers' schedule has the shapes linear, cosine and 1-sqrt"
         yield ConfigError("optimizer.wsd_decay", "exponential", rule, ["optimizer.wsd_decay=linear"])
+
+
+def _quantised(spec: RunSpec) -> Iterator[ConfigError]:
+    if spec.adapter.bits == 8 and (engine_of(spec) == "fsdp" or spec.zero.stage == 3):
+        rule = "bitsandbytes' 8-bit weights lose their constants where FSDP2 or ZeRO 3 shards them (Int8Params)"
+        yield ConfigError("adapter.quant_type", "int8", rule, ["adapter.quant_type=nf4", "parallel=ddp"])
 
 
 def _precision(spec: RunSpec) -> Iterator[ConfigError]:

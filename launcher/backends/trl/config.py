@@ -154,8 +154,11 @@ def _adapter(spec: RunSpec) -> JsonObject:
     }
     if adapter.modules_to_save:
         found["lora_modules_to_save"] = list(adapter.modules_to_save)
-    if adapter.name == "qlora":
-        found |= {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "use_bnb_nested_quant": adapter.double_quant}
+    if adapter.bits == 8:
+        found["load_in_8bit"] = True
+    elif adapter.bits == 4:
+        double = adapter.double_quant
+        found |= {"load_in_4bit": True, "bnb_4bit_quant_type": adapter.quant_type, "use_bnb_nested_quant": double}
         if spec.parallel.shard:
             found["bnb_4bit_quant_storage"] = _DTYPES.get(spec.precision.compute)
     return found

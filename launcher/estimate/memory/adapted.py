@@ -4,14 +4,15 @@ Neither grows with the number of layers: one linear layer has them at a time, so
 """
 
 from collections.abc import Iterator
+from fractions import Fraction
 
 from launcher.base.formula import Value, evaluated
 from launcher.estimate.memory.activations import content, running_blocks
 from launcher.estimate.memory.moments import BLOCK_BACKWARD, LOAD
 from launcher.estimate.memory.terms import MemoryTerm, term
-from launcher.estimate.rank.adapters import targeted
+from launcher.estimate.rank.adapters import packable, targeted
 from launcher.estimate.rank.counts import block_weights
-from launcher.estimate.rank.model import NF4_BITS, RankModel
+from launcher.estimate.rank.model import RankModel, code_bits
 
 _DORA = "peft tuners/lora/dora.py and a trace of the live tensors of one adapted layer"
 _OF_LAYER = "z * inputs * (inputs + r) + z_res * outputs * (n_w * inputs + max(2 * inputs, 3 * tok)) + k * tok"
@@ -20,6 +21,8 @@ _OF_LAYER = "z * inputs * (inputs + r) + z_res * outputs * (n_w * inputs + max(2
 def temporaries(rank: RankModel) -> Iterator[MemoryTerm]:
     """All of them."""
     yield from dequantised(rank)
+    if rank.cuda and rank.spec.adapter.bits == 8 and rank.blocks:
+        yield product_of_8_bits(rank)
     yield from packing(rank)
     if rank.spec.adapter.dora and rank.blocks:
         yield from dora(rank)
@@ -29,8 +32,9 @@ def temporaries(rank: RankModel) -> Iterator[MemoryTerm]:
 def dequantised(rank: RankModel) -> Iterator[MemoryTerm]:
     """The weight of one linear in the compute format while it multiplies, in forward and again in backward.
 
-    bitsandbytes ``autograd/_functions.py``, ``MatMul4Bit``. Of routed experts all of a block's are unpacked together,
-    in the format of the residual stream, and a recomputed block keeps them until its backward pass is there.
+    bitsandbytes ``autograd/_functions.py``, ``MatMul4Bit`` and, of 8 bits on the CPU, ``MatMul8bitFp``; GPUs multiply
+    8 bits as they are (``MatMul8bitLt``), and unpack them in backward alone. Of routed experts all of a block's are
+    unpacked together, in the format of the residual stream, and a recomputed block keeps them until its backward pass.
     """
     block = rank.largest_block
     if block.quantised_experts and rank.engine.grouped_experts:
@@ -40,21 +44,41 @@ def dequantised(rank: RankModel) -> Iterator[MemoryTerm]:
         w = block.quantised_experts
         yield term("temporary", BLOCK_BACKWARD, what, "z_res * w", source, z_res=z_res, w=w)
     elif block.largest_quantised:
-        what, source = "the largest weight, dequantised", "bitsandbytes autograd/_functions.py, MatMul4Bit"
+        what, source = "the largest weight, dequantised", "bitsandbytes autograd/_functions.py"
         w = rank.elements.largest_quantised
-        yield term("temporary", {*BLOCK_BACKWARD, "forward"}, what, "z * w", source, z=rank.engine.size, w=w)
+        moments = BLOCK_BACKWARD if rank.cuda and rank.spec.adapter.bits == 8 else {*BLOCK_BACKWARD, "forward"}
+        yield term("temporary", moments, what, "z * w", source, z=rank.engine.size, w=w)
+
+
+def product_of_8_bits(rank: RankModel) -> MemoryTerm:
+    """What a GPU makes beside the product of one linear in 8 bits, of the linear that makes most.
+
+    Of the input an fp16 copy, its absolute values and outliers; then its codes, and the product in 32 bits and in fp16.
+    """
+    block = block_weights(rank.family, rank.spec.model, rank.spec.model.num_hidden_layers - 1)
+    half = 0 if rank.spec.precision.compute == "fp16" else 2
+    linears = [weight.shape for weight in block if packable(weight) and weight.split != "expert"]
+    k = max(max((3 + half) * inputs, inputs + (4 + half) * outputs) for outputs, inputs in linears)
+    what, source = "a product of 8-bit codes", "bitsandbytes backends/cuda/ops.py"
+    return term("temporary", ("forward",), what, "k * tok", source, k=k, tok=rank.tokens)
 
 
 def packing(rank: RankModel) -> Iterator[MemoryTerm]:
-    """While the model is loaded: one whole weight, beside it some of its rows in fp32, and then its packed bytes."""
+    """While the model is loaded: one whole weight, beside it some of its rows in fp32, and then its codes.
+
+    In 8 bits these are made of an fp16 copy (``int8_vectorwise_quant``).
+    """
     elements = rank.elements
     if elements.largest_quantised:
         grouped = elements.quantised_experts and rank.engine.grouped_experts
         z = rank.engine.residual_size if grouped else rank.engine.size
         what, source, w = "a weight that is packed", "launcher/worker/model/quantised.py", elements.largest_quantised
-        bits, rows = NF4_BITS[rank.spec.adapter.double_quant], elements.drawn_quantised
-        values: dict[str, Value] = {"z": z, "w": w, "rows": rows, "bits": bits}
-        formula = "z * w + max(4 * rows, ceil(bits * w / 8))"
+        adapter, rows = rank.spec.adapter, elements.drawn_quantised
+        z_code: Value = Fraction(code_bits(adapter)) / 8
+        if adapter.bits == 8:
+            z_code = 1 if rank.spec.precision.compute == "fp16" else 3
+        values: dict[str, Value] = {"z": z, "w": w, "rows": rows, "z_code": z_code}
+        formula = "z * w + max(4 * rows, ceil(z_code * w))"
         yield term("temporary", LOAD, what, formula, source, **values).at("packing")
 
 

@@ -18,7 +18,7 @@ from launcher.estimate.memory.moments import (
     Moments,
 )
 from launcher.estimate.memory.terms import MemoryTerm, term
-from launcher.estimate.rank.model import NF4_BITS, RankModel
+from launcher.estimate.rank.model import RankModel, code_bits
 
 _ZERO = "ZeRO, arXiv:1910.02054, section 3 and figure 1"
 STATES_MADE = "states"
@@ -38,15 +38,18 @@ def parameters(rank: RankModel) -> Iterator[MemoryTerm]:
     z = rank.dtypes.size("parameters")
     yield term("parameters", ALWAYS, "parameters", "z_par * shard", _ZERO, z_par=z, shard=elements - quantised)
     if quantised:
-        bits, what, source = NF4_BITS[rank.spec.adapter.double_quant], "quantised weights", "QLoRA, arXiv:2305.14314, 3"
+        bits, what, source = code_bits(rank.spec.adapter), "quantised weights", "QLoRA, arXiv:2305.14314, 3"
         yield term("parameters", ALWAYS, what, "ceil(bits * shard / 8)", source, bits=bits, shard=quantised)
+    if rank.spec.adapter.bits == 8:  # Every rank has those of all rows.
+        what, lines = "largest values of rows of 8-bit weights", rank.elements.quantised_rows
+        yield term("parameters", ALWAYS, what, "4 * lines", "LLM.int8, arXiv:2208.07339, 2.1", lines=lines)
 
 
 def constants(rank: RankModel) -> Iterator[MemoryTerm]:
     """Constants of other ranks' 4-bit weights: every rank has all of them, and its own shard's are counted already."""
-    if shared := rank.elements.quantised - rank.elements.quantised_parameters:
-        bits, source = NF4_BITS[rank.spec.adapter.double_quant] - 4, "launcher/worker/model/quantised.py"
-        what = "constants of other ranks' 4-bit weights"
+    bits = code_bits(rank.spec.adapter) - rank.spec.adapter.bits
+    if bits and (shared := rank.elements.quantised - rank.elements.quantised_parameters):
+        what, source = "constants of other ranks' 4-bit weights", "launcher/worker/model/quantised.py"
         yield term("parameters", ALWAYS, what, "ceil(bits * P / 8)", source, bits=bits, P=shared)
 
 

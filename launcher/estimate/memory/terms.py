@@ -173,6 +173,8 @@ SYMBOLS = {
     "n_w": "matrices of a weight's shape that stay",
     "w_next": "elements of the weight whose gradient comes after it",
     "rows": "elements of a block of rows that is drawn at once",
+    "lines": "rows of weights that have a constant each",
+    "z_code": "bytes of an element beside a weight while it is packed",
     "sums": "means of rows and of columns of the weights",
     "matrices": "of them those of the matrices inside the blocks",
     "coded": "of them those with states of 8 bits, or of the largest such tensor",

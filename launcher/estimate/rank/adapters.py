@@ -15,15 +15,14 @@ from launcher.spec import AdapterSpec, RunSpec
 
 
 def weights(block: Sequence[Weight], adapter: AdapterSpec) -> list[Weight]:
-    """The weights of a block, frozen and with QLoRA in 4 bits, and the adapters beside them."""
+    """The weights of a block, frozen and with QLoRA in few bits, and the adapters beside them."""
     if adapter.name == "none":
         return list(block)
-    quantised = adapter.name == "qlora"
-    base = [replace(weight, frozen=True, quantised=quantised and _packable(weight)) for weight in block]
+    base = [replace(weight, frozen=True, quantised=adapter.bits if packable(weight) else 0) for weight in block]
     return [*base, *(added for weight in targeted(block, adapter) for added in matrices(weight, adapter))]
 
 
-def _packable(weight: Weight) -> bool:
+def packable(weight: Weight) -> bool:
     """True for linears and experts, but for routers and for linears whose weight other code reads."""
     return len(weight.shape) == 2 and module(weight) not in ("gate", "router") and not weight.whole
 

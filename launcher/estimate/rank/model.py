@@ -30,6 +30,11 @@ NF4_BITS = {False: 4 + Fraction(32, 64), True: 4 + Fraction(8, 64) + Fraction(32
 and an fp32 constant for 256 of those (QLoRA, arXiv:2305.14314, section 3)."""
 
 
+def code_bits(adapter: AdapterSpec) -> int | Fraction:
+    """Bits of a quantised weight with the constants of its blocks; in 8 bits those of rows are counted apart."""
+    return NF4_BITS[adapter.double_quant] if adapter.bits == 4 else adapter.bits
+
+
 class Parts(TypedDict):
     """Family, strategies and backend of a run, as the models of memory and speed take them."""
 
@@ -153,11 +158,11 @@ class RankModel:
         return self.spec.hardware.device == "cuda"
 
     def compute_parameters(self, counts: WeightCounts) -> int | Fraction:
-        """Parameters of a group before sharding; one in 4 bits counts as the part of an element that it takes."""
+        """Parameters of a group before sharding; a quantised one counts as the part of an element that it takes."""
         if not counts.quantised:
             return counts.whole
-        bits = NF4_BITS[self.spec.adapter.double_quant]
-        return counts.whole - counts.quantised + counts.quantised * bits / (8 * self.engine.size)
+        bits = code_bits(self.spec.adapter)
+        return counts.whole - counts.quantised + Fraction(counts.quantised * bits, 8 * self.engine.size)
 
     def gathered_blocks(self, counts: WeightCounts) -> int | Fraction:
         """As :meth:`compute_parameters`, of blocks: weights of linears that are gathered in fp8 take half as much."""

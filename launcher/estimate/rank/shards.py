@@ -31,9 +31,10 @@ class WeightCounts:
     dense: int = 0  # Before sharding, without routed experts.
     expert: int = 0  # Of routed experts, before sharding.
     trained: int = 0  # Those of both that receive gradients; the rest is frozen.
-    quantised: int = 0  # Those of both that are held in 4 bits.
+    quantised: int = 0  # Those of both that are quantised.
     parameters: int = 0  # Of the shards of parameters.
-    quantised_parameters: int = 0  # Those of the shards that are held in 4 bits.
+    quantised_rows: int = 0  # The rows of those.
+    quantised_parameters: int = 0  # Those of the shards that are quantised.
     gradients: int = 0  # Of the shards of gradients.
     optimizer: int = 0  # Of the shards that the optimizer steps.
     factors: int = 0  # Row and column means of what the optimizer steps, whole where shards are rows of it.
@@ -41,19 +42,19 @@ class WeightCounts:
     largest_trained: int = 0  # Of the largest weight that receives gradients.
     last_trained: int = 0  # Of the last matrix that receives gradients, the first whose gradient exists.
     drawn: int = 0  # Of the largest block of rows that the worker draws values for at once.
-    largest_quantised: int = 0  # Of the largest weight that is held in 4 bits.
+    largest_quantised: int = 0  # Of the largest weight that is quantised.
     drawn_quantised: int = 0  # Of the largest block of rows that is drawn of one of those.
-    quantised_experts: int = 0  # Of routed experts that are held in 4 bits, before sharding.
+    quantised_experts: int = 0  # Of routed experts that are quantised, before sharding.
     largest_shard: int = 0  # Of the largest shard that the optimizer steps.
     kept: int = 0  # Of weights so small that each rank keeps them whole beside its shard.
-    kept_quantised: int = 0  # Those of these that are held in 4 bits.
+    kept_quantised: int = 0  # Those of these that are quantised.
     # Of each matrix that receives gradients, in the order of the model, before sharding.
     matrices: tuple[int, ...] = ()
     stepped: tuple[int, ...] = ()  # Of the shard of each matrix that the optimizer steps.
 
     @property
     def unpacked(self) -> int:
-        """Elements before sharding, without routed experts and those in 4 bits."""
+        """Elements before sharding, without routed experts and quantised ones."""
         return self.dense - self.quantised + self.quantised_experts
 
     @property
@@ -170,13 +171,14 @@ def _elements(weight: Weight, rule: ShardRule) -> WeightCounts:
     one, trains = prod(local), not weight.frozen
     whole, matrix = copies * one, trains and len(local) > 1
     parameters, stepped = shard(states.parameters), shard(states.optimizer) if trains else 0
-    kept = whole if ((one + 1) // 2 if weight.quantised else one) <= rule.kept else 0
+    kept = whole if -(-one * (weight.quantised or 8) // 8) <= rule.kept else 0
     return WeightCounts(
         dense=0 if expert else whole,
         expert=whole if expert else 0,
         trained=whole if trains else 0,
         quantised=whole if weight.quantised else 0,
         parameters=parameters,
+        quantised_rows=whole // local[-1] if weight.quantised else 0,
         quantised_parameters=parameters if weight.quantised else 0,
         gradients=shard(states.gradients) if trains else 0,
         optimizer=stepped,

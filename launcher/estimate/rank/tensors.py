@@ -25,8 +25,8 @@ class Weight:
     copies: int = 1  # Number of equal tensors: the routed experts of a layer.
     dimension: int = 0  # The dimension that tensor parallelism splits.
     frozen: bool = False  # True if it is not trained.
-    quantised: bool = False  # True if it is held in 4 bits.
-    whole: bool = False  # True if it is never packed into 4 bits, as other code than its linear's reads it.
+    quantised: int = 0  # The bits of its codes; 0 where it is held as other parameters are.
+    whole: bool = False  # True if it is never quantised, as other code than its linear's reads it.
     module: Module | None = None  # The module of ``checkpointing.modules`` that has it, where its name does not say so.
 
     @property

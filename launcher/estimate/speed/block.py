@@ -67,7 +67,7 @@ def _both(key: BlockKey, shape: Shape) -> tuple[tuple[Product, ...], Pass, Pass]
     tensor = _tensor(key.model, regions, shape)
     routed = any(one.experts for one in own)
     expert = experts.exchange(key.model, shape).plus(experts.sorting(key.model, shape)) if routed else NOTHING
-    cast, cast_back = _fp8_casts(own, shape)
+    cast, cast_back = _codes(own, shape) if key.adapter.bits == 8 else _fp8_casts(own, shape)
     forward = _sum(matrix, scores, scan, rest, tensor, expert, cast)
     # The backward pass moves each tensor and its gradient, and gathers a split sequence once more for weights.
     traffic_back = tensor.times(1.5) if shape.split_sequence else tensor
@@ -209,7 +209,7 @@ def _memory(key: BlockKey, own: tuple[Product, ...], shape: Shape) -> Pass:
     if shape.autocast:
         weights = sum(w.elements for w in block_weights(key.family, model, key.layer)) / shape.tensor
         moved, launches = moved + weights * (4 + shape.size), launches + len(own)
-    if key.adapter.name == "qlora":
+    if key.adapter.bits == 4:
         quantised = sum(one.outputs * one.inputs * max(1, one.experts) for one in own if not one.trained)
         moved, launches = moved + _DEQUANTISED * quantised / shape.tensor, launches + len(own)
     if key.adapter.dora:
@@ -217,6 +217,22 @@ def _memory(key: BlockKey, own: tuple[Product, ...], shape: Shape) -> Pass:
     if execution.compiled:
         launches /= 2
     return _moved([(moved, launches)], shape)
+
+
+def _codes(own: tuple[Product, ...], shape: Shape) -> tuple[Pass, Pass]:
+    """Passes beside products of frozen 8-bit weights, forward and backward (``MatMul8bitLt`` of bitsandbytes).
+
+    Forward moves 14 bytes of each input (fp16 copy, outliers, codes) and of each output (32 bits, fp16, the compute
+    format), backward 7 of each weight. Products count as of 16 bits, and what the host waits for outliers is left out:
+    one H100 made 24,500 tokens/s of a model of 1B, by this 36,200.
+    """
+    frozen = [one for one in own if not one.trained]
+    linears = [one for one in frozen if not one.experts]
+    experts_ = 3.0 * sum(one.outputs * one.inputs * one.experts for one in frozen if one.experts)
+    rows = 14.0 * shape.tokens * sum(one.outputs + one.inputs for one in linears)
+    weights = 7.0 * sum(one.outputs * one.inputs for one in linears)
+    ahead = _moved([(rows + experts_, 8.0 * len(linears))], shape)
+    return ahead, _moved([(weights + experts_, 2.0 * len(linears))], shape)
 
 
 def _dora(key: BlockKey, shape: Shape) -> float:

@@ -55,6 +55,15 @@ def access(
     return found
 
 
+def let_inputs_go(network: nn.Module, spec: RunSpec) -> None:
+    """Let products of ``transformers``' 8-bit linears keep no inputs, as the worker's own keep none."""
+    if spec.adapter.bits == 8:
+        packed = _quantised()
+        for module in network.modules():
+            if isinstance(module, packed.Linear8bitLt):
+                module.register_forward_hook(lambda _module, _inputs, product: packed.let_go(product))
+
+
 def _quantised() -> Any:
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # On the CPU it recommends kernels for inference.
     from launcher.worker.model import quantised

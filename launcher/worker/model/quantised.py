@@ -1,20 +1,21 @@
-"""QLoRA's frozen weights in 4-bit NormalFloat (arXiv:2305.14314, section 3), packed and unpacked by bitsandbytes.
+"""Frozen weights of few bits beside an adapter, packed and unpacked by bitsandbytes: QLoRA's 4 bits, LLM.int8's 8.
 
-From the meta device on, a weight is its packed bytes, two values in each, which ranks replicate or shard as those of
-any parameter; it is quantised on the device, one weight at a time. The quantisation constants are no parameters: every
-rank has all of them. The experts of a layer, one tensor of three dimensions, are unpacked for each of its passes by a
-parametrization of torch's.
+From the meta device on, a weight is its codes, which ranks replicate or shard as those of any parameter: bytes of two
+values each in 4 bits, and in 8 bits a matrix. It is quantised on the device, one weight at a time. The quantisation
+constants are no parameters: every rank has all of them. The experts of a layer, one tensor of three dimensions, are
+unpacked for each of its passes by a parametrization of torch's.
 """
 
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any
+from math import prod
+from typing import Any, NamedTuple
 
 import bitsandbytes
 import torch
-from bitsandbytes.functional import dequantize_4bit, quantize_4bit
-from bitsandbytes.nn import Linear4bit, Params4bit
+from bitsandbytes.functional import dequantize_4bit, int8_vectorwise_quant, quantize_4bit
+from bitsandbytes.nn import Linear4bit, Linear8bitLt, Params4bit
 from torch import nn
 from torch.nn.utils import parametrize
 from transformers.pytorch_utils import Conv1D
@@ -24,69 +25,132 @@ from launcher.estimate.rank.counts import block_weights
 from launcher.spec import RunSpec
 from launcher.worker.model import initial, network
 
-_KIND = "nf4"
+_OUTLIER = 6.0  # Inputs from here on multiply in 16 bits (LLM.int8, arXiv:2208.07339, 3.2; transformers' default).
 _EXPERTS = 3  # Dimensions of the weights of all experts of a layer.
 
 
-class Linear(Linear4bit):  # type: ignore[misc]  # Frameworks are not type-checked.
-    """A frozen linear in 4 bits, on the meta device; under autocast it computes in autocast's format, as others do."""
+class Format(NamedTuple):
+    """The number format of codes: ``nf4``, ``fp4`` or ``int8``; ``double`` quantises the constants of 4 bits, too."""
 
-    def __init__(self, like: nn.Linear | Conv1D, compute: torch.dtype, *, double: bool) -> None:
-        """Stand for a linear, computing in ``compute``; ``double`` quantises the quantisation constants, too.
+    kind: str
+    double: bool
 
-        GPT-2's ``Conv1D`` has a transposed weight, which is drawn and read so, and packed by rows of outputs.
-        """
-        self._transposed = isinstance(like, Conv1D)
-        rows, columns = like.weight.shape[::-1] if self._transposed else like.weight.shape
-        super().__init__(columns, rows, bias=False, compute_dtype=compute, device="meta")
-        packed = torch.empty((like.weight.numel() + 1) // 2, 1, dtype=torch.uint8, device="meta")
-        self.weight = Params4bit(packed, compress_statistics=double, quant_type=_KIND, bnb_quantized=True)
-        self.bias, self._double = like.bias, double
+    def codes(self, shape: torch.Size) -> torch.Tensor:
+        """Codes on the meta device of weights of a shape."""
+        if self.kind == "int8":
+            return torch.empty(shape, dtype=torch.int8, device="meta")
+        return torch.empty((prod(shape) + 1) // 2, 1, dtype=torch.uint8, device="meta")
+
+    def parameter(self, shape: torch.Size) -> nn.Parameter:
+        """A linear's codes; no ``Int8Params``, which would lose its constants where FSDP2 shards it."""
+        codes = self.codes(shape)
+        if self.kind == "int8":
+            return nn.Parameter(codes, requires_grad=False)
+        return Params4bit(codes, compress_statistics=self.double, quant_type=self.kind, bnb_quantized=True)  # type: ignore[no-any-return]
+
+    def pack(self, values: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        """The codes of values, and the constants that :meth:`unpack` needs: in 8 bits the largest value of each row."""
+        if self.kind == "int8":
+            codes, largest, _ = int8_vectorwise_quant(values.reshape(-1, values.shape[-1]).to(torch.float16))
+            return codes.view(values.shape), largest.view(values.shape[:-1])
+        packed, state = quantize_4bit(values, compress_statistics=self.double, quant_type=self.kind)
+        return packed, state
+
+    def unpack(self, codes: torch.Tensor, state: Any, dtype: torch.dtype) -> torch.Tensor:
+        """The values of codes; of 8 bits in place, as ``MatMul8bitFp`` of bitsandbytes does."""
+        if self.kind == "int8":
+            return codes.to(dtype).mul_(state.unsqueeze(-1).mul(1 / 127))
+        values: torch.Tensor = dequantize_4bit(codes, state)
+        return values
+
+
+class _Linear(nn.Linear):
+    """A frozen linear in few bits, on the meta device; under autocast it computes in autocast's format, as others do.
+
+    GPT-2's ``Conv1D`` has a transposed weight, which is drawn and read so, and packed by rows of outputs.
+    """
+
+    quant_state: Any = None
+
+    def __init__(self, like: nn.Linear | Conv1D, compute: torch.dtype, form: Format) -> None:
+        """Stand for a linear, computing in ``compute``."""
+        transposed = isinstance(like, Conv1D)
+        rows, columns = like.weight.shape[::-1] if transposed else like.weight.shape
+        super().__init__(columns, rows, bias=False, device="meta")  # Of the class of bitsandbytes beside this one.
+        self.compute_dtype, self._format, self._transposed = compute, form, transposed
+        self.weight, self.bias = form.parameter(torch.Size((rows, columns))), like.bias
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Multiply with the weight, for the time being in the compute format."""
         device = x.device.type
         if torch.is_autocast_enabled(device):
             x = x.to(torch.get_autocast_dtype(device))
-        bias = None if self.bias is None else self.bias.to(x.dtype)
-        product: torch.Tensor = bitsandbytes.matmul_4bit(x, self.weight, bias=bias, quant_state=self.quant_state)
-        return product
+        return self._multiplied(x, None if self.bias is None else self.bias.to(x.dtype))
+
+    def _multiplied(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        raise NotImplementedError
 
     @property
     def W_q(self) -> torch.Tensor:  # noqa: N802
         """The packed weight, by the name at which ``peft`` knows a linear that it must ask to :meth:`dequantize`."""
-        packed: torch.Tensor = self.weight
-        return packed
+        return self.weight
 
     def dequantize(self) -> torch.Tensor:
         """The weight in the compute format, which DoRA needs."""
         return self.unpacked(self.weight)
 
     def unpacked(self, packed: torch.Tensor) -> torch.Tensor:
-        """The weight of which these are the bytes; on the meta device one without values."""
+        """The weight of which these are the codes; on the meta device one without values."""
         if packed.is_meta:
             return torch.empty(self.out_features, self.in_features, dtype=self.compute_dtype, device="meta")
-        values: torch.Tensor = dequantize_4bit(packed, self.quant_state)
-        return values
+        return self._format.unpack(packed, self.quant_state, self.compute_dtype)
 
     @contextlib.contextmanager
     def filling(self, device: torch.device, access: initial.Access) -> Any:
-        """The whole weight to be filled in the compute format; this rank then keeps its part in 4 bits."""
-        values = torch.empty(self.out_features, self.in_features, dtype=self.compute_dtype, device=device)
-        if self._transposed:
-            values = values.t().contiguous()
+        """The whole weight to be filled in the compute format; this rank then keeps its part in few bits."""
+        shape = (self.in_features, self.out_features) if self._transposed else (self.out_features, self.in_features)
+        values = torch.empty(shape, dtype=self.compute_dtype, device=device)
         yield values
         if self._transposed:
             values = values.t().contiguous()
-        self.quant_state = _pack(values, self.weight, access, double=self._double)
+        self.quant_state = _pack(values, self.weight, access, self._format)
+
+
+class Linear4(_Linear, Linear4bit):  # type: ignore[misc]  # Frameworks are not type-checked.
+    """One in 4 bits."""
+
+    def _multiplied(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        product: torch.Tensor = bitsandbytes.matmul_4bit(x, self.weight, bias=bias, quant_state=self.quant_state)
+        return product
+
+
+class Linear8(_Linear, Linear8bitLt):  # type: ignore[misc]  # Frameworks are not type-checked.
+    """One in 8 bits."""
+
+    def _multiplied(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        state = bitsandbytes.MatmulLtState(CB=self.weight, SCB=self.quant_state)
+        state.has_fp16_weights = False
+        product: torch.Tensor = bitsandbytes.matmul(x, self.weight, state=state, threshold=_OUTLIER, bias=bias)
+        return let_go(product)
+
+
+def let_go(product: torch.Tensor) -> torch.Tensor:
+    """The product of 8-bit weights, without the input that bitsandbytes keeps for the gradient of a trained weight.
+
+    It is an attribute of the autograd node, which recomputation cannot drop, and read of an empty input alone.
+    """
+    node: Any = product.grad_fn
+    if node is not None and not getattr(node, "is_empty", False):
+        node.A, node.tensors = None, (None, None, None)
+    return product
 
 
 class Unpacked(nn.Module):
-    """A parametrization of the weights of all experts of a layer: from packed bytes to values, at each use."""
+    """A parametrization of the weights of all experts of a layer: from codes to values, at each use."""
 
-    def __init__(self, shape: torch.Size, dtype: torch.dtype, *, double: bool) -> None:
+    def __init__(self, shape: torch.Size, dtype: torch.dtype, form: Format) -> None:
         super().__init__()
-        self._shape, self._dtype, self._double = shape, dtype, double
+        self._shape, self._dtype, self._format = shape, dtype, form
         self._state: Any = None
 
     @torch.no_grad()
@@ -94,20 +158,19 @@ class Unpacked(nn.Module):
         """Return the values; on the meta device a tensor without any."""
         if self._state is None:
             return packed.new_empty(self._shape, dtype=self._dtype)
-        values: torch.Tensor = dequantize_4bit(packed, self._state)
-        return values
+        return self._format.unpack(packed, self._state, self._dtype)
 
     @contextlib.contextmanager
     def filling(self, packed: torch.Tensor, device: torch.device, access: initial.Access) -> Iterator[torch.Tensor]:
-        """The whole weights to be filled; this rank then keeps its part of them in 4 bits."""
+        """The whole weights to be filled; this rank then keeps its part of them in few bits."""
         values = torch.empty(self._shape, dtype=self._dtype, device=device)
         yield values
-        self._state = _pack(values, packed, access, double=self._double)
+        self._state = _pack(values, packed, access, self._format)
 
 
-def _pack(values: torch.Tensor, into: torch.Tensor, access: initial.Access, *, double: bool) -> Any:
+def _pack(values: torch.Tensor, into: torch.Tensor, access: initial.Access, form: Format) -> Any:
     """Put this rank's part of quantised values into a packed parameter; the constants of all of them."""
-    packed, state = quantize_4bit(values, compress_statistics=double, quant_type=_KIND)
+    packed, state = form.pack(values)
     with access(into) as opened:
         if opened is not None:
             part = initial.local(opened)
@@ -120,29 +183,30 @@ def quantise(made: Any, spec: RunSpec, compute: torch.dtype, experts: torch.dtyp
 
     Routers, convolutions and the linears whose weights other code reads stay whole.
     """
-    adapter, family = spec.adapter, families.of(spec.model)
+    form, family = Format(spec.adapter.quant_type, spec.adapter.double_quant), families.of(spec.model)
+    linear = Linear8 if form.kind == "int8" else Linear4
     for number, block in network.numbered(made).items():
         whole = {row.name.removesuffix(".weight") for row in block_weights(family, spec.model, number) if row.whole}
         for path, module in list(block.named_modules()):
             if path in whole or path.rpartition(".")[2] in ("gate", "router") or isinstance(module, nn.Conv1d):
                 continue
             if isinstance(module, nn.Linear | Conv1D):
-                block.set_submodule(path, Linear(module, compute, double=adapter.double_quant))
+                block.set_submodule(path, linear(module, compute, form))
                 continue
             for name, weight in list(module.named_parameters(recurse=False)):
                 if weight.dim() == _EXPERTS:
-                    packed = torch.empty((weight.numel() + 1) // 2, 1, dtype=torch.uint8, device="meta")
-                    setattr(module, name, nn.Parameter(packed, requires_grad=False))
-                    unpacked = Unpacked(weight.shape, experts, double=adapter.double_quant)
+                    setattr(module, name, nn.Parameter(form.codes(weight.shape), requires_grad=False))
+                    unpacked = Unpacked(weight.shape, experts, form)
                     parametrize.register_parametrization(module, name, unpacked, unsafe=True)
-    made.is_loaded_in_4bit = True  # ``peft`` knows it by this.
+    # ``peft`` knows it by this.
+    setattr(made, "is_loaded_in_8bit" if form.kind == "int8" else "is_loaded_in_4bit", True)
 
 
 def access(made: nn.Module, device: torch.device, otherwise: initial.Access) -> initial.Access:
     """The context in which a parameter of a network is filled (``initial.fill``), ``otherwise`` if it is not packed."""
     packed: dict[int, Callable[[], contextlib.AbstractContextManager[torch.Tensor]]] = {}
     for module in made.modules():
-        if isinstance(module, Linear):
+        if isinstance(module, _Linear):
             packed[id(module.weight)] = functools.partial(module.filling, device, otherwise)
         elif isinstance(module, parametrize.ParametrizationList) and isinstance(module[0], Unpacked):
             packed[id(module.original)] = functools.partial(module[0].filling, module.original, device, otherwise)

@@ -37,6 +37,14 @@ def _reasons(spec: RunSpec) -> Iterator[str]:
         yield "a pipeline stage waits for what the others send, and under fake tensors nobody does"
     if families.of(spec.model).traits.observed and len(depths(spec)) > 1:
         yield "a model whose layers are of kinds that no formula describes is not made shallower here"
+    if spec.hardware.device == "cuda" and spec.adapter.bits == 8:
+        yield "adapter.quant_type=int8 looks for outliers on a GPU, and fake tensors have no values"
+    yield from _of_the_optimizer(spec)
+    if spec.train.compile:
+        yield "train.compile=true replaces the operations that are followed"
+
+
+def _of_the_optimizer(spec: RunSpec) -> Iterator[str]:
     name, cuda = spec.optimizer.name, spec.hardware.device == "cuda"
     if name == "adafactor":
         yield "optimizer=adafactor reads norms of its tensors, and fake ones have no values"
@@ -44,15 +52,13 @@ def _reasons(spec: RunSpec) -> Iterator[str]:
         yield "optimizer=adamw_8bit compiles its step on a GPU, which replaces the operations that are followed"
     elif name == "paged_adamw_8bit" and cuda:
         yield "optimizer=paged_adamw_8bit has states that a driver moves between two memories"
-    if spec.train.compile:
-        yield "train.compile=true replaces the operations that are followed"
 
 
 def _of_deepspeed(spec: RunSpec) -> Iterator[str]:
     if spec.parallel.tensor > 1:
         yield "the groups of ranks that AutoTP makes are not followed under fake tensors"
     if spec.adapter.name == "qlora":
-        yield "bitsandbytes makes its class of 4-bit weights of real tensors alone"
+        yield "bitsandbytes makes its classes of weights of real tensors alone"
 
 
 def depths(spec: RunSpec) -> tuple[int, ...]:

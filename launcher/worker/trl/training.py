@@ -13,6 +13,7 @@ from typing import Any
 
 from launcher.worker import TrainingError
 from launcher.worker.engine import Context
+from launcher.worker.model import adapters
 from launcher.worker.trl import samples, start
 from launcher.worker.trl.follow import Follower
 
@@ -25,6 +26,7 @@ def run(context: Context, arguments: Sequence[str]) -> object:
         start.model(context)
         own = samples.of(context)
         trainer = _trainer(context, own, arguments)
+        adapters.let_inputs_go(trainer.model, context.spec)
         follower = Follower(context, trainer, own)
     follower.train()
     return follower

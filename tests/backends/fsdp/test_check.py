@@ -227,20 +227,20 @@ def test_what_the_worker_does_is_accepted(overrides: tuple[str, ...]) -> None:
         ),
         (
             ("adapter=qlora", "hardware.device=cpu", "model.intermediate_size=688"),
-            "model.intermediate_size",
-            "on the CPU bitsandbytes unpacks rows of whole blocks of 64 values, and these have 688",
-            ("model.intermediate_size=640", "model.intermediate_size=704"),
+            "adapter.quant_type",
+            "on the CPU bitsandbytes unpacks rows of whole blocks of 64 values, and some have 688",
+            ("adapter.quant_type=int8", "adapter=lora"),
         ),
         (
             ("adapter=qlora", "train.compile=true"),
             "train.compile",
-            "this version compiles no blocks with 4-bit weights",
+            "this version compiles no blocks with quantised weights",
             ("train.compile=false", "adapter=lora"),
         ),
         (
             ("adapter=qlora", "zero.offload_parameters=cpu"),
             "zero.offload_parameters",
-            "this version keeps 4-bit weights on the device",
+            "this version keeps quantised weights on the device",
             ("zero.offload_parameters=none", "adapter=lora"),
         ),
         (
@@ -256,7 +256,7 @@ def test_what_the_worker_does_is_accepted(overrides: tuple[str, ...]) -> None:
                 (
                     ("adapter=qlora",),
                     "adapter.name",
-                    "packed weights are bytes without rows and columns, which tensor parallel ranks cannot cut",
+                    "tensor parallel ranks cut no quantised weights, whose codes and constants stay whole",
                     ("adapter=lora",),
                 ),
                 (

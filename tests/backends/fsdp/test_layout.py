@@ -107,7 +107,7 @@ def test_every_preset_is_accepted(preset: str, precision: str, model: str) -> No
         (
             ("parallel=fsdp_pp", "adapter=qlora"),
             "adapter.name",
-            "this version cuts no model with 4-bit weights into stages",
+            "this version cuts no model with quantised weights into stages",
             ("adapter=lora", "parallel.pipeline=1"),
         ),
         (
@@ -172,7 +172,7 @@ def test_every_preset_is_accepted(preset: str, precision: str, model: str) -> No
         (
             ("adapter=qlora", "backend.reshard_after_forward=2"),
             "backend.reshard_after_forward",
-            "this version keeps no 4-bit weights over some ranks",
+            "this version keeps no quantised weights over some ranks",
             ("backend.reshard_after_forward=true", "adapter=lora"),
         ),
         (

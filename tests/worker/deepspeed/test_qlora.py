@@ -18,6 +18,8 @@ QLORA = (
 RUNS = {
     "whole": (*QLORA, "save.every=3", "save.keep=3"),
     "sharded": (*QLORA, "parallel=zero3", "save.every=3", "save.keep=3"),
+    "int8": (*QLORA, "adapter.quant_type=int8"),
+    "int8_sharded": (*QLORA, "adapter.quant_type=int8", "parallel=zero3"),
     "experts": (
         *(*MOE, *QLORA, "model.moe_intermediate_size=64", "checkpointing=full"),
         *("adapter.targets=[q_proj,o_proj]", "optimizer=paged_adamw_8bit"),

@@ -1,4 +1,4 @@
-"""QLoRA in real runs on the CPU: 4-bit bases on two ranks, resumed on one, exported, measured."""
+"""QLoRA in real runs on the CPU: 4-bit and 8-bit bases on two ranks, resumed on one, exported, measured."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import yaml
 
+from launcher.estimate.memory.moments import MOMENTS
 from launcher.spec import RunSpec
 from launcher.spec.parse import parse
 from launcher.worker import memory
@@ -24,6 +26,7 @@ from tests.support.helpers import ROOT, make_spec
 SAVED = 8
 SIZES = ("model.intermediate_size=128",)
 LORA = (*SIZES, "adapter.rank=16", "optimizer.lr=1e-2", "train.eval_every=20")
+INT8 = "adapter.quant_type=int8"
 SAVING = (f"save.every={SAVED}", "save.keep=3", "save.last=true")
 FAMILIES = {
     "gpt": (*training.GPT, "model.num_key_value_heads=4", "adapter.targets=[c_attn,c_proj,c_fc]"),
@@ -52,6 +55,9 @@ def overrides(folder: Path) -> dict[str, tuple[str, ...]]:
         "fsdp": ("parallel=fsdp", *qlora, *SAVING),
         "ddp_bf16": ("parallel=ddp", *qlora, *simple),
         "fsdp_bf16": ("parallel=fsdp", *qlora, *simple),
+        "int8": ("parallel=ddp", *qlora, INT8, "save.export=safetensors"),
+        "int8_full": ("parallel=fsdp", *qlora, INT8, "checkpointing=full", *SAVING),
+        "fp4": ("parallel=ddp", *qlora, "adapter.quant_type=fp4"),
         "full": ("parallel=fsdp", *qlora, "checkpointing=full"),
         "recipe": (*of_the_recipe(), *SIZES, f"model.weights={folder}/whole/export"),
         "selective": ("parallel=ddp", *qlora, "checkpointing=selective"),
@@ -60,6 +66,7 @@ def overrides(folder: Path) -> dict[str, tuple[str, ...]]:
             for name, more in FAMILIES.items()
             for how, parallel, adapter in (("lora", "ddp", "lora"), ("ddp", "ddp", "qlora"), ("fsdp", "fsdp", "qlora"))
         },
+        "moe_int8": ("parallel=fsdp", "adapter=qlora", INT8, *LORA, *FAMILIES["moe"], "train.steps=4"),
     }
 
 
@@ -89,6 +96,15 @@ def test_an_adapter_learns_beside_4_bit_weights_nearly_what_it_learns_beside_who
     assert losses != pytest.approx(runs.losses["lora"], rel=1e-5), "the weights were not quantised"
 
 
+def test_8_bits_lose_less_than_4_and_shard_and_recompute_without_another_loss(runs: Runs) -> None:
+    whole = runs.losses["lora"]
+    assert runs.losses["int8"] == pytest.approx(whole, rel=1e-3)
+    assert runs.losses["int8"] != pytest.approx(whole, rel=1e-6), "the weights were not quantised"
+    assert runs.losses["int8_full"] == pytest.approx(runs.losses["int8"], rel=1e-5)
+    assert runs.losses["fp4"] == pytest.approx(whole, rel=0.01)
+    assert runs.losses["fp4"] != runs.losses["ddp"]
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_other_weights_are_packed_and_sharded_without_another_loss(runs: Runs, family: str) -> None:
     whole, packed, shards = (runs.losses[f"{family}_{how}"] for how in ("lora", "ddp", "fsdp"))
@@ -116,16 +132,17 @@ def test_products_in_bf16_with_plain_constants_lose_about_the_same(runs: Runs) -
 
 def test_a_run_goes_on_from_its_checkpoint_on_one_rank(runs: Runs, tmp_path: Path) -> None:
     wanted = {}
-    for name in ("ddp", "fsdp"):
-        shutil.copytree(runs.folder / "fsdp", tmp_path / name)
+    for name, before in (("ddp", "fsdp"), ("fsdp", "fsdp"), ("int8", "int8_full")):
+        shutil.copytree(runs.folder / before, tmp_path / name)
         for path in (tmp_path / name / "checkpoints").glob("step-*"):
             if path.name != f"step-{SAVED:08d}":
                 shutil.rmtree(path)
             else:
                 assert sum(file.stat().st_size for file in path.glob("*.distcp")) < 800_000, "the adapter alone"
-        wanted[name] = (f"parallel={name}", *overrides(runs.folder)["fsdp"][1:])
-    for losses in training.train_all(tmp_path, wanted, ranks=1).values():
-        assert losses == pytest.approx(runs.losses["fsdp"], rel=1e-5)
+        parallel = "ddp" if name == "int8" else name
+        wanted[name] = (f"parallel={parallel}", *overrides(runs.folder)[before][1:])
+    for name, losses in training.train_all(tmp_path, wanted, ranks=1).items():
+        assert losses == pytest.approx(runs.losses["int8_full" if name == "int8" else "fsdp"], rel=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # peft 0.21.2 reads it.
@@ -146,10 +163,30 @@ def test_the_export_computes_in_transformers_and_peft_what_the_worker_did(runs: 
     assert held_out_loss(model, runs.folder / "ddp") == pytest.approx(evaluation, rel=1e-5)
 
 
+def test_a_step_of_8_bits_takes_what_is_predicted(runs: Runs) -> None:
+    assert runs.losses["moe_int8"] == pytest.approx(runs.losses["moe_lora"], rel=1e-3)
+    for name in ("int8", "moe_int8"):
+        rank, phases = first_rank(spec_of(runs, name)), measured_of(runs, name)["phases"]
+        for phase in ("load", "forward", "backward", "optimizer"):
+            predicted = max(rank.allocated(moment) for moment, its in MOMENTS.items() if its == phase)
+            assert predicted == pytest.approx(phases[phase], rel=0.02 if name == "int8" else 0.04), (name, phase)
+
+
+@pytest.mark.parametrize("name", ["int8", "int8_full", "moe_int8"])
+def test_between_steps_8_bits_are_predicted_to_the_byte_of_buffers(runs: Runs, name: str) -> None:
+    predicted = first_rank(spec_of(runs, name)).allocated("idle")
+    assert 0 <= measured_of(runs, name)["static_bytes"] - predicted <= 0.01 * predicted
+
+
+def measured_of(runs: Runs, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((runs.folder / name / "memory.json").read_text())["ranks"][0]
+    return found
+
+
 @pytest.mark.parametrize("name", ["ddp", "fsdp", "ddp_bf16", "fsdp_bf16", "full", "gpt_fsdp", "moe_fsdp", "recipe"])
 def test_between_steps_ranks_hold_what_is_predicted_and_tables_of_codes(runs: Runs, name: str) -> None:
     predicted = first_rank(spec_of(runs, name)).allocated("idle")
-    measured = json.loads((runs.folder / name / "memory.json").read_text())["ranks"][0]["static_bytes"]
+    measured = measured_of(runs, name)["static_bytes"]
     assert 0 <= measured - predicted <= CODES_BYTES + 0.01 * predicted
 
 

@@ -346,10 +346,7 @@ TYPES: dict[str, Decoder] = {
     ),
     "qwen3_5_text": replace(_QWEN, config="Qwen3_5TextConfig", sizes={**_DELTA, "joined": 0}),
     "qwen3_next": replace(
-        _QWEN,
-        config="Qwen3NextConfig",
-        experts=_QWEN_EXPERTS,
-        unwrapped=("gate_proj", "up_proj", "down_proj"),
+        _QWEN, config="Qwen3NextConfig", experts=_QWEN_EXPERTS, unwrapped=("gate_proj", "up_proj", "down_proj")
     ),
 }
 """Each model type of several kinds of layers."""

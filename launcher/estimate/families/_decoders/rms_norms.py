@@ -45,12 +45,7 @@ TYPES: dict[str, Decoder] = {
     "arcee": replace(_BIASED, config="ArceeConfig", gate="", gated=False),
     "cwm": replace(_PLAIN, config="CwmConfig", windows="fwww", input_bias=False, output_bias=False, settings=_IDS),
     "ernie4_5": replace(
-        _PLAIN,
-        config="Ernie4_5Config",
-        input_bias="use_bias",
-        output_bias="use_bias",
-        mlp_bias="use_bias",
-        dropouts=(),
+        _PLAIN, config="Ernie4_5Config", input_bias="use_bias", output_bias="use_bias", mlp_bias="use_bias", dropouts=()
     ),
     "exaone4": replace(_AFTER, config="Exaone4Config", windows="wwwf", input_bias=False, output_bias=False),
     "gemma": replace(_GEMMA, config="GemmaConfig"),
@@ -130,11 +125,7 @@ EXPERTS: dict[str, Decoder] = {
         legal=_NO_LOSS,
     ),
     "granitemoe": replace(
-        _ROUTED,
-        config="GraniteMoeConfig",
-        experts=_SPARSE,
-        logits_divisor="logits_scaling",
-        legal=_NO_LOSS,
+        _ROUTED, config="GraniteMoeConfig", experts=_SPARSE, logits_divisor="logits_scaling", legal=_NO_LOSS
     ),
     "granitemoeshared": replace(
         _ROUTED,
