@@ -91,7 +91,7 @@ def execution(spec: RunSpec) -> Execution:
         bucket_bytes=_bucket_bytes(spec),
         regathers=bool(reshards(spec)),
         reduces_each=reduces_each(spec),
-        copies="fsdp" if spec.parallel.shard else "none",
+        copies="groups" if spec.parallel.shard else "none",
         casts_apart=True,
         launch_seconds=LAUNCH_SECONDS,
         fused_loss=spec.train.loss == "fused",

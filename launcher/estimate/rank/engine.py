@@ -128,7 +128,7 @@ type AttentionKernel = Literal["flash", "flash_2", "flash_1", "sdpa", "fused_sof
 ``sdpa`` what torch chooses;
 ``fused_softmax`` scores in memory with mask and softmax in one kernel (Megatron-LM); ``unfused`` one kernel each."""
 
-type Copies = Literal["none", "fsdp", "zero_1_2", "zero_3"]
+type Copies = Literal["none", "groups", "zero_1_2", "zero_3"]
 """The engine's own copies of states on the device, beside its collectives (``launcher/estimate/speed/states.py``)."""
 
 type Dispatcher = Literal["all_to_all", "all_gather", "deepep", "hybridep"]

@@ -272,7 +272,7 @@ def accumulation(rank: RankModel, execution: Execution, card: Card, steps: int) 
     wide, narrow = rank.dtypes.size("accumulate"), rank.dtypes.size("gradients")
     each = 2 * wide if execution.fused_accumulation else 2 * wide + 2 * narrow
     times = steps if steps > 1 or rank.engine.gradients_stay else 0
-    if rank.engine.library == "transformers" and (execution.copies == "fsdp" or not execution.reduces_each):
+    if rank.engine.library == "transformers" and (execution.copies == "groups" or not execution.reduces_each):
         each, times = 2 * wide + narrow, times - (not rank.engine.gradients_stay and steps > 1)
     if not times:
         return
@@ -282,7 +282,7 @@ def accumulation(rank: RankModel, execution: Execution, card: Card, steps: int) 
 
 def copies(rank: RankModel, execution: Execution, card: Card, compute: Compute, steps: int) -> Iterator[SpeedTerm]:
     """Copies on the device that the engine makes around its collectives."""
-    if execution.copies == "fsdp":
+    if execution.copies == "groups":
         return _of_fsdp(rank, execution, card, compute, steps)
     return _of_zero(rank, execution, card, steps) if execution.copies != "none" else iter(())
 
