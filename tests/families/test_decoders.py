@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -249,3 +250,10 @@ def test_what_the_class_would_pass_over_is_refused(kind: str, word: str, path: s
     [error] = families.check(make_spec("model=tiny", *overrides, word))
     assert error.path == path
     assert ways is None or [*error.way_out] == ways
+
+
+@pytest.mark.parametrize(("kind", "ways"), [("nemotron_h", []), ("opt", ["parallel.pipeline=1", "parallel=fsdp"])])
+def test_a_class_whose_layers_take_hidden_states_alone_is_cut_into_stages(kind: str, ways: list[str]) -> None:
+    spec = decoders.spec_of(decoders.tiny(kind))
+    staged = replace(spec, parallel=replace(spec.parallel, pipeline=2))
+    assert [way for error in checks.splitting(staged) for way in error.way_out] == ways

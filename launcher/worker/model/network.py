@@ -39,6 +39,8 @@ _DISTRIBUTED = "distributed"  # An attention function that ranks compute togethe
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
 """By word; in fp8 all but the products of linears is in bf16."""
 
+_LAST_NORMS = ("ln_f", "norm", "norm_f", "final_layernorm", "final_layer_norm")  # Where the classes have the norm behind their layers.
+_PAIRS = ("bamba", "falcon_h1")  # Types whose layers return a tuple, the states first.
 _INDEXER = ".indexer."  # What chooses tokens is computed without gradients.
 _ATTENTION = {"sdpa": CAUSAL_SDPA, "eager": "eager", "flash": "flash_attention_2"}
 
@@ -136,9 +138,15 @@ def apart(places: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 class Absent(nn.Module):
     """A module in the place of one that another pipeline stage has: it returns its input."""
 
-    def forward(self, hidden: torch.Tensor, *_: object, **__: object) -> torch.Tensor:
+    block_type = ""  # Of a layer of Nemotron-H, by which its class finds a mask.
+
+    def __init__(self, *, pair: bool = False) -> None:
+        super().__init__()
+        self._pair = pair  # True if its class takes the first of what a layer returns.
+
+    def forward(self, hidden: torch.Tensor, *_: object, **__: object) -> Any:
         """Return the first argument."""
-        return hidden
+        return (hidden, None) if self._pair else hidden
 
 
 class Nothing(nn.Module):
@@ -153,18 +161,21 @@ def cut(made: Any, layers: Collection[int], *, first: bool, last: bool) -> None:
     """Reduce a network on the meta device to the chunk with these layers; its parameters keep their names."""
     if first and last:
         return
-    base = made.base_model
-    table, norm, every = ("wte", "ln_f", base.h) if hasattr(base, "h") else ("embed_tokens", "norm", base.layers)
+    inner, table = base(made), made.get_input_embeddings()
+    every: Any = getattr(inner, "h", None) or inner.layers
     for index in range(len(every)):
         if index not in layers:
-            every[index] = Absent()
+            every[index] = Absent(pair=made.config.model_type in _PAIRS)
+    children = dict(inner.named_children())
     if not first:
-        if hasattr(base, "wpe"):
-            base.wpe, base.drop = Nothing(), Absent()
+        if hasattr(inner, "wpe"):
+            inner.wpe, inner.drop = Nothing(), Absent()
+        if hasattr(inner, "embedding_multiplier"):
+            inner.embedding_multiplier = 1.0
         if not (last and made.config.tie_word_embeddings):
-            setattr(base, table, Absent())
+            setattr(inner, next(name for name, child in children.items() if child is table), Absent())
     if not last:
-        setattr(base, norm, Absent())
+        setattr(inner, next(name for name in _LAST_NORMS if name in children), Absent())
         made.lm_head = Absent()
 
 

@@ -29,6 +29,13 @@ TIED = (*LEARNT, "model.tie_word_embeddings=true", "model.qk_norm=true")
 GPT2 = (*LEARNT, *GPT, "model.num_key_value_heads=4")
 MIXTRAL = (*LEARNT, *MOE)
 LORA = (*LEARNT, "adapter=lora", "adapter.rank=4")
+_MIXER = "ssm_state_size:16,mamba_num_heads:8,mamba_head_dim:16,n_groups:2,chunk_size:8"
+HYBRID = (
+    *(*LEARNT, *MOE, "model.family=transformers", "model.model_type=nemotron_h", "model.position_embedding=none"),
+    *("model.hidden_act=squared_relu", "model.head_dim=16", "model.num_shared_experts=0"),
+    f"model.extra={{hybrid_override_pattern:'M-*E',moe_shared_expert_intermediate_size:40,{_MIXER}}}",
+)
+"""A stage with a state space and an MLP, and one with attention and experts."""
 
 DDP = ("parallel=ddp", "parallel.pipeline=2")
 FSDP = ("parallel=fsdp_pp",)
@@ -43,6 +50,7 @@ ONE_RANK = {
     "gpt2": ("parallel=ddp", *GPT2),
     "moe": ("parallel=ddp", *MIXTRAL, "save.export=safetensors"),
     "lora": ("parallel=ddp", *LORA),
+    "hybrid": ("parallel=ddp", *HYBRID),
 }
 TWO_RANKS = {
     "llama-1f1b": (*DDP, *LLAMA, "train.micro_batch_size=2"),
@@ -68,6 +76,7 @@ TWO_RANKS = {
     "gpt2-1f1b": (*FSDP, *GPT2),
     "gpt2-interleaved": (*DDP, *GPT2, *INTERLEAVED),
     "moe-1f1b": (*DDP, *MIXTRAL),
+    "hybrid-1f1b": (*FSDP, *HYBRID),
     "lora-1f1b": (*FSDP, *LORA, "save.export=safetensors"),
 }
 FOUR_RANKS = {

@@ -50,7 +50,9 @@ _NEUTRAL = {
 }  # fmt: skip
 """Keys of other families, with the values at which they ask for nothing."""
 
-_UNCUT = ("pipeline", "context", "ulysses")
+_UNCUT = ("context", "ulysses")
+_UNSTAGED = frozenset(("bloom", "codegen", "falcon", "falcon_h1", "gpt_neo", "gptj", "mpt", "opt"))
+"""Types whose classes ask a layer for more than states, or add positions to them, so that no stage is cut out."""
 
 
 def older(model_type: str) -> tuple[str, ...]:
@@ -73,10 +75,11 @@ def of_type(spec: RunSpec) -> Iterator[ConfigError]:
 
 def splitting(spec: RunSpec) -> Iterator[ConfigError]:
     """Axes along which this version does not cut these models."""
-    for axis in _UNCUT:
-        degree, kind = getattr(spec.parallel, axis), spec.model.model_type
+    kind = spec.model.model_type
+    for axis in ("pipeline", *_UNCUT) if kind in _UNSTAGED else _UNCUT:
+        degree = getattr(spec.parallel, axis)
         if degree > 1:
-            rule = f"this version splits a {kind} by FSDP and ZeRO alone: {_why(spec.model, axis)}"
+            rule = f"this version does not split a {kind} so: {_why(spec.model, axis)}"
             yield ConfigError(f"parallel.{axis}", degree, rule, [f"parallel.{axis}=1", "parallel=fsdp"])
     experts = values.decoder(spec.model).experts
     if experts and experts.every and spec.parallel.expert > 1:
@@ -86,7 +89,7 @@ def splitting(spec: RunSpec) -> Iterator[ConfigError]:
 
 def _why(model: ModelSpec, axis: str) -> str:
     if axis == "pipeline":
-        return "it cuts stages out of the classes of family=llama, gpt and those like them"
+        return "its class asks every layer for more than hidden states"
     if layers.packages(model):
         return "a mixer's scan goes through a whole sequence, and ranks hand each other no state"
     return "the attention that ranks share stands in for that of family=llama, gpt and those like them"
