@@ -101,6 +101,17 @@ def test_a_type_that_no_family_describes_is_counted_by_its_class(built: list[str
     assert kinds_of(observed, spec.model, (0, 1, 2), first_apart=False) == (("mixer", 2, 2), ("mixer experts", 1, 1))
 
 
+@pytest.mark.parametrize(
+    "document",
+    [{"model_type": "opt", "do_layer_norm_before": False}, {"model_type": "qwen2_moe", "decoder_sparse_step": 2}],
+)
+def test_layers_that_a_description_does_not_cover_are_counted_by_their_class(
+    document: dict[str, Any], built: list[str]
+) -> None:
+    assert model_of(document)["family"] == "observed"
+    assert json.loads(built[0]) == document
+
+
 def test_a_class_is_built_once_for_a_file_and_called_with_all_that_it_says(built: list[str]) -> None:
     spec = _spec(FILE)
     assert _spec(FILE) == spec

@@ -97,6 +97,8 @@ _OF_KIND |= {
         "expert_layer_period": 2,
         "expert_layer_offset": 1,
     },
+    "falcon_mamba": {"state_size": 4, "time_step_rank": 6},
+    "mamba": {"state_size": 4, "time_step_rank": 6},
     "mamba2": {"num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 2, "chunk_size": 8},
     "qwen3_5_moe_text": _DELTA,
     "qwen3_5_text": _DELTA,

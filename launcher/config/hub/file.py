@@ -28,11 +28,15 @@ class Config:
     def __init__(self, content: Mapping[str, Any], path: str, *, defaults_of: str | None = None) -> None:
         """Take a file's content; ``defaults_of`` is the model type whose defaults it has, where not its own."""
         self.content, self.path = content, path
-        self.ledger = Ledger(leaves(content))
+        self.restart()
+        self._defaults: Mapping[str, Any] = keys.class_of(defaults_of or self.model_type)["defaults"]
+
+    def restart(self) -> None:
+        """Forget what was read."""
+        self.ledger = Ledger(leaves(self.content))
         self.errors: list[ConfigError] = []
         # The key that the family reads for a key of ``model``, whether the file has it or not.
         self.sources: dict[str, str] = {}
-        self._defaults: Mapping[str, Any] = keys.class_of(defaults_of or self.model_type)["defaults"]
 
     @property
     def model_type(self) -> str:

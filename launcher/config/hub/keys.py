@@ -45,6 +45,13 @@ def table() -> JsonObject:
     return found
 
 
+BUILT: Mapping[str, frozenset[str]] = {
+    "mpt": frozenset(("no_bias",)),
+    "opt": frozenset(("_remove_final_layer_norm", "do_layer_norm_before", "layer_norm_elementwise_affine")),
+    "qwen2_moe": frozenset(("decoder_sparse_step", "mlp_only_layers")),
+}
+"""Keys of layers that a family describes with one of their values; with another the class is built to be counted."""
+
 SAME_CLASS: Mapping[str, str] = {"kimi_k2": "deepseek_v3"}
 """Types of which transformers has no class, whose files name that of another type as their architecture."""
 
@@ -65,7 +72,7 @@ TEXT_MODELS: Mapping[str, str] = {
 WITHOUT_A_PART: Mapping[str, str] = {
     **{kind: f"{kind}_text" for kind in ("hunyuan_vl", "paddleocr_vl", "qwen2_5_vl", "qwen2_vl")},
     **dict.fromkeys(("llava_qwen", "llava_qwen2"), "qwen2"),
-    "llava_llama": "llama",
+    **dict.fromkeys(("llava", "llava_llama"), "llama"),
     "llava_mistral": "mistral",
     "phi3_v": "phi3",
 }

@@ -92,22 +92,33 @@ def _model(config: Config) -> JsonObject:
         own = str(kind) if kind in keys.TEXT_MODELS else inside
         return _text_model(config, Config(alone, config.path, defaults_of=own), "")
     if isinstance(kind, str) and kind not in known and types.is_text_decoder(config.content):
-        try:
-            model, reads = observing.settings(config.content)
-        except observing.NotObservedError as error:
-            config.errors.append(types.not_observed(config.content, config.path, str(error)))
-        else:
-            _enter_observed(config, model, reads)
-            return model if not config.errors else {}
-    elif not isinstance(kind, str) or kind not in known:
+        return _observed(config)
+    if not isinstance(kind, str) or kind not in known:
         config.errors.append(types.refusal(config.content, config.path, known))
-    if config.errors or not isinstance(kind, str):
-        for key in config.ledger.values:
-            config.ledger.leave(key, "the model as a whole is no run here")
-        return {}
+        return _left(config)
     found = known[kind].read_config(config)
+    if config.errors and {error.path.rpartition(": ")[2] for error in config.errors} <= keys.BUILT.get(kind, set()):
+        config.restart()
+        return _observed(config)
     _enter_others(config, found)
     return found
+
+
+def _observed(config: Config) -> JsonObject:
+    """The settings of a model whose class is built, as no family describes it."""
+    try:
+        model, reads = observing.settings(config.content)
+    except observing.NotObservedError as error:
+        config.errors.append(types.not_observed(config.content, config.path, str(error)))
+    else:
+        _enter_observed(config, model, reads)
+    return _left(config) if config.errors else model
+
+
+def _left(config: Config) -> JsonObject:
+    for key in config.ledger.values:
+        config.ledger.leave(key, "the model as a whole is no run here")
+    return {}
 
 
 def _text_model(config: Config, inner: Config, prefix: str) -> JsonObject:

@@ -221,6 +221,7 @@ _BY_NAME: dict[str, Callable[[Any, Any], torch.Tensor]] = {
     "embed_scale": lambda module, _: torch.tensor(module.scalar_embed_scale),  # Gemma's.
     "embed_positions": _sines,
     "bias": _earlier,
+    "weight": lambda module, _: torch.ones(module.weight.shape),  # Of Falcon-Mamba's norms, which train none.
 }
 """Buffers of modules that have parameters as well, or whose class takes more than a configuration."""
 

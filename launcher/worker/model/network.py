@@ -39,7 +39,13 @@ _DISTRIBUTED = "distributed"  # An attention function that ranks compute togethe
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
 """By word; in fp8 all but the products of linears is in bf16."""
 
-_LAST_NORMS = ("ln_f", "norm", "norm_f", "final_layernorm", "final_layer_norm")  # Where the classes have the norm behind their layers.
+_LAST_NORMS = (
+    "ln_f",
+    "norm",
+    "norm_f",
+    "final_layernorm",
+    "final_layer_norm",
+)  # Where the classes have the norm behind their layers.
 _PAIRS = ("bamba", "falcon_h1")  # Types whose layers return a tuple, the states first.
 _INDEXER = ".indexer."  # What chooses tokens is computed without gradients.
 _ATTENTION = {"sdpa": CAUSAL_SDPA, "eager": "eager", "flash": "flash_attention_2"}

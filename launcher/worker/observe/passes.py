@@ -4,6 +4,7 @@ A first pass keeps what each layer is called with; then a layer of each kind run
 """
 
 import contextlib
+import copy
 from collections import UserDict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -88,7 +89,7 @@ def _seen(
     found: Structure, attention: str, dtype: torch.dtype, lengths: Sequence[int], *, autocast: bool, whole: bool
 ) -> list[dict[str, Seen]]:
     """The passes at each length: on the meta device where that can be, which is faster than fake tensors."""
-    made = structure(found.model.config, dtype, attention).model.train()
+    made = structure(_unscaled(found.model.config), dtype, attention).model.train()
     if not autocast:
         with contextlib.suppress(Exception), torch.device("meta"), gpu_kernels():  # Some class asks for a value.
             return [_at(found, made, length, whole) for length in lengths]
@@ -98,6 +99,16 @@ def _seen(
             return [_at(found, made, length, whole) for length in lengths]
         with evenly(unused=1):  # A class may have a place more than experts, for choices of none.
             return [_at(found, made, length, whole) for length in lengths]
+
+
+def _unscaled(config: Any) -> Any:
+    """The configuration without a scaling of its rotary angles, which asks for the largest position: as many bytes."""
+    rotary = getattr(config, "rope_parameters", None)
+    if not isinstance(rotary, dict) or rotary.get("rope_type") is None:
+        return config
+    made = copy.deepcopy(config)
+    made.rope_parameters = {**rotary, "rope_type": "default"}
+    return made
 
 
 @contextlib.contextmanager
@@ -239,10 +250,17 @@ class _Place(int):
         return int(self)
 
 
+class _Even(list[int]):
+    """Sizes of as many parts, whatever its numbers are."""
+
+
 @contextlib.contextmanager
 def evenly(*, unused: int = 0) -> Iterator[None]:
-    """Let ``nonzero`` find some of all experts but the last ``unused``, and ``where`` of one argument its share."""
-    found, where = torch.Tensor.nonzero, torch.where
+    """Let ``nonzero`` find some of all experts but the last ``unused``, and ``where`` of one argument its share.
+
+    Parts whose sizes are the numbers of a tensor are equal.
+    """
+    found, where, listed, split = torch.Tensor.nonzero, torch.where, FakeTensor.tolist, torch.Tensor.split
     experts = [1]
 
     def nonzero(mask: torch.Tensor, **options: Any) -> Any:
@@ -261,5 +279,19 @@ def evenly(*, unused: int = 0) -> Iterator[None]:
         count = -(-given[0].numel() // experts[0])
         return tuple(torch.zeros(count, dtype=torch.int64) for _ in given[0].shape)
 
-    with replaced(torch.Tensor, "nonzero", nonzero), replaced(torch, "where", places):
+    def sizes(tensor: Any) -> Any:
+        return _Even([0] * tensor.shape[0]) if tensor.dim() == 1 else listed(tensor)
+
+    def parts(tensor: Any, asked: Any, dim: int = 0) -> Any:
+        if isinstance(asked, _Even):
+            each, more = divmod(tensor.shape[dim], len(asked))
+            asked = [each + (part < more) for part in range(len(asked))]
+        return split(tensor, asked, dim)
+
+    with (
+        replaced(torch.Tensor, "nonzero", nonzero),
+        replaced(torch, "where", places),
+        replaced(FakeTensor, "tolist", sizes),
+        replaced(torch.Tensor, "split", parts),
+    ):
         yield

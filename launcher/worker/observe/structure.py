@@ -215,6 +215,8 @@ class _Given(nn.Module):
         self.hidden, self._network = hidden, [network]
 
     def __getattr__(self, name: str) -> Any:
+        if name == "decoder":  # Which OPT's class calls in place of the network.
+            return self
         try:
             return super().__getattr__(name)
         except AttributeError:

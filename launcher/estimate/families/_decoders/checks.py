@@ -8,12 +8,13 @@ from launcher.spec import ModelSpec, RunSpec, edit
 from launcher.spec.parse import closest
 
 _ROTARY = frozenset(TYPES) - {
-    "mimo_v2_flash", "bloom", "codegen", "gpt_bigcode", "gpt_neo", "gptj", "granitemoehybrid", "jamba", "mamba2", "mpt",
-    "nemotron_h", "opt",
+    "mimo_v2_flash", "bloom", "codegen", "falcon_mamba", "gpt_bigcode", "gpt_neo", "gptj", "granitemoehybrid", "jamba",
+    "mamba", "mamba2", "mpt", "nemotron_h", "opt",
 }  # fmt: skip
 _OLDER: Mapping[str, frozenset[str]] = {
     "full_attention_interval": frozenset(("qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")),
     "hybrid_override_pattern": frozenset(("nemotron_h",)),
+    "intermediate_size": frozenset(("falcon_mamba", "mamba")),
     "rope_theta": _ROTARY - {"apertus", "cwm", "gpt_neox", "ministral3"},
     "rope_scaling": _ROTARY,
     "partial_rotary_factor": _ROTARY - {"bamba", "gemma3_text", "gpt_neox", "olmo3"},

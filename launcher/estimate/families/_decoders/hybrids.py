@@ -167,6 +167,30 @@ _LLAMA_4 = _pairs(
 _SLIDING = _first("attention", sinks=True, keys_factor=2)
 _MIMO = _pairs({"full_attention": _first("attention"), "sliding_attention": _SLIDING})
 
+_MAMBA = Decoder(
+    config="MambaConfig",
+    table="embeddings",
+    last="norm_f",
+    first="norm",
+    inner_factor=2,
+    fixed={"position_embedding": "none", "num_attention_heads": 1},
+    dropouts=(),
+    attentions=("eager",),
+    attends=False,
+    layers=lambda _, layers: ("linear_attention",) * layers,
+    unwrapped=("x_proj", "out_proj"),  # One kernel reads both weights, and peft refuses the second.
+    steps={"linear_attention": _one_norm("mamba1")},
+    sizes={
+        "inner": "intermediate_size",
+        "expand": "expand",
+        "state": "state_size",
+        "rank": "time_step_rank",
+        "conv": "conv_kernel",
+        "bias": "use_bias",
+        "conv_bias": "use_conv_bias",
+    },
+)
+
 TYPES: dict[str, Decoder] = {
     "bamba": Decoder(
         config="BambaConfig",
@@ -311,20 +335,17 @@ TYPES: dict[str, Decoder] = {
             "conv": "mamba_d_conv",
             "bias": "mamba_proj_bias",
             "conv_bias": "mamba_conv_bias",
+            "norms": 1,
         },
         legal=_NO_LOSS,
     ),
-    "mamba2": Decoder(
+    "falcon_mamba": replace(_MAMBA, config="FalconMambaConfig", sizes={**_MAMBA.sizes, "norms": 2}),
+    "mamba": _MAMBA,
+    "mamba2": replace(
+        _MAMBA,
         config="Mamba2Config",
-        table="embeddings",
-        last="norm_f",
-        first="norm",
-        inner_factor=2,
         fixed={"position_embedding": "none"},
-        dropouts=(),
-        attentions=("eager",),
-        attends=False,
-        layers=lambda _, layers: ("linear_attention",) * layers,
+        unwrapped=(),
         steps={"linear_attention": _one_norm("mamba2")},
         sizes={
             "heads": "num_heads",

@@ -144,7 +144,11 @@ TYPES: dict[str, Decoder] = {
         fixed={**_ALL_HEADS, **_ALIBI, "hidden_act": "gelu"},
         dropouts=("resid_pdrop", "emb_pdrop"),
         attentions=_EAGER,
-        legal={"no_bias": (True,)},
+        legal={
+            "no_bias": (True,),
+            "attn_config.attn_type": ("multihead_attention",),
+            "attn_config.qk_ln": (False, None),
+        },
     ),
     "nemotron": replace(_PLAIN_MLP, config="NemotronConfig", joins_queries=True),
     "olmo": replace(_NO_WEIGHTS, config="OlmoConfig", norm_code="wide kernel", norm_weight=False, **_SOME),

@@ -1,6 +1,7 @@
 """A ``config.json`` of a decoder as keys of ``model``: its sizes, and the rest of its class's keys as they are."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from launcher.base.files import JsonObject
@@ -61,7 +62,10 @@ def _is_said_otherwise(config: ConfigFile, key: str) -> bool:
 def _refuse(config: ConfigFile, found: Decoder, extra: JsonObject, said: set[str]) -> None:
     """Errors of keys of the file whose values the description of the class does not cover."""
     for key, legal in found.legal.items():
-        if key in extra and key not in said and extra[key] not in legal:
+        outer, _, inner = key.partition(".")
+        value = extra.get(outer, legal[0])
+        value = value.get(inner, legal[0]) if inner and isinstance(value, Mapping) else value
+        if outer not in said and value not in legal:
             known = " or ".join(dict.fromkeys(json.dumps(value) for value in legal))
             rule = f"of models of the type {config.model_type} the launcher knows {known} alone"
             config.error(key, rule, "script=path/to/train.py")

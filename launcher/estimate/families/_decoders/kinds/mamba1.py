@@ -1,7 +1,8 @@
-"""Mamba (arXiv:2312.00752) with norms of time step, input and output of the state, as Jamba has it.
+"""Mamba (arXiv:2312.00752); Jamba and Falcon-Mamba have norms of time step, input and output of the state.
 
 In torch it is a loop over tokens, which names the decays, the inputs and the states of every token; as kernels
-``selective_scan_fn`` of ``mamba_ssm`` and ``causal_conv1d_fn``, which keep no state but one of 2,048 tokens.
+``selective_scan_fn`` of ``mamba_ssm`` and ``causal_conv1d_fn``, which keep no state but one of 2,048 tokens, or, but
+in Jamba, the whole mixer as ``mamba_inner_fn``, which computes the convolution and the time steps again.
 """
 
 from dataclasses import replace
@@ -31,6 +32,7 @@ class Sizes(NamedTuple):
     state: int  # Of the state, for each element of ``inner``.
     rank: int  # Of the time step.
     conv: int  # Tokens that the convolution sees.
+    norms: int  # 1 if time step, B and C have norms with weights, 2 if without, 0 if none.
 
     @property
     def small(self) -> int:
@@ -40,15 +42,15 @@ class Sizes(NamedTuple):
 
 def sizes(part: Part) -> Sizes:
     """The sizes of a layer's mixer, by its class's keys; a rank that is not a number is a 16th of the hidden size."""
-    expand, state, rank, conv = (
-        values.size(part.model, part.found, word) for word in ("expand", "state", "rank", "conv")
+    inner, expand, state, rank, conv, norms = (
+        values.size(part.model, part.found, word) for word in ("inner", "expand", "state", "rank", "conv", "norms")
     )
     hidden = part.model.hidden_size
-    return Sizes(expand * hidden, state, rank or -(-hidden // 16), conv)
+    return Sizes(inner or expand * hidden, state, rank or -(-hidden // 16), conv, norms)
 
 
 def weights(part: Part) -> list[Weight]:
-    """Four linears, the convolution, the decays, a skip, and the norms."""
+    """Four linears, the convolution, the decays, a skip, and the norms that have weights."""
     one, name, hidden = sizes(part), part.found.mixer, part.model.hidden_size
     bias = bool(values.size(part.model, part.found, "bias"))
     rows = [Weight(name=f"{name}.A_log", shape=(one.inner, one.state), split="tensor", module=MODULE, whole=True)]
@@ -57,10 +59,11 @@ def weights(part: Part) -> list[Weight]:
     if values.size(part.model, part.found, "conv_bias"):
         rows.append(Weight(name=f"{name}.conv1d.bias", shape=(one.inner,), split="tensor"))
     rows += linear(f"{name}.in_proj", 2 * one.inner, hidden, bias=bias)
-    rows += linear(f"{name}.x_proj", one.small, one.inner, bias=False, rows=False)
+    read = linear(f"{name}.x_proj", one.small, one.inner, bias=False, rows=False)
+    read += linear(f"{name}.out_proj", hidden, one.inner, bias=bias, rows=False)
+    rows += [replace(row, whole=one.norms != 1) for row in read]
     rows += [replace(row, whole=True) for row in linear(f"{name}.dt_proj", one.inner, one.rank, bias=True)]
-    rows += linear(f"{name}.out_proj", hidden, one.inner, bias=bias, rows=False)
-    norms = {"dt_layernorm": one.rank, "b_layernorm": one.state, "c_layernorm": one.state}
+    norms = {"dt_layernorm": one.rank, "b_layernorm": one.state, "c_layernorm": one.state} if one.norms == 1 else {}
     return rows + [Weight(name=f"{name}.{each}.weight", shape=(size,)) for each, size in norms.items()]
 
 
@@ -72,14 +75,24 @@ def readers(part: Part) -> tuple[str, ...]:
 def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
     """The projection and the convolution, the small norms, and what the scan keeps."""
     one, size = sizes(part), engine.size
-    norms = (_FP32 + size) * one.small + size * one.rank + 3 * _FP32
-    scan = _kernels(one, engine) if engine.scan_kernels else _torch(one, engine)
-    return [
+    whole = engine.scan_kernels and one.norms != 1
+    scan = _kernels(one, engine, whole=whole) if engine.scan_kernels else _torch(one, engine)
+    rows = [
         _saved("projection", 2 * size * one.inner, "tensor", "mixer"),
-        _saved("norms of the time step and of the state", norms, "tensor", "mixer"),
+        _saved("time step and what enters and leaves the state", _small(one, size), "tensor", "mixer"),
         _saved("scan", scan, "tensor", "mixer"),
-        _read("input of out_proj", size * one.inner, "tensor", "mixer", ("out_proj",)),
     ]
+    return rows if whole else [*rows, _read("input of out_proj", size * one.inner, "tensor", "mixer", ("out_proj",))]
+
+
+def _small(one: Sizes, size: int) -> int:
+    """Outputs of ``x_proj``; before norms in fp32, behind them the time step, and all of them where there are weights.
+
+    A norm keeps a deviation.
+    """
+    if not one.norms:
+        return size * one.small
+    return (_FP32 + size * (one.norms == 1)) * one.small + size * one.rank + 3 * _FP32
 
 
 def _torch(one: Sizes, engine: EngineTraits) -> int:
@@ -96,10 +109,13 @@ def _torch(one: Sizes, engine: EngineTraits) -> int:
     return ceil(size * made + wide + (3 * _FP32 + narrow) * one.inner * one.state + (_FP32 + size) * one.state)
 
 
-def _kernels(one: Sizes, engine: EngineTraits) -> int:
-    """Bytes that ``SelectiveScanFn`` saves beside the projection: input, time steps, output, and fp32 states."""
+def _kernels(one: Sizes, engine: EngineTraits, *, whole: bool) -> int:
+    """Bytes saved beside the projection: by ``SelectiveScanFn`` input, time steps, output, B, C and fp32 states.
+
+    ``MambaInnerFn``, the ``whole`` mixer, computes input and time steps again (``checkpoint_lvl`` 1).
+    """
     states = Fraction(2 * _FP32 * one.inner * one.state, _KERNEL_CHUNK)
-    return ceil(engine.size * (3 * one.inner + 2 * one.state) + states)
+    return ceil(engine.size * ((1 if whole else 3) * one.inner + 2 * one.state) + states)
 
 
 def gradients(part: Part, engine: EngineTraits) -> list[SavedTensor]:
