@@ -267,7 +267,7 @@ def test_code_beside_a_file_reads_nothing_of_keys_that_ask_for_nothing(config: d
 )
 def test_what_a_description_does_not_cover_is_refused_on_import(kind: str, key: str, value: object, known: str) -> None:
     [error] = errors_of(json.dumps({"model_type": kind, key: value}))
-    assert error["path"].partition(".json: ")[2].startswith(key)
+    assert str(error["path"]).startswith(f"models/config.json: {key}")
     assert error["rule"] == f"of models of the type {kind} the launcher knows {known} alone"
 
 

@@ -260,7 +260,8 @@ def evenly(*, unused: int = 0) -> Iterator[None]:
 
     Parts whose sizes are the numbers of a tensor are equal.
     """
-    found, where, listed, split = torch.Tensor.nonzero, torch.where, FakeTensor.tolist, torch.Tensor.split
+    found, where, split = torch.Tensor.nonzero, torch.where, torch.Tensor.split
+    listed: Any = FakeTensor.tolist
     experts = [1]
 
     def nonzero(mask: torch.Tensor, **options: Any) -> Any:
