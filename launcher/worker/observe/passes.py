@@ -260,8 +260,9 @@ def evenly(*, unused: int = 0) -> Iterator[None]:
 
     Parts whose sizes are the numbers of a tensor are equal.
     """
-    found, where, split = torch.Tensor.nonzero, torch.where, torch.Tensor.split
+    found, where = torch.Tensor.nonzero, torch.where
     listed: Any = FakeTensor.tolist
+    split: Any = torch.Tensor.split
     experts = [1]
 
     def nonzero(mask: torch.Tensor, **options: Any) -> Any:
