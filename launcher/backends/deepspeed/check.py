@@ -114,9 +114,7 @@ def _pipeline(spec: RunSpec) -> Iterator[ConfigError]:
             yield from edit.refused(spec, path, rule, "parallel.pipeline=1")
     if families.of(spec.model).traits.packages(spec.model):
         rule = "what PipelineModule keeps of layers with a state between two steps is not counted in this version"
-        yield ConfigError(
-            "parallel.pipeline", spec.parallel.pipeline, rule, ["parallel=fsdp_pp", "parallel.pipeline=1"]
-        )
+        yield from edit.refused(spec, "parallel.pipeline", rule, "parallel.pipeline=1")
     if spec.zero.stage == 0 and spec.precision.compute != "fp32":
         rule = (
             "without ZeRO, PipelineModule steps in bf16 by BF16_Optimizer, whose memory and maths are not tested here"

@@ -8,15 +8,6 @@ from launcher.base.files import JsonObject
 from launcher.config.hub import keys
 from launcher.config.ledger import Ledger, leaves, word_in
 
-_ACTIVATIONS = {
-    **dict.fromkeys(("silu", "swish"), "silu"),
-    **dict.fromkeys(("gelu", "gelu_python"), "gelu"),
-    **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu_new"),
-    "relu": "relu",
-    "relu2": "squared_relu",
-}
-"""Names of ``transformers.activations.ACT2FN`` by ours; all tanh approximations of GELU are one function."""
-
 _UNSCALED = ("default", "mrope")  # No scaling; ``mrope`` has positions of images, and those of text are ordinary ones.
 _ROTARY = ("linear", "yarn", "llama3")
 """Scalings of rotary positions that the class takes as they are, and that depend on no length of a batch."""
@@ -117,9 +108,9 @@ class Config:
     def activation(self, key: str, *, to: str | None = None) -> str:
         """The activation function by our name."""
         self.say(key, to or key)
-        known = word_in(_ACTIVATIONS, self.get(key, "silu"))
+        known = word_in(keys.ACTIVATIONS, self.get(key, "silu"))
         if known is None:
-            self.error(key, f"no model family here has it; they have {', '.join(_ACTIVATIONS)}")
+            self.error(key, f"no model family here has it; they have {', '.join(keys.ACTIVATIONS)}")
         return known or "silu"
 
     def extra(self, keys: Iterable[str]) -> JsonObject:

@@ -15,22 +15,23 @@ from launcher.base import files
 from launcher.base.files import JsonObject
 
 _TABLE = Path(__file__).with_name("class_defaults.json")
-_WORDS = files.load_own(Path(__file__).with_suffix(".yaml"))
-NO_EFFECT = {key: f"no effect: {why}" for why, keys in _WORDS["no_effect"].items() for key in keys.split()}
+WORDS = files.load_own(Path(__file__).with_suffix(".yaml"))
+NO_EFFECT = {key: f"no effect: {why}" for why, keys in WORDS["no_effect"].items() for key in keys.split()}
 """Keys that change nothing of training, with the reason."""
 
-MATTERS: Mapping[str, str] = _WORDS["matters"]
+ACTIVATIONS = {name: ours for ours, names in WORDS["activations"].items() for name in names.split()}
+"""Our name of an activation function by each of transformers'."""
+
+MATTERS: Mapping[str, str] = WORDS["matters"]
 """Keys that change the maths or the memory, with what a run has here in their place."""
 
-HARMLESS: Mapping[str, Sequence[object]] = _WORDS["harmless"]
+HARMLESS: Mapping[str, Sequence[object]] = WORDS["harmless"]
 """Values with which a key that has no counterpart changes nothing."""
 
-SIZES: Mapping[str, str] = _WORDS["sizes"]
+SIZES: Mapping[str, str] = WORDS["sizes"]
 """Names of each size in other programs, between blanks, by the key of ``model``."""
 
-MODEL_TYPES: Mapping[str, frozenset[str]] = {
-    kind: frozenset(names.split()) for kind, names in _WORDS["model_types"].items()
-}
+MODEL_TYPES = {kind: frozenset(names.split()) for kind, names in WORDS["model_types"].items()}
 """Model types that are no decoder of text, by what they are."""
 
 _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
@@ -45,37 +46,17 @@ def table() -> JsonObject:
     return found
 
 
-BUILT: Mapping[str, frozenset[str]] = {
-    "mpt": frozenset(("no_bias",)),
-    "opt": frozenset(("_remove_final_layer_norm", "do_layer_norm_before", "layer_norm_elementwise_affine")),
-    "qwen2_moe": frozenset(("decoder_sparse_step", "mlp_only_layers")),
-}
+BUILT: Mapping[str, frozenset[str]] = {kind: frozenset(named.split()) for kind, named in WORDS["built"].items()}
 """Keys of layers that a family describes with one of their values; with another the class is built to be counted."""
 
 SAME_CLASS: Mapping[str, str] = {"kimi_k2": "deepseek_v3"}
 """Types of which transformers has no class, whose files name that of another type as their architecture."""
 
 
-TEXT_MODELS: Mapping[str, str] = {
-    **dict.fromkeys(("glm4v_text", "glm_image_text"), "glm4"),
-    "glm4v_moe_text": "glm4_moe",
-    **dict.fromkeys(("granite4_vision_text", "granite_docling_text"), "granite"),
-    "emu3_text_model": "llama",
-    "hunyuan_vl_text": "hunyuan_v1_dense",
-    "paddleocr_vl_text": "ernie4_5",
-    **dict.fromkeys(("qwen2_5_omni_text", "qwen2_5_vl_text", "qwen2_vl_text"), "qwen2"),
-    **dict.fromkeys(("qwen3_omni_moe_text", "qwen3_vl_moe_text"), "qwen3_moe"),
-    "qwen3_vl_text": "qwen3",
-}
+TEXT_MODELS: Mapping[str, str] = WORDS["text_models"]
 """Language models inside those of other media, by the type whose layers they have under defaults of their own."""
 
-WITHOUT_A_PART: Mapping[str, str] = {
-    **{kind: f"{kind}_text" for kind in ("hunyuan_vl", "paddleocr_vl", "qwen2_5_vl", "qwen2_vl")},
-    **dict.fromkeys(("llava_qwen", "llava_qwen2"), "qwen2"),
-    **dict.fromkeys(("llava", "llava_llama"), "llama"),
-    "llava_mistral": "mistral",
-    "phi3_v": "phi3",
-}
+WITHOUT_A_PART: Mapping[str, str] = WORDS["without_a_part"]
 """Models of images whose files may have the keys of the language model beside those of the encoder, by its type."""
 
 

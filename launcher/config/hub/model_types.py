@@ -11,20 +11,12 @@ from launcher.job import versions
 _OWN_SCRIPT = "script=path/to/train.py"
 """The way to train a model that no family describes; a family may also be added (docs/architecture.md)."""
 
-_BY_HAND = (
-    "num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "vocab_size",
-)  # fmt: skip
-"""Keys of ``model`` that a model of one's own layers is described by."""
-
 _LIKE = {**dict.fromkeys(("aquila", "skywork", "xverse", "yi"), "llama"), "mimo": "qwen2"}
 """Types of a folder's own code whose layers and tensors are those of another, a module for further tokens apart."""
 
 _ENCODERS, _SEQ2SEQ, _SOUND, _IMAGES = (keys.MODEL_TYPES[kind] for kind in ("encoders", "seq2seq", "sound", "images"))
 
-_PARTS = {
-    **dict.fromkeys(("vision_config", "vision_tower", "mm_vision_tower", "img_processor"), "images"),
-    **dict.fromkeys(("audio_config", "speech_config"), "sound"),
-}
+_PARTS: Mapping[str, str] = {key: what for what, named in keys.WORDS["parts"].items() for key in named.split()}
 """Keys that only models with an encoder of something else than text have."""
 
 _OF_PARTS = ("mm_", "image_", "video_", "vision_", "embd_layer", "tune_mm_", "freeze_mm_")
@@ -64,7 +56,7 @@ def _by_hand(content: Mapping[str, Any]) -> str:
     """The overrides that describe a model, with the sizes that a file says by a name that means no other."""
     sizes = {key: keys.sizes_of(key) for key, value in content.items() if type(value) is int}
     said = {found[0]: content[key] for key, found in sizes.items() if len(found) == 1}
-    wanted = [key for key in _BY_HAND if key in said or key != "num_key_value_heads"]
+    wanted = [key for key in keys.WORDS["by_hand"].split() if key in said or key != "num_key_value_heads"]
     return " ".join(f"model.{key}={said.get(key, '...')}" for key in wanted)
 
 

@@ -102,12 +102,10 @@ def _seen(
 
 
 def _unscaled(config: Any) -> Any:
-    """The configuration without a scaling of its rotary angles, which asks for the largest position: as many bytes."""
-    rotary = getattr(config, "rope_parameters", None)
-    if not isinstance(rotary, dict) or rotary.get("rope_type") is None:
-        return config
+    """A copy of it without a scaling of rotary angles, which asks for the largest position: as many bytes."""
     made = copy.deepcopy(config)
-    made.rope_parameters = {**rotary, "rope_type": "default"}
+    if isinstance(rotary := getattr(made, "rope_parameters", None), dict) and "rope_type" in rotary:
+        rotary["rope_type"] = "default"
     return made
 
 
@@ -256,10 +254,7 @@ class _Even(list[int]):
 
 @contextlib.contextmanager
 def evenly(*, unused: int = 0) -> Iterator[None]:
-    """Let ``nonzero`` find some of all experts but the last ``unused``, and ``where`` of one argument its share.
-
-    Parts whose sizes are the numbers of a tensor are equal.
-    """
+    """Let ``nonzero`` find some of all experts but the last ``unused``, and ``where`` and parts by numbers be equal."""
     found, where = torch.Tensor.nonzero, torch.where
     listed: Any = FakeTensor.tolist
     split: Any = torch.Tensor.split

@@ -1,31 +1,15 @@
 """Settings of a decoder that its class does not have, and ways of splitting it that nobody has tried."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from launcher.base.errors import ConfigError
 from launcher.estimate.families._decoders import TYPES, layers, values
+from launcher.estimate.families._decoders.description import WORDS
 from launcher.spec import ModelSpec, RunSpec, edit
 from launcher.spec.parse import closest
 
-_ROTARY = frozenset(TYPES) - {
-    "mimo_v2_flash", "bloom", "codegen", "falcon_mamba", "gpt_bigcode", "gpt_neo", "gptj", "granitemoehybrid", "jamba",
-    "mamba", "mamba2", "mpt", "nemotron_h", "opt",
-}  # fmt: skip
-_OLDER: Mapping[str, frozenset[str]] = {
-    "full_attention_interval": frozenset(("qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")),
-    "hybrid_override_pattern": frozenset(("nemotron_h",)),
-    "intermediate_size": frozenset(("falcon_mamba", "mamba")),
-    "rope_theta": _ROTARY - {"apertus", "cwm", "gpt_neox", "ministral3"},
-    "rope_scaling": _ROTARY,
-    "partial_rotary_factor": _ROTARY - {"bamba", "gemma3_text", "gpt_neox", "olmo3"},
-    "rotary_dim": frozenset(("minimax_m2",)),
-    "sliding_window_size": frozenset(("mimo_v2_flash",)),
-    "rotary_pct": frozenset(("gpt_neox",)),
-    "rotary_emb_base": frozenset(("gpt_neox",)),
-    "rope_local_base_freq": frozenset(("gemma3_text",)),
-    "sliding_window_pattern": frozenset(("cohere2", "exaone4", "gemma3_text")),
-    "attention_layers": frozenset(("gpt_neo",)),
-}
+_ROTARY = frozenset(TYPES).difference(WORDS["not_rotary"])
+_OLDER: Mapping[str, Sequence[str]] = WORDS["older"]
 """Keys that are none of a class's defaults and that it takes all the same, from files of older versions (a test)."""
 
 _LAYERS = {"layer_types": ("full_attention", "sliding_attention"), "attention_layers": ("global", "local")}
@@ -36,19 +20,10 @@ _PATTERNS = ("layers_block_type", "layer_types", "hybrid_override_pattern")
 
 _EPSILON = 1e-5  # ``model.norm_epsilon`` where nobody sets it: of a class that has no such key, its own is computed.
 
-NAMED = (
-    "gelu", "gelu_10", "gelu_accurate", "gelu_fast", "gelu_new", "gelu_python", "gelu_pytorch_tanh", "laplace",
-    "leaky_relu", "linear", "mish", "prelu", "quick_gelu", "relu", "relu2", "relu6", "sigmoid", "silu", "swish", "tanh",
-    "xielu",
-)  # fmt: skip
+NAMED: Sequence[str] = WORDS["activations"]
 """The names of ``transformers.activations.ACT2FN``."""
 
-_NEUTRAL = {
-    "rope_theta": 10_000.0, "num_shared_experts": 0, "first_dense_layers": 0, "q_lora_rank": 0, "kv_lora_rank": 0,
-    "qk_nope_head_dim": 0, "qk_rope_head_dim": 0, "v_head_dim": 0, "attention_output_bias": None, "gated": None,
-    "rope_parameters": None, "sliding_window": None, "norm_topk_prob": None, "routed_scaling_factor": 1.0, "n_group": 0,
-    "topk_group": 0, "router_aux_loss_coef": 0.0,
-}  # fmt: skip
+_NEUTRAL: Mapping[str, object] = WORDS["neutral"]
 """Keys of other families, with the values at which they ask for nothing."""
 
 _UNCUT = ("context", "ulysses")

@@ -1,10 +1,15 @@
 """The description of a decoder of ``transformers``: names, norms, biases, gates, and peculiarities of its class."""
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import field
+from pathlib import Path
 from typing import Any, Literal
 
 from launcher.base.frozen import dataclass
+
+WORDS: Mapping[str, Any] = json.loads(Path(__file__).with_name("words.json").read_text())
+"""Tables of keys: sizes of mixers, names of sizes, keys of older files."""
 
 type Bias = bool | str
 """True or false, or the key of the class's configuration that says so."""

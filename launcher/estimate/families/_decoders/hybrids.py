@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from launcher.estimate.families._decoders.description import Decoder, Experts, Step
+from launcher.estimate.families._decoders.description import WORDS, Decoder, Experts, Step
 
 type _ValueOf = Callable[[str], Any]
 
@@ -112,14 +112,8 @@ def _one_norm(kind: str) -> tuple[Step, ...]:
     return (Step(norm="norm", kinds=(kind,)),)
 
 
-_DELTA: Mapping[str, str | int] = {
-    "heads": "linear_num_value_heads",
-    "head_dim": "linear_value_head_dim",
-    "key_heads": "linear_num_key_heads",
-    "key_dim": "linear_key_head_dim",
-    "conv": "linear_conv_kernel_dim",
-    "joined": 1,
-}
+_SIZES = WORDS["sizes"]
+_DELTA: Mapping[str, str | int] = _SIZES["delta"]
 _QWEN = Decoder(
     config="",
     norm_code="gemma",
@@ -141,18 +135,7 @@ _QWEN_EXPERTS = Experts(
     shared_first=True,
 )
 
-_MAMBA_2: Mapping[str, str | int] = {
-    "heads": "mamba_n_heads",
-    "head_dim": "mamba_d_head",
-    "expand": "mamba_expand",
-    "state": "mamba_d_state",
-    "groups": "mamba_n_groups",
-    "conv": "mamba_d_conv",
-    "chunk": "mamba_chunk_size",
-    "bias": "mamba_proj_bias",
-    "conv_bias": "mamba_conv_bias",
-    "norm": 1,
-}
+_MAMBA_2: Mapping[str, str | int] = _SIZES["mamba_2"]
 
 _BOTH = (Step(norm="input_layernorm", kinds=("mamba2", "attention")),)
 _UNROTATED = _first("attention", fixed={"position_embedding": "none"}, head_norms=())
@@ -180,15 +163,7 @@ _MAMBA = Decoder(
     layers=lambda _, layers: ("linear_attention",) * layers,
     unwrapped=("x_proj", "out_proj"),  # One kernel reads both weights, and peft refuses the second.
     steps={"linear_attention": _one_norm("mamba1")},
-    sizes={
-        "inner": "intermediate_size",
-        "expand": "expand",
-        "state": "state_size",
-        "rank": "time_step_rank",
-        "conv": "conv_kernel",
-        "bias": "use_bias",
-        "conv_bias": "use_conv_bias",
-    },
+    sizes=_SIZES["mamba"],
 )
 
 TYPES: dict[str, Decoder] = {
@@ -281,17 +256,7 @@ TYPES: dict[str, Decoder] = {
             "mlp": _one_norm("mlp"),
             "moe": _one_norm("experts"),
         },
-        sizes={
-            "heads": "mamba_num_heads",
-            "head_dim": "mamba_head_dim",
-            "state": "ssm_state_size",
-            "groups": "n_groups",
-            "conv": "conv_kernel",
-            "chunk": "chunk_size",
-            "bias": "use_bias",
-            "conv_bias": "use_conv_bias",
-            "norm": 1,
-        },
+        sizes=_SIZES["nemotron_h"],
         legal=_NO_LOSS,
     ),
     "granitemoehybrid": Decoder(
@@ -328,15 +293,7 @@ TYPES: dict[str, Decoder] = {
         experts=Experts(name="feed_forward", router="router"),
         layers=_periods,
         steps=_two_norms("mamba1", "pre_ff_layernorm"),
-        sizes={
-            "expand": "mamba_expand",
-            "state": "mamba_d_state",
-            "rank": "mamba_dt_rank",
-            "conv": "mamba_d_conv",
-            "bias": "mamba_proj_bias",
-            "conv_bias": "mamba_conv_bias",
-            "norms": 1,
-        },
+        sizes=_SIZES["jamba"],
         legal=_NO_LOSS,
     ),
     "falcon_mamba": replace(_MAMBA, config="FalconMambaConfig", sizes={**_MAMBA.sizes, "norms": 2}),
@@ -347,17 +304,7 @@ TYPES: dict[str, Decoder] = {
         fixed={"position_embedding": "none"},
         unwrapped=(),
         steps={"linear_attention": _one_norm("mamba2")},
-        sizes={
-            "heads": "num_heads",
-            "head_dim": "head_dim",
-            "state": "state_size",
-            "groups": "n_groups",
-            "conv": "conv_kernel",
-            "chunk": "chunk_size",
-            "bias": "use_bias",
-            "conv_bias": "use_conv_bias",
-            "norm": 1,
-        },
+        sizes=_SIZES["mamba2"],
     ),
     "qwen3_5_moe_text": replace(
         _QWEN,

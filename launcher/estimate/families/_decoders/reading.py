@@ -37,7 +37,10 @@ def read(config: ConfigFile) -> JsonObject:
     rest = [key for key in rest if not _is_said_otherwise(config, key)]
     if found.layers and config.get("moe_layer_freq") == [int("moe" in word) for word in _words(config, found)]:
         config.default("moe_layer_freq")
-    extra = {**config.extra(rest), **extra}
+    # An integer in place of true or false, as older classes took it (Llama 4).
+    given = config.extra(rest).items()
+    kept = {key: bool(v) if type(v) is int and type(there.get(key)) is bool else v for key, v in given}
+    extra = {**kept, **extra}
     _refuse(config, found, extra, said)
     return {**model, "extra": extra}
 

@@ -1,7 +1,7 @@
 """A model's values by its class's own keys: its sizes, ``model.extra``, and the class's defaults for the rest."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -9,27 +9,11 @@ from typing import Any
 
 from launcher.base.files import JsonObject
 from launcher.estimate.families._decoders import TYPES
-from launcher.estimate.families._decoders.description import Bias, Decoder
+from launcher.estimate.families._decoders.description import WORDS, Bias, Decoder
 from launcher.estimate.families._hugging_face import ACTIVATIONS
 from launcher.spec import ModelSpec
 
-NAMES: Mapping[str, tuple[str, ...]] = {
-    "num_hidden_layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
-    "hidden_size": ("hidden_size", "n_embd", "d_model", "n_embed"),
-    "intermediate_size": ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"),
-    "num_attention_heads": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
-    "num_key_value_heads": ("num_key_value_heads", "num_kv_heads"),
-    "head_dim": ("head_dim",),
-    "vocab_size": ("vocab_size",),
-    "tie_word_embeddings": ("tie_word_embeddings",),
-    "hidden_act": ("hidden_activation", "hidden_act", "mlp_hidden_act", "activation_function", "activation"),
-    "norm_epsilon": ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon"),
-    "max_position_embeddings": ("max_position_embeddings", "n_positions", "max_seq_len"),
-    "initializer_range": ("initializer_range", "init_std"),
-    "num_experts": ("num_experts", "num_local_experts", "n_routed_experts"),
-    "num_experts_per_tok": ("num_experts_per_tok",),
-    "moe_intermediate_size": ("moe_intermediate_size",),
-}
+NAMES: Mapping[str, Sequence[str]] = WORDS["names"]
 """Our keys by those of the classes, each of which has one of them or none."""
 
 _UNKNOWN = Decoder(config="")

@@ -86,10 +86,7 @@ def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
 
 
 def _small(one: Sizes, size: int) -> int:
-    """Outputs of ``x_proj``; before norms in fp32, behind them the time step, and all of them where there are weights.
-
-    A norm keeps a deviation.
-    """
+    """Outputs of ``x_proj``; before norms in fp32, behind them the time step, and all where there are weights."""
     if not one.norms:
         return size * one.small
     return (_FP32 + size * (one.norms == 1)) * one.small + size * one.rank + 3 * _FP32
