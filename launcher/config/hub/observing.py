@@ -16,14 +16,12 @@ from typing import Any
 
 from launcher.base import files, package
 from launcher.base.files import JsonObject
+from launcher.config.hub import keys
 
 _TIMEOUT_S = 600.0
 _FORMAT = 5  # Of what is kept; another version of this program may find more.
 
-NOT_OF_THE_CLASS = frozenset((
-    "_name_or_path", "architectures", "auto_map", "compression_config", "dtype", "quantization_config", "torch_dtype",
-    "transformers_version", "use_cache", "no_time_step_limit", "output_attentions", "output_hidden_states",
-))  # fmt: skip
+NOT_OF_THE_CLASS = frozenset(keys.WORDS["not_of_the_class"].split())
 """Keys of a file with which its class is not called: of weights, history and generation."""
 
 

@@ -38,12 +38,8 @@ LEGAL: Mapping[str, tuple[object, ...]] = {
 """Values that every model type here allows."""
 
 _LEGAL: Mapping[str, tuple[object, ...]] = {
-    **LEGAL,
-    "kv_lora_rank": (0,),
-    "num_experts": (0,),
-    "num_shared_experts": (0,),
-    "first_dense_layers": (0,),
-}
+    **LEGAL, **dict.fromkeys(("kv_lora_rank", "num_experts", "num_shared_experts", "first_dense_layers"), (0,)),
+}  # fmt: skip
 """LlamaForCausalLM, Qwen2ForCausalLM (biases of queries, keys and values alone), Qwen3ForCausalLM (qk_norm)."""
 
 _SAME = (

@@ -7,12 +7,9 @@ all else of a class's configuration is in ``model.extra``, by the class's own na
 from collections.abc import Iterator
 
 from launcher.base.errors import ConfigError
-from launcher.base.files import JsonObject
 from launcher.estimate.families._decoders import TYPES, checks, layers, reading, values, weights, windows
 from launcher.estimate.families._decoders import saved as decoder_saved
-from launcher.estimate.rank.engine import EngineTraits
-from launcher.estimate.rank.family import ConfigFile, FamilyTraits, TransformersConfig
-from launcher.estimate.rank.tensors import SavedTensor, Weight
+from launcher.estimate.rank.family import FamilyTraits, TransformersConfig
 from launcher.spec import ModelSpec, RunSpec
 
 traits = FamilyTraits(
@@ -36,11 +33,10 @@ after_blocks = decoder_saved.after_blocks
 first_norm_backward = decoder_saved.first_norm_backward
 embedding = weights.embedding
 head = weights.head
-
-
-def block(model: ModelSpec, layer: int) -> list[Weight]:
-    """Norms, and what each kind of the layer has."""
-    return weights.block(model, layer)
+block = weights.block
+saved = decoder_saved.block
+backward_extra = decoder_saved.backward_extra
+read_config = reading.read
 
 
 def kind(model: ModelSpec, layer: int) -> str:
@@ -49,16 +45,6 @@ def kind(model: ModelSpec, layer: int) -> str:
         return word
     mlp = "moe" if model.num_experts else "dense"
     return f"{mlp} window" if windows.has_window(model, layer) else mlp
-
-
-def saved(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
-    """Tensors saved by norms and by what each kind of the layer is, in bytes for one token."""
-    return decoder_saved.block(model, layer, engine)
-
-
-def backward_extra(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
-    """Gradients inside the block, in bytes for one token."""
-    return decoder_saved.backward_extra(model, layer, engine)
 
 
 def transformers_config(model: ModelSpec) -> TransformersConfig:
@@ -79,8 +65,3 @@ def not_computed(spec: RunSpec) -> Iterator[ConfigError]:
     yield from checks.attention(spec)
     yield from checks.tied(spec)
     yield from checks.splitting(spec)
-
-
-def read_config(config: ConfigFile) -> JsonObject:
-    """All model types that are described."""
-    return reading.read(config)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from launcher.estimate.families._decoders.description import Decoder
+from launcher.estimate.families._decoders.description import WORDS, Decoder
 
 _INNER: Mapping[str, Any] = {"gate": "", "gated": False}
 _ALL_HEADS: Mapping[str, Any] = {"num_key_value_heads": None}
@@ -144,11 +144,7 @@ TYPES: dict[str, Decoder] = {
         fixed={**_ALL_HEADS, **_ALIBI, "hidden_act": "gelu"},
         dropouts=("resid_pdrop", "emb_pdrop"),
         attentions=_EAGER,
-        legal={
-            "no_bias": (True,),
-            "attn_config.attn_type": ("multihead_attention",),
-            "attn_config.qk_ln": (False, None),
-        },
+        legal=WORDS["legal"]["mpt"],
     ),
     "nemotron": replace(_PLAIN_MLP, config="NemotronConfig", joins_queries=True),
     "olmo": replace(_NO_WEIGHTS, config="OlmoConfig", norm_code="wide kernel", norm_weight=False, **_SOME),
@@ -170,12 +166,7 @@ TYPES: dict[str, Decoder] = {
         mlp_bias="enable_bias",
         fixed={**_LEARNED, **_ALL_HEADS},
         dropouts=("dropout", "attention_dropout"),
-        legal={
-            "do_layer_norm_before": (True,),
-            "_remove_final_layer_norm": (False,),
-            "layer_norm_elementwise_affine": (True,),
-            "layerdrop": (0, 0.0),
-        },
+        legal=WORDS["legal"]["opt"],
     ),
     "persimmon": replace(
         _FOURFOLD,

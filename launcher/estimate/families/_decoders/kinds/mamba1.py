@@ -128,10 +128,7 @@ def gradients(part: Part, engine: EngineTraits) -> list[SavedTensor]:
 
 
 def scans(part: Part, size: int) -> Scans:
-    """The convolution and the scan, each reading its operands and writing its result once; no products.
-
-    The time that the scan's exponentials take beside its bytes is left out.
-    """
+    """The convolution and the scan, each reading and writing once; the scan's exponentials are left out."""
     one = sizes(part)
     convolution, norms = Scan(0, 2 * size * one.inner), Scan(0, 3 * 3 * size * one.small)
     scan = Scan(0, size * (5 * one.inner + 2 * one.state))
