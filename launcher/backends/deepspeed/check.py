@@ -112,8 +112,8 @@ def _pipeline(spec: RunSpec) -> Iterator[ConfigError]:
         if edit.value_at(spec, path) is not False:
             rule = f"DeepSpeed's PipelineModule does not do it: {reason}"
             yield from edit.refused(spec, path, rule, "parallel.pipeline=1")
-    if families.of(spec.model).traits.packages(spec.model):
-        rule = "what PipelineModule keeps of layers with a state between two steps is not counted in this version"
+    if families.of(spec.model).traits.choices is not None:
+        rule = "what PipelineModule keeps of layers of this model type is not measured in this version"
         yield from edit.refused(spec, "parallel.pipeline", rule, "parallel.pipeline=1")
     if spec.zero.stage == 0 and spec.precision.compute != "fp32":
         rule = (
