@@ -36,7 +36,7 @@ def used(layout: Layout) -> int:
 
 def test_each_layout_of_the_frontier_is_slower_and_needs_less_than_the_one_before() -> None:
     fastest = found().fastest
-    assert len(fastest) > 2
+    assert len(fastest) > 1
     for before, after in pairwise(fastest):
         assert speed(after) < speed(before)
         assert used(after) < used(before)
