@@ -10,7 +10,6 @@ import pytest
 from launcher.base import registry
 from launcher.config.hub import keys
 from launcher.config.hub import reading as hugging_face
-from launcher.config.hub.keys import table
 from launcher.estimate import families
 from launcher.estimate.rank.counts import parameter_counts
 from tests.support import class_defaults
@@ -83,7 +82,7 @@ _LAYERS = 5
 
 DEFAULTS = {
     kind: {"model_type": kind}
-    for kind in table()["classes"]
+    for kind in families.classes()["classes"]
     if kind not in (*registry.load("families", "transformers").traits.model_types, *keys.TEXT_MODELS)
 }
 """The types of the families that are described by hand; tests/families/test_decoders.py has those of transformers."""
@@ -113,8 +112,8 @@ def test_a_config_has_the_parameters_of_its_class(config: dict[str, Any]) -> Non
 
 def test_the_table_of_defaults_is_that_of_the_installed_classes() -> None:
     transformers = pytest.importorskip("transformers")
-    if transformers.__version__ != table()["version"]:
-        pytest.skip(f"the table is of transformers {table()['version']}")
+    if transformers.__version__ != families.classes()["version"]:
+        pytest.skip(f"the table is of transformers {families.classes()['version']}")
     assert class_defaults.text() == class_defaults.FILE.read_text()
 
 

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from launcher.config.hub import keys as hugging_face_keys
+from launcher.estimate import families
 from launcher.importers.hf import read
 from tests.support.foreign_files import LLAMA3_8B
 from tests.support.model_files import left_out, model_of, refused, that_matters
@@ -31,7 +32,7 @@ def test_a_model_in_another_programs_words_is_no_import_of_the_classes_default_s
     }
 
 
-@pytest.mark.parametrize("kind", [*hugging_face_keys.table()["classes"]])
+@pytest.mark.parametrize("kind", [*families.classes()["classes"]])
 def test_a_word_for_a_size_that_a_class_does_not_read_is_never_without_effect(kind: str) -> None:
     size = 999_983  # A prime, so that it is the value of nothing else.
     learned = model_of({"model_type": kind})["position_embedding"] == "learned"

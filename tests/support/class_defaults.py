@@ -1,4 +1,4 @@
-"""``launcher/config/hub/class_defaults.json``: what classes of ``transformers`` take for keys that a config.json lacks.
+"""``launcher/estimate/families/class_defaults.json``: what classes of ``transformers`` take for keys that are left out.
 
 ``python -m tests.support.class_defaults`` writes it for the model types that a family reads, by the installed version.
 """
@@ -15,9 +15,11 @@ from typing import Any
 from launcher.base import registry
 from launcher.base.package import FOLDER
 from launcher.config.hub import keys
+from launcher.estimate.families._decoders import TYPES
 from launcher.estimate.rank.family import Family
+from tests.support import decoder_defaults
 
-FILE = FOLDER / "config" / "hub" / "class_defaults.json"
+FILE = FOLDER / "estimate" / "families" / "class_defaults.json"
 
 _READ = re.compile(r"config\.([a-z_][a-z0-9_]*)|getattr\((?:self\.)?config, \"(\w+)\"")
 _PLAIN = (bool, int, float, str, type(None))
@@ -53,10 +55,13 @@ def _class(kind: str) -> dict[str, Any]:
     if "partial_rotary_factor" in rotary:
         defaults["partial_rotary_factor"] = rotary["partial_rotary_factor"]
     defaults["rope_theta"] = getattr(made, "default_theta", 10000.0)
-    return {
-        "defaults": {name: defaults[name] for name in sorted(defaults) if not _OF_NO_SIZE.search(name)},
-        "reads": [] if kind in keys.TEXT_MODELS else _reads(made, ARCHITECTURES[kind], set(fields)),
-    }
+    kept = {name: defaults[name] for name in sorted(defaults) if not _OF_NO_SIZE.search(name)}
+    reads = [] if kind in keys.TEXT_MODELS else _reads(made, ARCHITECTURES[kind], set(fields))
+    if kind not in TYPES:
+        return {"defaults": kept, "reads": reads}
+    own = decoder_defaults.of_class(made)
+    further = {name: value for name, value in own.items() if name not in kept}
+    return {"defaults": kept, "reads": reads, "derived": [name for name in kept if name not in own], "further": further}
 
 
 def _reads(made: Any, architecture: str, fields: set[str]) -> list[str]:

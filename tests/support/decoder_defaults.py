@@ -1,17 +1,12 @@
-"""Defaults of the classes that ``families/_decoders`` describes; run as a module it writes the file."""
+"""Defaults of the classes that ``families/_decoders`` describes, by the installed transformers."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-import json
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
-from launcher.estimate.families._decoders import TYPES
-
-FILE = Path("launcher/estimate/families/_decoders/defaults.json")
 _OF_NO_MODEL = (
     "architectures",
     "model_type",
@@ -23,14 +18,7 @@ _OF_NO_MODEL = (
 )
 
 
-def installed() -> dict[str, Any]:
-    """The file's content by the installed transformers."""
-    transformers: Any = import_module("transformers")
-    found = {kind: _defaults(getattr(transformers, decoder.config)) for kind, decoder in sorted(TYPES.items())}
-    return {"transformers": transformers.__version__, "defaults": found}
-
-
-def _defaults(config: Any) -> dict[str, Any]:
+def of_class(config: Any) -> dict[str, Any]:
     """Of the fields that a class has beyond those of all configurations, as they are written in the class.
 
     Some attention reads the size of a head of any configuration, though its own class has no such field.
@@ -53,7 +41,3 @@ def _default(field: Any) -> Any:
 
 def _plain(value: Any) -> bool:
     return value is None or isinstance(value, str | int | float | bool | list | dict)
-
-
-if __name__ == "__main__":
-    FILE.write_text(json.dumps(installed(), indent=1) + "\n")

@@ -1,20 +1,16 @@
 """Keys of a Hugging Face ``config.json`` beside the sizes: those without effect on training, and what others change.
 
-They stand in ``keys.yaml``. ``class_defaults.json``, written by ``python -m tests.support.class_defaults``, has the
-classes of one version of ``transformers``: the value that each takes for a key that a file leaves out, and the keys
-that it reads.
+They stand in ``keys.yaml``; what the classes of ``transformers`` take for keys that a file leaves out is the families'.
 """
 
-import json
 import re
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 
 from launcher.base import files
 from launcher.base.files import JsonObject
+from launcher.estimate import families
 
-_TABLE = Path(__file__).with_name("class_defaults.json")
 WORDS = files.load_own(Path(__file__).with_suffix(".yaml"))
 NO_EFFECT = {key: f"no effect: {why}" for why, keys in WORDS["no_effect"].items() for key in keys.split()}
 """Keys that change nothing of training, with the reason."""
@@ -39,13 +35,6 @@ OLDER_NAMES: Mapping[str, tuple[str, ...]] = {"bloom": ("n_embed",), "falcon": (
 """Names of sizes that a class takes in its code alone, from files of older versions."""
 
 
-@cache
-def table() -> JsonObject:
-    """The classes of ``transformers``: ``version``, ``architectures`` by model type, ``classes`` that families read."""
-    found: JsonObject = json.loads(_TABLE.read_text())
-    return found
-
-
 BUILT: Mapping[str, frozenset[str]] = {kind: frozenset(named.split()) for kind, named in WORDS["built"].items()}
 """Keys of layers that a family describes with one of their values; with another the class is built to be counted."""
 
@@ -62,7 +51,7 @@ WITHOUT_A_PART: Mapping[str, str] = WORDS["without_a_part"]
 
 def class_of(kind: str) -> JsonObject:
     """``defaults`` and ``reads`` of the class of a model type; empty where no family reads it."""
-    found: JsonObject = table()["classes"].get(SAME_CLASS.get(kind, kind), {"defaults": {}, "reads": []})
+    found: JsonObject = families.classes()["classes"].get(SAME_CLASS.get(kind, kind), {"defaults": {}, "reads": []})
     return found
 
 

@@ -6,6 +6,7 @@ from typing import Any
 from launcher.base.errors import ConfigError
 from launcher.base.files import JsonObject
 from launcher.config.hub import keys
+from launcher.estimate import families
 from launcher.job import versions
 
 _OWN_SCRIPT = "script=path/to/train.py"
@@ -63,7 +64,7 @@ def _by_hand(content: Mapping[str, Any]) -> str:
 def is_text_decoder(content: Mapping[str, Any]) -> bool:
     """True if ``transformers`` has a class that predicts next tokens of text for a file's model type."""
     kind = content.get("model_type")
-    if not isinstance(kind, str) or kind not in keys.table()["architectures"]:
+    if not isinstance(kind, str) or kind not in families.classes()["architectures"]:
         return False
     return not any(kind in others for others in keys.MODEL_TYPES.values()) and not any(
         content.get(key) for key in _PARTS
@@ -122,14 +123,14 @@ def _architectures(content: Mapping[str, Any]) -> list[str]:
 
 def _relatives(content: Mapping[str, Any], known: Collection[str]) -> Iterator[str]:
     named = _architectures(content)
-    for kind, architecture in keys.table()["architectures"].items():
+    for kind, architecture in families.classes()["architectures"].items():
         if kind in known and architecture in named:
             yield f'write "model_type": "{kind}" into the file'
 
 
 def _in_transformers(kind: str) -> str:
     """The class that ``transformers`` has for a model type, by the installed version or by that of the table."""
-    table = keys.table()
+    table = families.classes()
     has = table["architectures"].get(kind)
     installed = versions.installed("transformers")
     of_table = f"transformers {table['version']}"

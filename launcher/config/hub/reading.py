@@ -15,6 +15,7 @@ from launcher.config.hub import keys, observing
 from launcher.config.hub import model_types as types
 from launcher.config.hub.file import Config
 from launcher.config.ledger import Imported, name_from
+from launcher.estimate import families
 from launcher.estimate.rank.family import Family
 
 _HEADS = ("ForCausalLM", "LMHeadModel")
@@ -226,7 +227,7 @@ def _enter(config: Config, leaf: str, key: str, reads: frozenset[str]) -> None:
 
 def _other_code(config: Config) -> bool:
     """True if a folder's own code has another class than that of ``transformers``, which has replaced its like."""
-    code, architecture = config.content.get("auto_map"), keys.table()["architectures"].get(config.model_type, "")
+    code, architecture = config.content.get("auto_map"), families.classes()["architectures"].get(config.model_type, "")
     name = code.get("AutoModelForCausalLM") if isinstance(code, Mapping) else None
     return bool(code) and str(name).rpartition(".")[2].lower() != architecture.lower()
 

@@ -3,11 +3,15 @@
 ``launcher.estimate.rank.family`` says what is asked of it, and ``docs/architecture.md`` shows a whole one.
 """
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
 
 from launcher.base import registry
 from launcher.base.errors import ConfigError
+from launcher.base.files import JsonObject
 from launcher.estimate.rank.adapters import module
 from launcher.estimate.rank.counts import block_weights, kinds_of
 from launcher.estimate.rank.family import Family
@@ -20,6 +24,18 @@ PROTOCOL = Family  # The members that ``launcher.base.registry`` demands of a fa
 def of(model: ModelSpec) -> Family:
     """The family of a model."""
     found: Family = registry.load("families", model.family)
+    return found
+
+
+@cache
+def classes() -> JsonObject:
+    """The classes of ``transformers``: ``version``, ``architectures`` by model type, ``classes`` that families read.
+
+    Of a class ``defaults`` has the values of keys that a file leaves out, and ``reads`` the keys that its code reads.
+    Of one that ``_decoders`` describes ``derived`` names defaults that are no fields of its own, and ``further`` has
+    its other fields.
+    """
+    found: JsonObject = json.loads(Path(__file__).with_name("class_defaults.json").read_text())
     return found
 
 

@@ -1,13 +1,12 @@
 """A model's values by its class's own keys: its sizes, ``model.extra``, and the class's defaults for the rest."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
-from pathlib import Path
 from typing import Any
 
 from launcher.base.files import JsonObject
+from launcher.estimate import families
 from launcher.estimate.families._decoders import TYPES
 from launcher.estimate.families._decoders.description import WORDS, Bias, Decoder
 from launcher.estimate.families._hugging_face import ACTIVATIONS
@@ -20,15 +19,13 @@ _UNKNOWN = Decoder(config="")
 
 
 @cache
-def _table() -> Mapping[str, Any]:
-    content: Mapping[str, Any] = json.loads(Path(__file__).with_name("defaults.json").read_text())
-    return content
-
-
 def defaults(model_type: str | None) -> Mapping[str, Any]:
     """The keys of a class and their defaults, as they are written in it; none of a class that is not described."""
-    found: Mapping[str, Any] = _table()["defaults"].get(model_type, {})
-    return found
+    if model_type not in TYPES:
+        return {}
+    found = families.classes()["classes"][model_type]
+    own = {key: value for key, value in found["defaults"].items() if key not in found["derived"]}
+    return {**own, **found["further"]}
 
 
 def their_key(model_type: str | None, key: str) -> str | None:
