@@ -9,6 +9,8 @@ WARNINGS = cases(
     hardware=h100_80g cluster.gpus_per_node=8 parallel=pp parallel.pipeline=4
     hardware=h100_80g cluster.gpus_per_node=8 cluster.nodes=2 parallel=tp parallel.tensor=16 model=7b
     hardware=h100_80g cluster.gpus_per_node=1
+    hardware=h100_80g cluster.gpus_per_node=1 model=llama3_1b parallel=ddp precision=fp32
+    hardware=h100_80g cluster.gpus_per_node=8 model=mixtral_8x7b model.num_hidden_layers=1 parallel=ddp precision=bf16
     data=tokens data.path=words.bin model.vocab_size=128256
     hardware=h100_80g cluster.gpus_per_node=8 parallel=tp precision=fp16
     hardware=h100_80g cluster.gpus_per_node=8 parallel=tp precision.optimizer_states=fp16

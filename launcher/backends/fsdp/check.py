@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from launcher.backends import _models, _optimizers, _shared
 from launcher.backends.fsdp import expert_ranks, float8
-from launcher.backends.fsdp.traits import dtypes, is_ddp, splits
+from launcher.backends.fsdp.traits import dtypes, engine, is_ddp, splits
 from launcher.base.errors import ConfigError
 from launcher.estimate import families
 from launcher.spec import RunSpec, edit
@@ -62,6 +62,14 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.script is None:
         yield from _optimizers.idle_keys(spec)
         yield from _kept_whole(spec)
+        yield from _wide_experts(spec)
+
+
+def _wide_experts(spec: RunSpec) -> Iterator[ConfigError]:
+    """Experts under autocast, which has no grouped product (``_grouped_mm``, transformers ``integrations/moe.py``)."""
+    if spec.hardware.device == "cuda" and spec.model.num_experts and engine(spec).autocast:
+        rule = "autocast leaves the products of routed experts in fp32, several times slower than in 16 bits"
+        yield ConfigError("parallel.shard", False, rule, ["parallel=fsdp", "precision.parameters=bf16"])
 
 
 def _kept_whole(spec: RunSpec) -> Iterator[ConfigError]:
