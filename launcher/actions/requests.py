@@ -155,7 +155,7 @@ def _tried(found: Request, spec: RunSpec, errors: tuple[ConfigError, ...], catal
         return request_of(CommandLine(words=(*kept, *way.split()), catalog=catalog))
 
     def is_sound(way: str, path: str) -> bool:
-        if any("=" not in word for word in way.split()) or way.startswith("script="):
+        if any("=" not in word for word in way.split()) or way.startswith("script=") or not findings.is_readable(way):
             return True
         changed = edit.applied(spec, way)
         after = typed(way) if changed is None else replace(found, spec=changed, errors=())

@@ -89,12 +89,12 @@ def distinct(found: Iterable[ConfigError]) -> tuple[ConfigError, ...]:
 
 def _with_sound_ways(error: ConfigError, spec: RunSpec, known: set[str]) -> ConfigError:
     """Keep the ways out that end this error and begin no other; where none is so good, keep them all."""
-    readable = [way for way in error.way_out if _is_readable(way)]
+    readable = [way for way in error.way_out if is_readable(way)]
     sound = [way for way in readable if _is_sound(way, error, spec, known)]
     return ConfigError(error.path, error.found, error.rule, (sound or readable)[:_WAYS_SHOWN])
 
 
-def _is_readable(way: str) -> bool:
+def is_readable(way: str) -> bool:
     """False for a way out with a value that its key does not take, as one from another program's file may have."""
     return all(accepts(path, value) for path, value in edit.values(way).items() if path in known_keys())
 

@@ -55,18 +55,18 @@ def test_too_slow_is_status_three_and_names_the_smallest_cluster_that_is_not(
 
 
 def test_the_smallest_cluster_is_told_with_its_layouts(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", *SMALL, card(14), "--smallest"]) == 0
+    assert main(["plan", *SMALL, card(16), "--smallest"]) == 0
     text = said(capsys)
     assert "The smallest cluster that trains it: 4 GPUs, cluster.nodes=1 cluster.gpus_per_node=4." in text
     assert "One step smaller, 2 GPUs: too small on a GPU by" in text
     assert "One step larger, 8 GPUs:" in text
     assert "launch the first:" in text
-    assert main(["plan", *SMALL, card(14), "--smallest", "--json"]) == 0
+    assert main(["plan", *SMALL, card(16), "--smallest", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)["plan"]
     assert plan["smallest"]["size"]["gpus"] == 4
     assert plan["smallest"]["smaller"]["overrides"] is None
     assert plan["smallest"]["larger"]["tokens_per_second"] > 0
-    assert main(["check", *SMALL, card(14), *plan["layouts"][0]["overrides"]]) == 0
+    assert main(["check", *SMALL, card(16), *plan["layouts"][0]["overrides"]]) == 0
 
 
 def test_no_cluster_is_status_three(capsys: pytest.CaptureFixture[str]) -> None:

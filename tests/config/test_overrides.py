@@ -31,8 +31,8 @@ def only_error(text: str) -> tuple[str, tuple[str, ...]]:
         ("7b", "7b: an override is group=option or group.key=value", "model=7b"),
         (
             "+precison=fp8",
-            "+precison: `+` creates a key only below backend.extra, cluster.extra, cluster.environment, model.extra, "
-            "model.rope_parameters",
+            "+precison: `+` creates a key only below backend.extra, cluster.extra, cluster.environment, data.columns, "
+            "model.extra, model.rope_parameters",
             "precision=fp8",
         ),
     ],

@@ -12,7 +12,7 @@ SMALL = ("parallel.tensor=1", "parallel.pipeline=1")
 
 
 def test_the_smallest_cluster_is_told_with_a_layout_that_fits_there() -> None:
-    question = asked(card(12), *SMALL, "cluster.nodes=1", "cluster.gpus_per_node=4")
+    question = asked(card(14), *SMALL, "cluster.nodes=1", "cluster.gpus_per_node=4")
     found = nearest(question, JUDGE)
     assert found.size is not None
     assert found.size.gpus == 8

@@ -35,7 +35,7 @@ QUESTIONS = {
     "pipelines of uneven stages": (
         "model=125m model.num_hidden_layers=7 hardware=h100_80g cluster.nodes=1 cluster.gpus_per_node=4"
         " train.global_batch_size=16 train.sequence_length=1024 backend=megatron parallel.tensor=1,2"
-        " train.micro_batch_size=1,4 hardware.memory_bytes=4000000000"
+        " train.micro_batch_size=1,4 hardware.memory_bytes=6900000000"
     ),
     "experts": (
         "model=qwen3_30b_a3b model.num_hidden_layers=4 hardware=h100_80g cluster.nodes=1 cluster.gpus_per_node=4"

@@ -43,8 +43,8 @@ def test_a_disk_that_alone_is_too_small_comes_first_with_ways_out_for_a_disk(
         "DOES NOT FIT: the disk, 225.9 of 186.3 GiB for checkpoints; memory suffices, 38.3 of 78.7 GiB on the fullest"
         " GPU (36.1 to 42.5) 3 checkpoints of 75.31 GiB are on the disk at once: save.keep=2 and the one in writing."
     )
-    assert re.match("what would fit, cheapest first: save.keep=1 needs 38.27 GiB; [^;]+; costs older chec", said[-2])
-    assert re.search("save.every=null save.last=false needs 38.27 GiB; [^;]+; costs the trained model: no", said[-2])
+    assert re.match("what would fit, cheapest first: save.keep=1 needs 38.32 GiB; [^;]+; costs older chec", said[-2])
+    assert re.search("save.every=null save.last=false needs 38.32 GiB; [^;]+; costs the trained model: no", said[-2])
     assert "checkpointing" not in said[-2]
     assert said[-1] == "a run folder on another disk: run.directory=/path/on/a/larger/disk"
 

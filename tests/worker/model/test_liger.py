@@ -68,7 +68,7 @@ def saved_by_a_block(made: Any, states: torch.Tensor) -> int:
 @pytest.mark.parametrize(
     "words",
     [
-        ("parallel=fsdp", "precision=fp32"),
+        ("parallel=fsdp", "precision=fp32", "model.num_key_value_heads=4"),
         ("parallel=fsdp", "precision=bf16"),
         ("parallel=fsdp", "precision=bf16", "model.qk_norm=true"),
         ("parallel=zero2", "precision=bf16"),
