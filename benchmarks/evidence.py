@@ -1,7 +1,8 @@
 """The modes of each engine that something measured backs: ``python -m benchmarks.evidence --data DIR [--runs DIR...]``.
 
 Counts, by engine and part of a mode (``launcher.estimate.memory.modes``), the rows of the scoreboards whose framework
-is that engine, and the runs of its own worker below some folders that took a step: those of this repository's tests
+is that engine, those of ``benchmarks.gpu``, and the runs of its own worker below some folders that took a step: those of
+this repository's tests
 (``pytest tests/worker --basetemp DIR -o tmp_path_retention_policy=all``), or of anybody. What ran has run: no count of
 those gets smaller than that of the file as it is, so that a part of the tests suffices. Writes ``modes.json``.
 """
@@ -63,7 +64,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, nargs="*", default=[], help="folders with run directories")
     arguments = parser.parse_args()
     found = [*_rows_of_memory(arguments.data), *_rows_of_speed(arguments.data)]
-    found += _own_runs()
+    found += [*_own_runs(), *_on_a_gpu()]
     for folder in arguments.runs:
         found += _runs(folder)
     engines = _kept(_counted(found), json.loads(MODES.read_text())["engines"])
@@ -140,6 +141,13 @@ def _own_runs() -> Iterator[Seen]:
     figures = json.loads((RESULTS / "own_runs.json").read_text())["figures"]
     for run in figures["runs"]:
         yield from _seen("runs", request([*figures["common"].split(), *run["overrides"]]).require())
+
+
+def _on_a_gpu() -> Iterator[Seen]:
+    """The runs of ``benchmarks.gpu`` that one card measured."""
+    for run in json.loads((RESULTS / "gpu.json").read_text())["runs"]:
+        if run["measured"]:
+            yield from _seen("measured", request([*run["overrides"], "hardware=h100_80g"]).require())
 
 
 def _runs(folder: Path) -> Iterator[Seen]:
