@@ -80,9 +80,9 @@ def test_the_matrix_has_every_engine_and_both_kinds_of_world() -> None:
     assert {spec.precision.compute for spec in asked} == {"bf16", "fp32", "fp16", "fp8"}
 
 
-def test_the_whole_matrix_and_the_training_take_less_than_eleven_minutes_by_their_own_estimate() -> None:
+def test_the_whole_matrix_and_the_training_take_less_than_thirteen_minutes_by_their_own_estimate() -> None:
     seconds = sum(point.seconds for point in POINTS) + training.SECONDS * (len(training.ENGINES) + 1)
-    assert 300 < seconds < 11 * 60
+    assert 300 < seconds < 13 * 60
 
 
 @pytest.mark.parametrize("name", MEGATRON_MODULES)
@@ -230,7 +230,7 @@ def test_the_training_is_not_started_where_no_time_is_left(tmp_path: Path) -> No
     short, document = session(tmp_path, minutes=0.1)
     training.compare(short, document, tmp_path, training.REHEARSED)
     rows = document.rows("training")
-    assert [row["name"] for row in rows] == ["plain loop", "ddp", "fsdp"]
+    assert [row["name"] for row in rows] == ["plain loop", *training.ENGINES]
     assert {row["error"].partition(":")[0] for row in rows} == {"not started"}
 
 

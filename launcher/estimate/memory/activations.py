@@ -123,12 +123,12 @@ def after_blocks(rank: RankModel) -> Iterator[MemoryTerm]:
     Where labels are marked, the ids are read out of the marks into a third list (``launcher.worker.marks``); Megatron
     has the mask and the masked losses, of 4 bytes each, in its place.
     """
-    k, lists = rank.token_bytes(rank.after_blocks), 3 if rank.spec.data.marked else 2
-    what = "last norm and token ids"
+    spec, what = rank.spec, "last norm and token ids"
+    k, lists = rank.token_bytes(rank.after_blocks), 3 if spec.data.marked else 2
     yield term("activations", LOSS, what, f"(k + {lists} * 8) * tok", SOURCE, k=k, tok=rank.tokens)
-    own = rank.view.head and rank.spec.train.loss == "full" and rank.engine.logits is None
+    own = rank.view.head and spec.train.loss == "full" and rank.engine.logits is None and spec.parallel.tensor == 1
     if rank.blocks and (rank.engine.autocast or (own and not rank.head.trained)):
-        h, z, what = rank.spec.model.hidden_size, rank.engine.residual_size, "last norm's output as the head reads it"
+        h, z, what = spec.model.hidden_size, rank.engine.residual_size, "last norm's output as the head reads it"
         yield term("activations", ("output", "loss"), what, "z_res * h * tok", SOURCE, z_res=z, h=h, tok=rank.tokens)
 
 

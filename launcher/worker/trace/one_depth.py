@@ -171,6 +171,12 @@ def _attention(
     if torch.is_autocast_enabled("cpu"):
         wanted = torch.get_autocast_dtype("cpu")
         query, key, value = query.to(wanted), key.to(wanted), value.to(wanted)
+    if attn_mask is None and query.dtype == torch.float32 and key.shape[1] < query.shape[1]:
+        # No kernel takes heads that share keys in fp32 (``backends._shared.unfused_groups``).
+        how = {"scale": settings.get("scale"), "enable_gqa": True}
+        by_maths = torch.ops.aten._scaled_dot_product_attention_math
+        computed: torch.Tensor = by_maths(query, key, value, None, dropout_p, is_causal, None, **how)[0]
+        return computed
     if query.shape[-1] != value.shape[-1] and attn_mask is None and cudnn:
         by_cudnn, scale = torch.ops.aten._scaled_dot_product_cudnn_attention, settings.get("scale")
         first: torch.Tensor = by_cudnn(query, key, value, None, True, dropout_p, is_causal, False, scale=scale)[0]
