@@ -1,10 +1,10 @@
 """The modes of each engine that something measured backs: ``python -m benchmarks.evidence --data DIR [--runs DIR...]``.
 
 Counts, by engine and part of a mode (``launcher.estimate.memory.modes``), the rows of the scoreboards whose framework
-is that engine, those of ``benchmarks.gpu``, and the runs of its own worker below some folders that took a step: those of
-this repository's tests
-(``pytest tests/worker --basetemp DIR -o tmp_path_retention_policy=all``), or of anybody. What ran has run: no count of
-those gets smaller than that of the file as it is, so that a part of the tests suffices. Writes ``modes.json``.
+is that engine, those of ``benchmarks.gpu``, and the runs of its own worker below some folders that took a step: those
+of this repository's tests (``pytest tests/worker --basetemp DIR -o tmp_path_retention_policy=all``), or of anybody.
+What ran has run: no count of those gets smaller than that of the file as it is, so that a part of the tests suffices.
+Writes ``modes.json``.
 """
 
 from __future__ import annotations
