@@ -41,7 +41,7 @@ class PhaseCounters(CudaTracker):
 
 
 def _segments(device: torch.device) -> list[dict[str, Any]]:
-    """What the allocator holds by stream and by pool: a stream's blocks serve no other one."""
+    """Bytes and segments that torch's allocator has reserved, by stream and by pool."""
     found: dict[tuple[int, str], dict[str, Any]] = {}
     for segment in torch.cuda.memory._snapshot()["segments"]:
         if segment["device"] == device.index:

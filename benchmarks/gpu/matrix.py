@@ -126,7 +126,7 @@ def _changes() -> Iterator[Point]:
 
 
 def _techniques() -> Iterator[Point]:
-    """What a GPU alone runs, or what its kernels may keep otherwise than a CPU's: formats, kernels, optimizers."""
+    """Formats, kernels and optimizers that only a GPU runs, or that may use other memory there than on a CPU."""
     ddp, fsdp = (*_SMALL, "parallel=ddp"), (*_SMALL, "parallel=fsdp")
     fp8 = (*_SMALL[:-1], "precision=fp8", "parallel=fsdp")
     rowwise = (*fp8, "precision.recipe=rowwise", "train.compile=true")

@@ -38,7 +38,7 @@ from launcher.worker.memory import MemoryTracker
 from launcher.worker.trace.shims import reduced_in_place
 
 MEGATRON_MODULES = ("pretraining", "layout", "follow", "data")
-"""What its worker imports once it has begun to train, of ``launcher.worker.megatron``."""
+"""Modules of ``launcher.worker.megatron`` that its worker imports only when training begins."""
 
 _TIMED_S = 8.0
 """No further step is timed after so long: one in fp32 takes ten times one in bf16."""

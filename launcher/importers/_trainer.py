@@ -17,8 +17,7 @@ _PARAMS = re.compile(r"offload_params?\b|offload_parameters", re.IGNORECASE)
 _DECAYS = {"linear": "linear", "cosine": "cosine", "1-sqrt": "minus_sqrt"}
 
 DEFAULTS, _LESS, _AS_HERE = _table.program("trainer", "defaults less as_here")
-"""What the Trainer takes for what a file does not say, settings that an optimizer does not read, and what schedules are
-here."""
+"""Tables of Hugging Face's Trainer: its defaults, settings that an optimizer ignores, and our name of each schedule."""
 
 
 def finish(reading: Reading, defaults: Mapping[str, Any]) -> None:

@@ -80,7 +80,7 @@ def _dequantizes(reading: Reading, key: str) -> None:
 
 
 def _thinks(reading: Reading, key: str) -> None:
-    """What a turn thinks is the template's under the name that the row has for it."""
+    """Accept the key of a turn's reasoning where row and template have one name for it; else say what is left out."""
     place = key.rpartition(".")[0]
     if reading.value(f"{place}.field_thinking") == reading.value(f"{place}.template_thinking_key"):
         reading.ledger.default(key)

@@ -7,7 +7,7 @@ import pytest
 from launcher.base.formula import evaluated, names_in
 from launcher.estimate.speed.calibration import UNCALIBRATED
 from launcher.estimate.speed.estimate import estimate
-from launcher.estimate.speed.terms import SYMBOLS
+from launcher.estimate.speed.terms import symbols
 from launcher.preflight.assess import parts
 from launcher.spec import edit
 from tests.support.helpers import make_spec
@@ -45,7 +45,7 @@ def test_each_name_of_a_term_is_in_the_legend_and_its_expression_gives_its_secon
         assert found is not None
         for term in found.terms:
             assert names_in(term.expression) == term.values.keys(), term
-            assert names_in(term.expression) <= SYMBOLS.keys(), term
+            assert names_in(term.expression) <= symbols().keys(), term
             assert evaluated(term.expression, term.values) == pytest.approx(term.seconds), term
             assert term.source
             assert term.what

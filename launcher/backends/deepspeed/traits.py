@@ -100,7 +100,7 @@ def execution(spec: RunSpec) -> Execution:
 
 
 def _copies(spec: RunSpec) -> Copies:
-    """Those of ZeRO's optimizers; BF16_Optimizer and states on the host have others."""
+    """The kind of copies that the run's ZeRO stage makes; none for BF16_Optimizer and for states on the host."""
     if spec.zero.stage == 0 or flat_fp32_gradients(spec) or spec.zero.offload_optimizer != "none":
         return "none"
     return "zero_3" if spec.zero.stage == 3 else "zero_1_2"

@@ -15,9 +15,9 @@ def weight_cache(rank: RankModel) -> Iterator[MemoryTerm]:
     """Autocast's copy of every linear's weight in the compute format, saved for backward: ``z P`` of the matrices.
 
     Checkpointed blocks cast again in backward, one block at a time; a copy goes with the backward pass of its product,
-    the output projection's first. Embeddings are looked up in fp32, and the grouped
-    products of routed experts run in fp32. Of a frozen weight autocast itself keeps no copy, so that a checkpointed
-    block's are gone after its forward pass, but for its adapters'; weights in 4 bits are not cast.
+    the output projection's first. Embeddings are looked up in fp32, and the grouped products of routed experts run in
+    fp32. Of a frozen weight autocast itself keeps no copy, so that a checkpointed block's are gone after its forward
+    pass, but for its adapters'; weights in 4 bits are not cast.
     """
     if not rank.engine.autocast:
         return

@@ -133,7 +133,7 @@ def core(model: ModelSpec, engine: EngineTraits, *, wide_softmax: bool) -> list[
 
 
 def unfused_groups(model: ModelSpec, values: int, engine: EngineTraits) -> list[SavedTensor]:
-    """What torch's mathematical path keeps, all in fp32: queries, the keys and values of every head, the softmax.
+    """Tensors that attention saves where torch has no kernel for it: queries, keys, values and the softmax, in fp32.
 
     ``_scaled_dot_product_attention_math`` of ``aten/src/ATen/native/transformers/attention.cpp``. While the softmax is
     made the scores and a flag for each of them are there, while it is undone two gradients of its size.

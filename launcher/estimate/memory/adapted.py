@@ -51,7 +51,7 @@ def dequantised(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def product_of_8_bits(rank: RankModel) -> MemoryTerm:
-    """What a GPU makes beside the product of one linear in 8 bits, of the linear that makes most.
+    """Temporary bytes on a GPU of a product with 8-bit weights: those of the largest linear.
 
     Of the input an fp16 copy, its absolute values and outliers; then its codes, and the product in 32 bits and in fp16.
     """

@@ -152,11 +152,8 @@ def communicators(rank: RankModel) -> Iterator[MemoryTerm]:
         expression = "first + (n - 1) * size"
         yield term("communicators", ALWAYS, what, expression, source, n=n, first=first, size=size)
         return
-    limit, source, size = (
-        COMMUNICATORS_LIMIT_BYTES,
-        "NCCL issues 964 and 864, Megatron-LM issue 150",
-        COMMUNICATOR_BYTES,
-    )
+    limit, size = COMMUNICATORS_LIMIT_BYTES, COMMUNICATOR_BYTES
+    source = "NCCL issues 964 and 864, Megatron-LM issue 150"
     yield term("communicators", ALWAYS, what, "min(n * size, limit)", source, n=n, size=size, limit=limit)
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
@@ -71,8 +72,11 @@ def term(
 _MADE = tuple.__new__  # Makes a :class:`SpeedTerm` in a third of the time of its own call; an estimate makes a dozen.
 
 
-SYMBOLS: Mapping[str, str] = json.loads(Path(__file__).with_name("symbols.json").read_text())
-"""The legend of the formulas of speed; times begin with ``t``.
+@cache
+def symbols() -> Mapping[str, str]:
+    """The legend of the formulas of speed; times begin with ``t``.
 
-Single letters are those of the formulas of memory where both have them.
-"""
+    Single letters are those of the formulas of memory where both have them.
+    """
+    legend: Mapping[str, str] = json.loads(Path(__file__).with_name("symbols.json").read_text())
+    return legend

@@ -17,7 +17,7 @@ from launcher.estimate.memory.result import Band
 from launcher.estimate.memory.terms import MemoryTerm
 from launcher.estimate.speed.calibration import LEAST_ROWS, Constant
 from launcher.estimate.speed.result import SpeedEstimate, StageTime, name_of
-from launcher.estimate.speed.terms import COMMUNICATION, SYMBOLS, SpeedTerm
+from launcher.estimate.speed.terms import COMMUNICATION, SpeedTerm, symbols
 from launcher.preflight.assess import Assessment
 from launcher.preflight.explain import Explanation
 from launcher.preflight.measured.known import place
@@ -117,7 +117,7 @@ def speed_document(speed: SpeedEstimate) -> JsonObject:
 
 def _legend(terms: Iterable[SpeedTerm]) -> dict[str, str]:
     names = {name for term in terms for name in formula.names_in(term.expression)}
-    return {name: SYMBOLS.get(name, "as its source says") for name in sorted(names, key=str.lower)}
+    return {name: symbols().get(name, "as its source says") for name in sorted(names, key=str.lower)}
 
 
 def _terms(speed: SpeedEstimate) -> list[SpeedTerm]:

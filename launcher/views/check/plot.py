@@ -14,7 +14,6 @@ from launcher.estimate.speed.result import SpeedEstimate, name_of
 from launcher.preflight.assess import Assessment
 from launcher.preflight.verdict import VerdictName
 from launcher.views.check import piles, sentences
-from launcher.views.check import time as plot_gantt
 from launcher.views.check import time as plot_time
 from launcher.views.check.text import heading
 
@@ -38,8 +37,8 @@ def charts(assessment: Assessment, columns: Breakdown) -> list[Chart]:
     speed = assessment.speed
     if speed is not None:
         found.append(_step(speed))
-        passes = plot_gantt.gantt(assessment.spec, speed)
-        found += [] if passes is None else [plot_gantt.gantt_chart(assessment.spec, passes)]
+        passes = plot_time.gantt(assessment.spec, speed)
+        found += [] if passes is None else [plot_time.gantt_chart(assessment.spec, passes)]
     return found
 
 

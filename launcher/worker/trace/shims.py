@@ -151,12 +151,9 @@ def _replicate(replicate: Callable[..., DistributedDataParallel], *args: Any) ->
     return wrapped
 
 
-def reduced_in_place(_: object, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+def reduced_in_place(_: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Hook for DDP, which takes the reduced bucket from a future that is empty in the fake process group."""
     return _finished(bucket.buffer())
-
-
-reduced_in_place.__annotations__ = {"bucket": GradBucket}  # DDP compares the annotation with the class itself.
 
 
 def _finished(value: Any) -> torch.futures.Future[Any]:
