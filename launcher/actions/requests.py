@@ -22,6 +22,7 @@ from launcher.preflight.assess_here import Judging, assess_here
 from launcher.preflight.measured.known import Measured
 from launcher.rules.model import not_named
 from launcher.spec import ClusterSpec, RunSpec, edit
+from launcher.spec.parse import known_keys
 
 type Engine = Literal["formula", "trace"]
 
@@ -90,8 +91,9 @@ def _least_recomputation(line: CommandLine, own: Measured | None) -> tuple[str, 
     """The words in the place of ``checkpointing=auto``; none where the run is not valid, whatever is recomputed."""
     from launcher.planner import recomputation  # Late, because few command lines ask for it.
 
-    spec = request_of(replace(line, words=(*line.words, "checkpointing=none"))).spec
-    if spec is None or spec.judges_no_model or findings.errors(spec):
+    request = request_of(replace(line, words=(*line.words, "checkpointing=none")))
+    spec = request.spec
+    if spec is None or request.errors or spec.judges_no_model or findings.errors(spec):
         return ()
     found = recomputation.least(spec, own)
     say(f"launch: {synonyms.AUTO} is {found.said}")
@@ -163,7 +165,8 @@ def _tried(found: Request, spec: RunSpec, errors: tuple[ConfigError, ...], catal
         return left <= known - {path}
 
     def by_key(way: str, path: str) -> str:
-        after = typed(way, path).spec if way.partition("=")[0] == path.partition(".")[0] else None
+        is_preset = path in known_keys() and way.partition("=")[0] == path.partition(".")[0]
+        after = typed(way, path).spec if is_preset else None
         return way if after is None else edit.override(path, edit.value_at(after, path))
 
     tried = []

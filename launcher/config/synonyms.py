@@ -57,10 +57,10 @@ def by_word() -> Mapping[str, list[str]]:
 
 
 def ways(key: str, value: str) -> list[str]:
-    """Overrides for a key of another tool; none where it is not known."""
+    """Overrides for a key of another tool, alone or in a group (``tp``, ``parallel.tp``); none where it is unknown."""
     seconds = seconds_of(value)
     minutes = value if seconds is None else str(-(-seconds // 60))
-    found = by_word().get(plain(key), ())
+    found = by_word().get(plain(key)) or by_word().get(plain(key).rpartition(".")[2]) or []
     return [way.replace("{}", value or "...").replace("{m}", minutes or "...") for way in found]
 
 

@@ -41,7 +41,7 @@ class Least:
         """The choice as a sentence."""
         text = " ".join(self.words)
         if not self.fits:
-            return f"{text}: no recomputation suffices, and this is the most"
+            return f"{text}: it recomputes the most, and the run does not fit even so"
         if not self.words[1:] and self.words[0].endswith("=none"):
             return f"{text}: the run fits without any"
         if self.slower is None:

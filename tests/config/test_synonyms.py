@@ -44,6 +44,12 @@ def ways(words: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
         ("check seq_len=2048", ["train.sequence_length=2048"]),
         ("check tp=2", ["parallel.tensor=2"]),
         ("check pp=2", ["parallel.pipeline=2"]),
+        ("check parallel.tp=3", ["parallel.tensor=3"]),
+        ("check parallel.pp=5 parallel=fsdp", ["parallel.pipeline=5"]),
+        ("check parallel.cp=3 hardware=h100_80g", ["parallel.context=3"]),
+        ("check train.seq_len=2048", ["train.sequence_length=2048"]),
+        ("check parallel=zero++", ["parallel=zero3 zero.quantized_weights=true zero.hpz=8"]),
+        ("check hardware=h100 parallel=zero3 precision=mxfp8", ["hardware=h100_80g", "hardware=h100_96g"]),
         ("check dp=4", ["cluster.gpus_per_node=4"]),
         ("check zero_stage=3", ["zero=3"]),
         ("check time=24h", ["cluster.time_limit_min=1440"]),
@@ -74,6 +80,11 @@ def test_a_word_of_another_tool_finds_ours(words: str, meant: list[str], capsys:
     found = ways(words, capsys)
     assert found[: len(meant)] == meant
     assert len(found) <= 4
+
+
+def test_no_recomputation_is_chosen_for_a_run_that_cannot_be_read(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "checkpointing=auto", "parallel=megatron"]) == 2
+    assert "checkpointing=auto is" not in capsys.readouterr().err
 
 
 def test_an_unknown_verb_is_said_to_be_one(capsys: pytest.CaptureFixture[str]) -> None:

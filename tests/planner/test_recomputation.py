@@ -65,7 +65,7 @@ def test_it_is_faster_than_the_presets_that_fit(words: str, found: Least) -> Non
 def test_where_nothing_suffices_it_is_said() -> None:
     chosen = least(make_spec(*GPUS, "train.micro_batch_size=64"))
     assert (chosen.words, chosen.fits) == (("checkpointing=full",), False)
-    assert chosen.said == "checkpointing=full: no recomputation suffices, and this is the most"
+    assert chosen.said == "checkpointing=full: it recomputes the most, and the run does not fit even so"
 
 
 def test_without_a_known_speed_the_fewest_products_are_repeated() -> None:
