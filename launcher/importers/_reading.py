@@ -70,8 +70,10 @@ class Reading:
         return bool(known)
 
     def wrong(self, key: str, rule: str, ways: Iterable[str] = ()) -> None:
-        """Enter an error of a key's value."""
-        self.errors.append(ConfigError(f"{self.path}: {key}", self.ledger.values.get(key), rule, list(ways)))
+        """Enter an error of a key's value, once."""
+        error = ConfigError(f"{self.path}: {key}", self.ledger.values.get(key), rule, list(ways))
+        if error not in self.errors:
+            self.errors.append(error)
         self.ledger.leave(key, "its value is an error")
 
     def require_block(self, key: str, example: str) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from launcher.base import files
 from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
+from launcher.base.typed import is_number
 from launcher.config import recipes
 from launcher.config.ledger import OPEN, Imported
 from launcher.importers._reading import Reading
@@ -232,6 +233,14 @@ def _other(row: JsonObject, reading: Reading, key: str) -> None:
         reading.ledger.leave(key, row["effect"], matters=False)
 
 
+def _betas(_row: JsonObject, reading: Reading, key: str) -> None:
+    value = reading.value(key)
+    if isinstance(value, list) and len(value) == 2 and all(map(is_number, value)):
+        reading.say(key, {"optimizer.beta1": value[0], "optimizer.beta2": value[1]})
+    else:
+        reading.wrong(key, f"is a list of two numbers in {reading.file}", ['"betas": [0.9, 0.999]'])
+
+
 def _kept(_row: JsonObject, reading: Reading, key: str) -> None:
     reading.settings[f"backend.extra.{key.rpartition('.')[2]}"] = reading.value(key)
     reading.ledger.keep(key)
@@ -263,7 +272,9 @@ _KINDS: Mapping[str, Callable[[JsonObject, Reading, str], None]] = {
     "other": _other,
     # Keys that change nothing of the training.
     "idle": lambda row, reading, key: reading.ledger.leave(key, f"no effect: {row['why']}", matters=False),
-    # Keys that are said together once all others are.
+    # Both betas of Adam in a list.
+    "betas": _betas,
+    # Keys that are said together, before or behind all others.
     "later": lambda row, reading, key: None,
     # Arguments of the engine's own, handed to it under the same name.
     "kept": _kept,
@@ -284,7 +295,8 @@ _CONDITIONS = frozenset({"same", "where", "auto", "only", "tasks"})
 def _enter_where(row: JsonObject, enter: Enter, reading: Reading, key: str) -> None:
     """Enter a key that acts under a condition.
 
-    ``where`` is a choice or a setting with the values that it acts with (``many``: more than one), else it is ``idle``.
+    ``where`` is a choice or a setting with the values that it acts with (``many``: more than one), else it is ``idle``,
+    or the next row of that key acts.
     ``same`` are values with which the run is the same; ``auto`` says that the reader of the file fills that word in;
     ``only`` is a switch that it takes, with the reason why it is idle without; ``tasks`` are those that read it.
     """
@@ -296,7 +308,8 @@ def _enter_where(row: JsonObject, enter: Enter, reading: Reading, key: str) -> N
     elif switch is not None and not reading.flag(switch):
         reading.idle(row["only"][switch], key)
     elif "where" in row and not _holds(reading, row["where"]):
-        reading.idle(row["idle"], key)
+        if "idle" in row:
+            reading.idle(row["idle"], key)
     elif "tasks" in row and reading.choose.get("task", "sft") not in row["tasks"]:
         reading.idle("another task reads it", key)
     else:

@@ -161,14 +161,6 @@ def _steps(reading: Reading) -> None:
         reading.settings.pop("train.epochs", None)
 
 
-def _betas(reading: Reading, key: str) -> None:
-    value = reading.value(key)
-    if isinstance(value, list) and len(value) == 2:
-        reading.say(key, {"optimizer.beta1": value[0], "optimizer.beta2": value[1]})
-    else:
-        reading.wrong(key, "is a list of two numbers")
-
-
 def _reference(reading: Reading, key: str) -> None:
     """The model that answers are compared with: TRL's is the one that is trained, as it was."""
     if reading.value(key) == reading.value("checkpointer.checkpoint_dir"):
@@ -184,4 +176,4 @@ def _project(reading: Reading, key: str) -> None:
         reading.idle("of a tracker", key)
 
 
-TABLE = rows("torchtune", _betas, _component, _model, _project, _reference, _targets)
+TABLE = rows("torchtune", _component, _model, _project, _reference, _targets)

@@ -1,52 +1,17 @@
-"""A ``ds_config.json`` while it is read.
+"""The content of a ``ds_config.json``.
 
 DeepSpeed reads HJSON: JSON in which comments, trailing commas and bare words may stand. A key that is there twice in
 one block is an error there and here.
 """
 
 import json
-from dataclasses import dataclass
 from typing import Any
 
 from launcher.base import files
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.files import JsonObject
-from launcher.config.ledger import OPEN
-from launcher.importers import _reading
 
-AUTO = "auto"  # The word for what the program that reads the file fills in.
-_COUNTED = 1000  # From here on a whole number that is written as 1e3 is a count.
 _SHOWN = 40  # Characters of a text that is not understood in a message.
-
-
-@dataclass(slots=True)
-class Reading(_reading.Reading):
-    """Findings so far, and keys that are handed on to DeepSpeed."""
-
-    file: str = "ds_config.json"
-    open_words: tuple[str, ...] = (AUTO, OPEN)
-
-    def keep(self, key: str) -> None:
-        """Hand a key on to DeepSpeed."""
-        value = self.ledger.values[key]
-        if isinstance(value, float) and value.is_integer() and value >= _COUNTED:
-            value = int(value)  # JSON's 2e8 is a count of elements.
-        self.settings[f"backend.extra.{key}"] = value
-        self.ledger.keep(key)
-
-    def keep_inside(self, block: str) -> None:
-        """Hand the open keys of a block on to DeepSpeed."""
-        for key in list(self.inside(block)):
-            self.keep(key)
-
-    def keep_unless(self, key: str, usual: object) -> None:
-        """Hand a key on, or enter it as default where its value is the one that DeepSpeed has without it."""
-        if not self.ledger.is_open(key):
-            return
-        if self.value(key) == usual:
-            self.ledger.default(key)
-        else:
-            self.keep(key)
 
 
 class _TwiceError(ValueError):
