@@ -111,12 +111,17 @@ def test_a_repository_whose_settings_name_programs_is_asked_and_none_is_started(
     for key in ("core.fsmonitor", "diff.external", "diff.theirs.textconv", "diff.theirs.command", "core.pager",
                 "filter.theirs.clean", "filter.theirs.process", "filter.theirs.smudge", "core.sshCommand"):  # fmt: skip
         git("config", key, str(program))
+    git("config", "filter.theirs.required", "true")
     for hook in ("post-index-change", "fsmonitor-watchman", "pre-auto-gc", "reference-transaction"):
         (tmp_path / ".git" / "hooks" / hook).symlink_to(program)
     (tmp_path / "text").write_text("after\n")
     found = provenance.git(tmp_path)
     assert found is not None
-    assert found["dirty"]
+    assert (found["dirty"], "+after" in found["diff"]) == (True, True)
+    git("config", "filter.a=b.clean", str(program))
+    (tmp_path / ".gitattributes").write_text("text filter=a=b\n")
+    provenance.git.cache_clear()
+    assert provenance.git(tmp_path) is None
     assert not (tmp_path / "started").exists()
 
 
@@ -152,9 +157,14 @@ def test_the_difference_is_that_of_git_whatever_has_changed(repository: Path) ->
     shutil.rmtree(repository / "folder")
     os.mkfifo(repository / "folder")
     (repository / "new, which git does not know").touch()
+    git("config", "diff.noprefix", "true")
+    os.utime(repository / "b.py")  # As it was, at another time.
+    index = (repository / ".git" / "index").read_bytes()
     provenance.git.cache_clear()
     found = provenance.git(repository / ".git" / "..")
     assert found is not None
+    assert (repository / ".git" / "index").read_bytes() == index
+    git("config", "--unset", "diff.noprefix")
     assert found["diff"] == git("diff", "HEAD", "--no-color")
     names = ["binary", "folder/replaced", "gone", "link", "mode", "moved", "staged", "there", "zähl\tung"]
     assert found["changed"] == names
