@@ -198,7 +198,7 @@ def results_text(found: Results) -> str:
     for place, row in _ranked(found):
         figures = [_number(row.tokens_per_second_per_gpu), _number(row.predicted_per_gpu)]
         figures += ["-" if size is None else gib(size) for size in (row.measured_bytes, row.predicted_bytes)]
-        lines.append(_FORM.format(place or "-", row.row.point.id, row.state, *figures))
+        lines.append(_FORM.format(place or "-", row.row.point.id, row.row.state, *figures))
         for text in filter(None, (" ".join(row.row.point.overrides), _compared(row))):
             lines.append(_wrapped(text, first=" " * 6, others=" " * 6))
     if found.waits:
@@ -215,7 +215,7 @@ def _number(value: float | None) -> str:
 def _compared(row: Measured) -> str:
     measured, predicted = row.tokens_per_second_per_gpu, row.predicted_per_gpu
     if measured is None:
-        return row.reason or ""
+        return row.row.reason or ""
     parts = []
     if predicted is not None:
         words = compared(measured / predicted)

@@ -14,7 +14,7 @@ from launcher.base.machine import Machine
 from launcher.base.units import gib, rounded
 from launcher.config.axes import Axes
 from launcher.config.catalog import Catalog
-from launcher.planner.layouts import Layout
+from launcher.estimate.speed.result import SpeedEstimate
 from launcher.planner.shortlist import Shortlist
 from launcher.preflight import job_python
 from launcher.rundir import contents, provenance, results, state
@@ -29,36 +29,10 @@ _MEANT = frozenset({"save.last", "save.every", "optimizer.warmup_steps", "train.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedSpeed:
-    """The speed that the planner predicts for a layout, with its band."""
+    """The speed that the planner predicts for a layout."""
 
     tokens_per_second_per_gpu: float
-    low: float
-    high: float
     step_seconds: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredLayout:
-    """A layout as it was predicted; ``speed`` is None where that is unknown."""
-
-    overrides: tuple[str, ...]
-    device: str
-    speed: PredictedSpeed | None
-    used_bytes: int | None
-    capacity_bytes: int | None
-
-    @classmethod
-    def of(cls, layout: Layout, words: Sequence[str]) -> "MeasuredLayout":
-        """The layout that the words choose."""
-        speed, verdict = layout.speed, layout.verdict
-        keys = ("tokens_per_second_per_gpu", "low", "high", "step_seconds")
-        return cls(
-            overrides=tuple(words),
-            device=layout.spec.hardware.device,
-            speed=None if speed is None else PredictedSpeed(**{key: getattr(speed, key) for key in keys}),
-            used_bytes=verdict.used_bytes,
-            capacity_bytes=verdict.capacity_bytes,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,24 +46,17 @@ class Versions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """The part of ``sweep.json`` that makes a sweep a measurement: the shortlist, for which machine, and predictions.
-
-    ``gpu_hours`` is None where no speed is predicted, ``price_per_gpu_hour`` where none is set.
-    """
+    """The part of ``sweep.json`` that makes a sweep a measurement: what is ranked, for which machine, predictions."""
 
     question: tuple[str, ...]
     training: tuple[str, ...]
-    left_out: tuple[str, ...]
     steps: int
-    time_limit_min: int
     model: str
+    device: str
     gpus: int
-    gpu_hours: float | None
-    most_gpu_hours: float
-    price_per_gpu_hour: float | None
     machine: str
     versions: Versions
-    layouts: tuple[MeasuredLayout, ...]
+    speeds: tuple[PredictedSpeed | None, ...]  # Of each layout; None where it is unknown.
 
     @classmethod
     def of(cls, chosen: Shortlist, question: Sequence[str]) -> "Record":
@@ -105,18 +72,20 @@ class Record:
         return cls(
             question=tuple(question),
             training=chosen.training,
-            left_out=chosen.left_out,
             steps=chosen.steps,
-            time_limit_min=chosen.time_limit_min,
             model=run.model.name,
+            device=run.hardware.device,
             gpus=run.gpus,
-            gpu_hours=chosen.gpu_hours,
-            most_gpu_hours=chosen.most_gpu_hours,
-            price_per_gpu_hour=chosen.price_per_gpu_hour,
             machine=machine_text(run),
             versions=versions,
-            layouts=tuple(map(MeasuredLayout.of, chosen.layouts, chosen.overrides)),
+            speeds=tuple(_predicted(layout.speed) for layout in chosen.layouts),
         )
+
+
+def _predicted(speed: SpeedEstimate | None) -> PredictedSpeed | None:
+    if speed is None:
+        return None
+    return PredictedSpeed(tokens_per_second_per_gpu=speed.tokens_per_second_per_gpu, step_seconds=speed.step_seconds)
 
 
 def sweep_of(chosen: Shortlist, *, question: Sequence[str], catalog: Catalog, facts: Machine, trusted: bool) -> Sweep:
@@ -144,20 +113,10 @@ class Measured:
 
     row: sweep.Row  # The point and its run.
     directory: Path | None  # The run's folder; None where there is none.
-    layout: MeasuredLayout  # The layout as it was predicted.
+    predicted: PredictedSpeed | None  # None where it is unknown.
     tokens_per_second_per_gpu: float | None = None  # Measured; None unless its run has finished.
     step_seconds: float | None = None  # As that.
     counted: int = 0  # The steps that the speed is the median of.
-
-    @property
-    def state(self) -> str:
-        """The state of its run, or ``left out``."""
-        return "left out" if self.row.run is None else self.row.run.state
-
-    @property
-    def reason(self) -> str | None:
-        """The reason why it has no result."""
-        return self.row.point.reason or (None if self.row.run is None else self.row.run.reason)
 
     @property
     def is_open(self) -> bool:
@@ -167,7 +126,7 @@ class Measured:
     @property
     def predicted_per_gpu(self) -> float | None:
         """Predicted tokens a second and GPU; None where that is unknown."""
-        return None if self.layout.speed is None else self.layout.speed.tokens_per_second_per_gpu
+        return None if self.predicted is None else self.predicted.tokens_per_second_per_gpu
 
     @property
     def predicted_bytes(self) -> int | None:
@@ -179,13 +138,6 @@ class Measured:
         """Measured peak of the worst rank's allocations; None unless its run has finished."""
         return None if self.tokens_per_second_per_gpu is None else self.row.measured_bytes
 
-    @property
-    def outcome(self) -> str:
-        """Its measured speed, or the state of its run."""
-        unit = "rank" if self.layout.device == "cpu" else "GPU"
-        per_gpu = self.tokens_per_second_per_gpu
-        return self.state if per_gpu is None else f"{rounded(per_gpu)} tokens/s a {unit}"
-
     def as_dict(self, place: int | None) -> JsonObject:
         """The row of ``launch plan --results --json``."""
         return {
@@ -193,11 +145,11 @@ class Measured:
             "point": self.row.point.id,
             "run": None if self.row.run is None else self.row.run.id,
             "overrides": list(self.row.point.overrides),
-            "state": self.state,
-            "reason": self.reason,
+            "state": self.row.state,
+            "reason": self.row.reason,
             "predicted": {
                 "tokens_per_second_per_gpu": self.predicted_per_gpu,
-                "step_seconds": None if self.layout.speed is None else self.layout.speed.step_seconds,
+                "step_seconds": None if self.predicted is None else self.predicted.step_seconds,
                 "allocated_bytes": self.predicted_bytes,
             },
             "measured": {
@@ -238,27 +190,27 @@ def read(directory: Path) -> Results:
         record = typed.read(Record, content)
     except typed.Unfit:
         record = None
-    if record is None or record.gpus < 1 or len(record.layouts) != len(rows):
+    if record is None or record.gpus < 1 or len(record.speeds) != len(rows):
         raise contents.BadRecord(directory / state.SWEEP, "its measurement is not as `launch plan --measure` writes it")
-    found = [_result_of(directory, row, layout, record.gpus) for row, layout in zip(rows, record.layouts, strict=True)]
+    found = [_result_of(directory, row, speed, record.gpus) for row, speed in zip(rows, record.speeds, strict=True)]
     found.sort(key=lambda row: -(row.tokens_per_second_per_gpu or 0.0))
     return Results(directory=directory, record=record, rows=tuple(found))
 
 
-def _result_of(directory: Path, row: sweep.Row, layout: MeasuredLayout, gpus: int) -> Measured:
+def _result_of(directory: Path, row: sweep.Row, predicted: PredictedSpeed | None, gpus: int) -> Measured:
     if row.run is None:
-        return Measured(row=row, directory=None, layout=layout)
+        return Measured(row=row, directory=None, predicted=predicted)
     run = directory / row.point.id
     lines = results.steps(run) if row.run.state == "finished" else []
     speed = results.speed(lines)
     if speed is None:
-        return Measured(row=row, directory=run, layout=layout)
+        return Measured(row=row, directory=run, predicted=predicted)
     counted = results.second_half(lines)
     seconds = [found for line in counted if (found := results.number(line, "step_seconds")) is not None]
     return Measured(
         row=row,
         directory=run,
-        layout=layout,
+        predicted=predicted,
         tokens_per_second_per_gpu=speed / gpus,
         step_seconds=statistics.median(seconds) if seconds else None,
         counted=len(counted),
@@ -276,14 +228,19 @@ def summary(found: Results) -> str:
 def source(found: Results) -> str:
     """A recipe's source of the fastest layout: its measurement, and the layouts that it was compared with."""
     best = found.measured[0]
-    others = [f"{_name(found, row)} {row.outcome}" for row in found.rows if row is not best]
+    others = [f"{_name(found, row)} {_outcome(found, row)}" for row in found.rows if row is not best]
     return "; ".join((*_evidence(found, best), *([f"others: {', '.join(others)}"] if others else [])))
+
+
+def _outcome(found: Results, row: Measured) -> str:
+    unit, speed = "rank" if found.record.device == "cpu" else "GPU", row.tokens_per_second_per_gpu
+    return row.row.state if speed is None else f"{rounded(speed)} tokens/s a {unit}"
 
 
 def _evidence(found: Results, best: Measured) -> Iterator[str]:
     predicted = "" if best.predicted_per_gpu is None else f" (predicted {rounded(best.predicted_per_gpu)})"
     steps = f"median of the last {best.counted} of {best.row.run.progress.step} steps" if best.row.run else ""
-    yield f"measured {best.outcome}{predicted}, {steps} on random tokens"
+    yield f"measured {_outcome(found, best)}{predicted}, {steps} on random tokens"
     if best.measured_bytes is not None:
         predicted = "" if best.predicted_bytes is None else f" (predicted {gib(best.predicted_bytes)})"
         yield f"{gib(best.measured_bytes)} allocated on the fullest rank{predicted}"

@@ -229,6 +229,16 @@ class Row:
     measured_bytes: int | None
     trained: results.Trained | None = None
 
+    @property
+    def state(self) -> str:
+        """The state of its run, or ``left out``."""
+        return "left out" if self.run is None else self.run.state
+
+    @property
+    def reason(self) -> str | None:
+        """The reason why it was left out, or of its run's state."""
+        return self.point.reason or (None if self.run is None else self.run.reason)
+
     def as_dict(self) -> JsonObject:
         """The row of ``launch status SWEEP --json``: that of a run, and the point's own columns."""
         run: JsonObject = {"id": self.point.id, "directory": None, "state": None, "job_id": None, "step": None}
@@ -237,7 +247,7 @@ class Row:
         return {
             **self.point.as_dict(),
             **run,
-            "reason": self.point.reason or run.get("reason"),
+            "reason": self.reason,
             "point": self.point.id,
             "loss": self.loss,
             "tokens_per_second": self.tokens_per_second,

@@ -194,12 +194,10 @@ def sweep_text(found: Iterable[Row], width: int = 80, *, heading: bool = True) -
     """The rows for a terminal: the figures on one line, the overrides and a reason below them."""
     lines = [_FORM.format(*_COLUMNS)] if heading else []
     for one in found:
-        now = "left out" if one.run is None else one.run.state
         figures = (number_text(one.loss, ".4f"), number_text(one.tokens_per_second, ",.0f"))
         sizes = ("-" if size is None else gib(size) for size in (one.point.predicted_bytes, one.measured_bytes))
-        lines.append(_FORM.format(one.point.id, now, one.point.verdict.replace("_", " "), *figures, *sizes))
-        reason = one.point.reason or (None if one.run is None else one.run.reason)
-        lines += _words(one.point, width) + _below(reason or "", width)
+        lines.append(_FORM.format(one.point.id, one.state, one.point.verdict.replace("_", " "), *figures, *sizes))
+        lines += _words(one.point, width) + _below(one.reason or "", width)
     return "\n".join(lines)
 
 

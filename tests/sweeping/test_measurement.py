@@ -124,7 +124,7 @@ def test_what_is_no_measurement_is_refused_with_the_way_out() -> None:
         assert (answer.status, rule in " ".join(answer.err.split())) == (2, True), answer.err
     folder = measured(Path.cwd() / "runs" / "m", [("finished", 2000.0)])
     content = json.loads((folder / state.SWEEP).read_text())
-    content["measurement"]["layouts"] = []
+    content["measurement"]["speeds"] = []
     (folder / state.SWEEP).write_text(json.dumps(content))
     answer = launch("plan", "--results", "m")
     assert (answer.status, "its measurement is not as" in answer.err) == (4, True)

@@ -100,7 +100,7 @@ def swept(directory: Path) -> str:
 
 
 def _lead(found: Found) -> Html:
-    states = Counter("left out" if row.run is None else row.run.state for row in found.rows)
+    states = Counter(row.state for row in found.rows)
     counted = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in states.most_common())
     parts: list[Html] = [tag("p", f"{len(found.rows):,} points: {counted}.")]
     if found.fixed:
@@ -170,12 +170,10 @@ def _points(found: Found) -> Html:
 
 
 def _row(found: Found, row: sweep.Row, settings: Sequence[str | None], speed: Pair[float], size: Pair[float]) -> Row:
-    now = "left out" if row.run is None else row.run.state
-    reason = row.point.reason or (None if row.run is None else row.run.reason)
     figures = (row.loss, speed.predicted, speed.measured, size.predicted, size.measured)
-    cells: list[Cell] = [now, row.point.verdict.replace("_", " "), *settings, *figures]
+    cells: list[Cell] = [row.state, row.point.verdict.replace("_", " "), *settings, *figures]
     line = None if row.run is None else secret.hidden(shlex.join(["launch", *sweep.words(found.directory, row)]))
-    return Row(name=row.point.id, cells=cells, line=line, note=f"{now}: {reason}" if reason else now)
+    return Row(name=row.point.id, cells=cells, line=line, note=row.state + (f": {row.reason}" if row.reason else ""))
 
 
 def _left_out(found: Found) -> Iterator[Html]:
