@@ -112,13 +112,18 @@ def is_pid(number: object) -> bool:
 
 def alive(pid: int) -> bool:
     """True if a process of this machine has this number; a zombie that nobody has waited for does not count."""
-    stat = _stat(pid)
-    if stat is None:
+    if (letter := state(pid)) is None:
         with contextlib.suppress(OSError):
             os.kill(pid, 0)
             return not (_PROC / "self").exists()
         return False
-    return stat[0] not in ("Z", "X")
+    return letter not in ("Z", "X")
+
+
+def state(pid: int) -> str | None:
+    """The letter of a process's state (proc(5), ``stat``); None where there is no such process, or no ``/proc``."""
+    stat = _stat(pid)
+    return None if stat is None else stat[0]
 
 
 def children(pid: int) -> list[Process]:
@@ -136,7 +141,7 @@ def marked(variable: str) -> list[Process]:
     found = []
     for path in _PROC.glob("[0-9]*"):
         each = Process.of(int(path.name))
-        if each.pid != os.getpid() and variable.encode() in _strings(path / "environ"):
+        if each.pid != os.getpid() and variable.encode() in environment(each.pid):
             found.append(each)
     return found
 
@@ -149,15 +154,20 @@ def speaks_of(pid: int, folder: Path) -> bool:
     """
     if not (_PROC / "self").exists():
         return True
-    words = (*_strings(_PROC / str(pid) / "cmdline"), *_strings(_PROC / str(pid) / "environ"))
+    words = (*_strings(pid, "cmdline"), *environment(pid))
     named = (word.removeprefix(b"LAUNCH_RUN=").removeprefix(b"--log-dir=") for word in words)
     place = os.fsencode(folder)
     return any(word == place or word.startswith(place + b"/") for word in named)
 
 
-def _strings(path: Path) -> list[bytes]:
+def environment(pid: int) -> list[bytes]:
+    """The variables ``NAME=value`` of a process, as its start has set them; none where they cannot be read."""
+    return _strings(pid, "environ")
+
+
+def _strings(pid: int, file: str) -> list[bytes]:
     try:
-        return path.read_bytes().split(b"\0")
+        return (_PROC / str(pid) / file).read_bytes().split(b"\0")
     except OSError:
         return []
 

@@ -9,7 +9,7 @@ import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from launcher.base import files, typed
 from launcher.base.errors import ConfigErrors, SubmitError, unreadable
@@ -24,7 +24,6 @@ SPEC, PLAN, JOB, LOCK = "spec.json", "plan.json", "job.json", "run.lock.yaml"
 STATE, MEMORY = "state.json", "memory.json"
 SCHEMA = 1  # Of the files that name one; another is refused, not translated.
 _FOLDER = "it is a folder"
-STATES: tuple[state.State, ...] = get_args(state.State.__value__)
 
 type _Object = Mapping[str, Any]
 type _Texts = tuple[str, ...]

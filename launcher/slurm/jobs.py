@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from launcher.base.errors import SubmitError
 from launcher.base.frozen import dataclass
+from launcher.base.units import seconds_of
 
 _MOST_AT_ONCE = 500  # Job ids in one command line.
 _NOT_UP = ("down", "drain", "drng", "fail", "unk", "futr", "maint", "no_respond")
@@ -123,11 +124,7 @@ def seconds_left(job: str) -> float | None:
         text = ask("squeue", "-h", "-j", job, "-o", "%L").strip()
     except (SlurmRefused, SubmitError):
         return None
-    found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text)
-    if found is None:  # UNLIMITED, NOT_SET, or INVALID for one that is over it.
-        return 0 if text == "INVALID" else None
-    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    return 0 if text == "INVALID" else seconds_of(text)  # INVALID is over its limit; UNLIMITED and NOT_SET have none.
 
 
 def _queued(ids: list[str]) -> dict[str, QueuedJob]:

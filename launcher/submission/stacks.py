@@ -155,11 +155,7 @@ def _has_mapped(pid: int, folder: Path) -> bool:
 
 
 def _state(pid: int) -> str:
-    """The letter of ``/proc/<pid>/stat`` (proc(5)); X where there is no such process."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return "X"
+    return processes.state(pid) or "X"
 
 
 def ranks(agent: int) -> list[Rank]:
@@ -170,8 +166,5 @@ def ranks(agent: int) -> list[Rank]:
 
 
 def _rank_of(pid: int) -> int | None:
-    with contextlib.suppress(OSError, ValueError):
-        for each in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-            if each.startswith(b"RANK="):
-                return int(each[5:])
-    return None
+    told = (each.removeprefix(b"RANK=") for each in processes.environment(pid) if each.startswith(b"RANK="))
+    return next((int(rank) for rank in told if rank.isdigit()), None)

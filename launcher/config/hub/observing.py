@@ -4,17 +4,15 @@ That needs torch and ``transformers``, in a process of its own and once for a fi
 kept in the user's cache. The values that a model has beside it are those of the class.
 """
 
-import hashlib
 import importlib.metadata
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from launcher.base import files, package
+from launcher.base import cache, package
 from launcher.base.files import JsonObject
 from launcher.config.hub import keys
 
@@ -53,16 +51,7 @@ def settings(content: Mapping[str, Any]) -> tuple[JsonObject, frozenset[str]]:
 
 def _observed(config: JsonObject) -> JsonObject:
     versions = [_version(name) for name in ("transformers", "torch")]
-    text = json.dumps(config, sort_keys=True)
-    digest = hashlib.sha256(json.dumps([_FORMAT, versions, text]).encode()).hexdigest()
-    kept = files.expanded(os.environ.get("XDG_CACHE_HOME", "~/.cache")) / "llm-launch" / "observed" / f"{digest}.json"
-    if kept.is_file():
-        try:
-            return dict(files.load_json(kept))
-        except ValueError:
-            pass  # It was cut off as it was written, and is written anew.
-    found = _run(text)
-    _keep(kept, found)
+    found: JsonObject = cache.answer("observed", [_FORMAT, versions, config], lambda: _run(json.dumps(config)))
     return found
 
 
@@ -94,12 +83,3 @@ def _run(text: str) -> JsonObject:
     if "error" in found:
         raise NotObservedError(f"its class cannot be built: {found['error']}")
     return found
-
-
-def _keep(path: Path, found: JsonObject) -> None:
-    """Write what was found; a cache that cannot be written costs the next look its time alone."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        files.write_text_atomically(path, json.dumps(found))
-    except OSError:
-        pass
