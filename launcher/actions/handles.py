@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     import pandas
 
 _POLL_S = 0.3  # Seconds between two looks at the run's file, which costs next to nothing.
-_ASK_S = 15  # Seconds between questions to Slurm, which alone may know of a job's end.
 
 
 class Run:
@@ -76,21 +75,13 @@ class Run:
 
     def wait(self, timeout: float | None = None) -> RunState:
         """Wait for its end, at most so many seconds, and return its state; raises TimeoutError where it goes on."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while (now := self.status).state not in state.ENDED:
-            self._wait_for_news(deadline)
-            if deadline is not None and time.monotonic() >= deadline:
+        deadline, asked = math.inf if timeout is None else time.monotonic() + timeout, status.Asked(self.directory)
+        while (now := asked.row).state not in state.ENDED:
+            if time.monotonic() >= deadline:
                 raise TimeoutError(f"{now.id} is {now.state} after {timeout:g} s")
+            time.sleep(min(_POLL_S, max(0.0, deadline - time.monotonic())))
+            asked.look()
         return now
-
-    def _wait_for_news(self, deadline: float | None) -> None:
-        """Wait until its state may be another: on Slurm until its file says so, or it is time to ask Slurm again."""
-        pause = _ASK_S if status.kind(self.directory) == "slurm" else _POLL_S
-        until = min(time.monotonic() + pause, deadline or math.inf)
-        while time.monotonic() < until:
-            time.sleep(_POLL_S)
-            if contents.known(self.directory, contents.STATE).get("state") in state.ENDED:
-                return
 
     def __repr__(self) -> str:
         return f"Run({str(self.directory)!r})"

@@ -1,15 +1,16 @@
 """A run's data on this machine: token ids made with a progress bar, and samples of conversations token by token."""
 
-import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import nullcontext
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.actions.requests import folder
+from launcher.actions.waiting import sign
 from launcher.base import machine, terminal
 from launcher.base.errors import DataError, LauncherError
 from launcher.base.files import JsonObject
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from launcher.data.encoding import Preview, Token
     from launcher.data.token_folder import TokenFolder
 
-_MOMENT_S = 1.0  # Seconds before the bar is shown: what is done by then needs none.
-
 
 def token_root(spec: RunSpec) -> Path:
     """The cache that the run's token ids go to."""
@@ -39,14 +38,16 @@ def make_token_ids(spec: RunSpec, *, quiet: bool) -> "tuple[TokenFolder, bool]":
     """Make the token ids of a run's data, or find them made; True beside them if they were made just now."""
     from launcher.data.prepare import Progress, prepared  # Late, because numpy takes 0.1 s.
 
-    place, made = token_root(spec), False
-    with _bar(quiet) as bar:
+    place, made, began = token_root(spec), False, time.monotonic()
+    with nullcontext(lambda text: None) if quiet else sign("token ids") as say_now:
 
         def show(progress: Progress) -> None:
             nonlocal made
             made = True
-            text = f"{progress.text_bytes / 1e6:,.0f} MB of text, " if progress.text_bytes else ""
-            bar(progress.text_bytes, f"{text}{count(progress.tokens)} tokens")
+            megabytes = progress.text_bytes / 1e6
+            rate = megabytes / max(time.monotonic() - began, 1e-3)
+            text = f"{megabytes:,.0f} MB of text, {rate:,.1f} MB/s, " if megabytes else ""
+            say_now(f"token ids: {text}{count(progress.tokens)} tokens")
 
         waits = f"launch: another process makes the same token ids in {place}; waiting for it"
         found = prepared(spec.data, place, tell=show, waits=lambda: say(waits))
@@ -70,30 +71,6 @@ def made_before(spec: RunSpec) -> "TokenFolder | None":
         return token_folder.read(token_root(spec) / digest_of(data))
     except LauncherError:
         return None
-
-
-@contextlib.contextmanager
-def _bar(quiet: bool) -> Iterator[Callable[[int, str], None]]:
-    if quiet:
-        yield lambda done, words: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TransferSpeedColumn
-
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TransferSpeedColumn(), TimeElapsedColumn())
-    progress = Progress(*columns, console=Console(file=terminal.raw(sys.stderr)), transient=True)
-    task = progress.add_task("token ids", total=None)
-    began = time.monotonic()
-
-    def show(done: int, words: str) -> None:
-        if not progress.live.is_started and time.monotonic() - began > _MOMENT_S:
-            progress.start()
-        progress.update(task, completed=done, description=f"token ids: {words}")
-
-    try:
-        yield show
-    finally:
-        progress.stop()
 
 
 _TRAINED = ("black on green", "black on bright_green")

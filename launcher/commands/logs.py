@@ -16,12 +16,11 @@ from launcher.base.files import JsonObject, Tail
 from launcher.base.terminal import say
 from launcher.base.units import counted
 from launcher.commands._options import add_shared, print_json, settle
-from launcher.rundir import contents, health, output, results, state, status
+from launcher.rundir import health, output, results, state, status
 from launcher.rundir.output import Outputs
 from launcher.rundir.status import RunState
 
 _POLL_S = 0.3  # Seconds between two looks at the files of a run that is followed.
-_ASK_S = {"local": 2, "slurm": 15}  # Seconds between two questions for its state: a controller is not asked each time.
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -130,7 +129,7 @@ class _Followed:
         self._last: JsonObject = next(iter(results.newest(self._directory, 1)), {})
         self._tails = {path: Tail(path, from_start=False) for path in self._paths()}
         self._heading: Path | None = None
-        self._asked, self._told = 0.0, (row.state, row.reason)
+        self._asked = status.Asked(self._directory)
 
     def follow(self) -> RunState:
         """Print new steps and lines until the run has ended, and return its state then."""
@@ -145,16 +144,10 @@ class _Followed:
         return status.read(self._directory)
 
     def _has_ended(self) -> bool:
-        if contents.known(self._directory, contents.STATE).get("state") in state.ENDED:
-            return True
-        now = time.monotonic()
-        if now - self._asked < _ASK_S[status.kind(self._directory) or "local"]:
-            return False
-        row, self._asked = status.read(self._directory), now
-        told = (row.state, row.reason)
-        if told != self._told and row.state not in state.ENDED:
+        before = self._asked.row
+        row = self._asked.row if self._asked.look() else before
+        if (row.state, row.reason) != (before.state, before.reason) and row.state not in state.ENDED:
             say(f"launch: {row.id} is {row.state}" + (f": {row.reason}" if row.reason else ""))
-        self._told = told
         return row.state in state.ENDED
 
     def _print_news(self, *, ended: bool = False) -> None:

@@ -19,14 +19,12 @@ from launcher.actions.find_runs import find, sweep_of
 from launcher.actions.requests import folder
 from launcher.base import terminal
 from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.process import Every
 from launcher.base.terminal import say, width
 from launcher.commands._options import settle
-from launcher.rundir import contents, live, results, run_names, state, status
-from launcher.rundir.live import Live
-from launcher.rundir.status import RunState
+from launcher.rundir import live, results, run_names, state, status
 from launcher.views import runs as view
 
-_ASK_S = {"local": 1.0, "slurm": 15.0}  # Seconds between questions for a run's state.
 _LEAVE = "q leaves; the run goes on"
 
 
@@ -76,53 +74,42 @@ class _Watched:
     """A run; its state is asked for now and then, its files are read at every look."""
 
     def __init__(self, run: Path) -> None:
-        self._run, self.name = run, run_names.name_of(run, folder())
-        self._row, self._now = self._asked()
+        self._run, self.name, self._asked = run, run_names.name_of(run, folder()), status.Asked(run)
+        self._now = live.read([self._asked.row])[0]
 
     @property
     def ended(self) -> bool:
-        return self._row.state in state.ENDED
+        return self._asked.row.state in state.ENDED
 
     def lines(self, columns: int) -> list[str]:
         """One frame."""
-        interval = _ASK_S[status.kind(self._run) or "local"]
-        on_disk = contents.known(self._run, contents.STATE).get("state", self._on_disk)
-        if on_disk != self._on_disk or time.monotonic() - self._at >= interval:
-            self._row, self._now = self._asked()
+        if self._asked.look():
+            row = self._asked.row
+            self._now = live.read([row])[0]
         else:
-            self._row = replace(self._row, progress=results.read_progress(self._run))
-            self._now = live.of_files(self._row, self._now.queue)
-        frame = view.frame(self._row, self._now, columns)
-        if self.ended and self._row.state != "finished":
+            row = replace(self._asked.row, progress=results.read_progress(self._run))
+            self._now = live.of_files(row, self._now.queue)
+        frame = view.frame(row, self._now, columns)
+        if self.ended and row.state != "finished":
             frame.append(f"launch why {shlex.quote(self.name)} says why it ended")
         return view.folded(frame, columns)
-
-    def _asked(self) -> tuple[RunState, Live]:
-        self._at = time.monotonic()
-        self._on_disk = contents.known(self._run, contents.STATE).get("state")
-        row = status.read(self._run)
-        return row, live.read([row])[0]
 
 
 class _WatchedSweep:
     def __init__(self, directory: Path) -> None:
-        self._directory, self.name = directory, run_names.name_of(directory, folder())
-        self._at, self._frame, self.ended = 0.0, [""], False
+        self._directory, self.name, self.ended = directory, run_names.name_of(directory, folder()), False
+        runs = run_names.find([str(directory)], folder())
+        self._due = Every(status.ASK_S[(runs and status.kind(runs[0])) or "local"], at_once=True)
 
     def lines(self, columns: int) -> list[str]:
         """One frame, made anew as often as Slurm may be asked."""
         from launcher.sweeping import sweep
 
-        if not self._at or time.monotonic() - self._at >= _ASK_S["slurm" if self._is_on_slurm else "local"]:
+        if self._due.is_due():
             points = sweep.rows(self._directory)
             self.ended = all(point.run is None or point.run.state in state.ENDED for point in points)
-            self._frame, self._at = view.sweep_text(points, columns).splitlines(), time.monotonic()
+            self._frame = view.sweep_text(points, columns).splitlines()
         return view.folded(self._frame, columns)
-
-    @property
-    def _is_on_slurm(self) -> bool:
-        runs = run_names.find([str(self._directory)], folder())
-        return bool(runs) and status.kind(runs[0]) == "slurm"
 
 
 def _drawn(watched: _Watched | _WatchedSweep, interval: float) -> bool:

@@ -17,6 +17,7 @@ from launcher.base import files, secret
 from launcher.base.errors import SubmitError
 from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
+from launcher.base.process import Every
 from launcher.job import events
 from launcher.rundir import contents, failure, health, home, keeper, output, results, run_names, state
 from launcher.rundir.results import Progress
@@ -28,6 +29,7 @@ from launcher.slurm.jobs import QueuedJob
 _NOT_SUBMITTED = "recorded, but not submitted: `launch resume {}` submits it"
 _TAKES_ITS_PLACE = "`launch resume {}` tries again, and a corrected run of this name takes its place"
 _GROWING = (results.METRICS, events.FILE)  # Files that the rows of runs are read from, and that may be missing.
+ASK_S = {"local": 1.0, "slurm": 15.0}  # Seconds between two questions: a controller is not asked at each look.
 _FULL_BYTES = 1 << 16  # Of a disk with less than this left, a file of state or a log may not have been written.
 
 
@@ -61,6 +63,29 @@ class RunState:
 def read(run: Path) -> RunState:
     """The state of one run."""
     return read_all([run])[0]
+
+
+class Asked:
+    """The state of a run that is looked at often: its file tells a change at once, all else is asked now and then."""
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+        self._ask()
+
+    def _ask(self) -> None:
+        self._due = Every(ASK_S[kind(self._run) or "local"])
+        self._noted, self.row = _noted(self._run), read(self._run)
+
+    def look(self) -> bool:
+        """True if the state was asked anew, and :attr:`row` may be another."""
+        if not self._due.is_due() and _noted(self._run) == self._noted:
+            return False
+        self._ask()
+        return True
+
+
+def _noted(run: Path) -> State | None:
+    return contents.known(run, contents.STATE).get("state")
 
 
 def read_newest(directories: Sequence[Path], count: int) -> list[RunState]:

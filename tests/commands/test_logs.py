@@ -134,8 +134,7 @@ def test_a_run_is_followed_over_a_new_attempt_and_the_steps_that_it_does_again_u
     assert said[-1].endswith("and 2 lines of earlier attempts (launch logs a --all)")
 
 
-def test_what_a_followed_run_waits_for_is_said_when_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(logs._ASK_S, "local", 0)
+def test_what_a_followed_run_waits_for_is_said_when_it_changes(tmp_path: Path) -> None:
     run = recorded(tmp_path / "runs" / "a", now="running")
     said, told = follow(run, lambda: state.put(run, "requeued", reason="preempted after step 3"))
     assert told == "launch: a is requeued: preempted after step 3\n"
