@@ -7,7 +7,7 @@ from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
 from launcher.charts.library import LIMIT, coloured, nominal, quantitative
 
-LEAST_WIDTH = 960
+_LEAST_WIDTH = 960
 """Pixels of a chart with names beside its bars and figures behind them; a narrower window scrolls it (``page.js``)."""
 
 _LETTER = 6.4  # Pixels of a letter of a label inside of a piece: 0.6 em, which the digits of a sans serif font take.
@@ -68,7 +68,7 @@ def bars(
         layers.append(_behind(pieces, ends, across))
     layers += [*(line(*limit) if limit is not None else ()), *(_band(mark) if mark is not None else ())]
     height = (_PAIR if several else _ROW) * len(rows) + _AROUND
-    return {"width": "container", "height": height, "usermeta": {"least": LEAST_WIDTH}, "layer": layers}
+    return {"width": "container", "height": height, "usermeta": {"least": _LEAST_WIDTH}, "layer": layers}
 
 
 def _values(piece: Piece, width: float) -> JsonObject:

@@ -107,7 +107,7 @@ def test_a_run_of_100_000_steps_is_thinned_and_says_so_and_the_page_stays_small(
     drawn = rows(charts["Loss"])
     assert len(drawn) <= 2000
     assert {"step": 54_321, "loss": 99.0} in drawn
-    assert "100,000 steps, drawn by 2,000 points" in words
+    assert "of 100,000 points: of each stretch its least and its greatest value" in words
     assert len(json.dumps(charts)) < 500_000
 
 
@@ -116,7 +116,8 @@ def test_a_loss_that_is_no_number_is_said_and_not_drawn(tmp_path: Path) -> None:
     write(run / "metrics.jsonl", [{"step": 1, "loss": 2.0}, {"step": 2, "loss": float("nan")}])
     words, charts = made(run)
     assert "The loss is not a number at step 2." in words
-    assert rows(charts["Loss"]) == [{"step": 1, "loss": 2.0}]
+    assert "1 values are no number (NaN or infinite) and leave a gap" in words
+    assert rows(charts["Loss"]) == [{"step": 1, "loss": 2.0}, {"step": 2, "loss": None}]
 
 
 def test_attempts_are_told_apart_with_their_nodes_and_what_befell_each() -> None:

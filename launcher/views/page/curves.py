@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
@@ -12,7 +13,7 @@ from launcher.charts.page import Chart, Section
 from launcher.rundir import results
 from launcher.views.page.source import Source
 
-type Points = list[tuple[float, float]]
+type Points = Sequence[tuple[float, float]]
 
 _TABLE_ROWS = 12  # Rows of the table below a chart: a table of all steps would be longer than the page.
 _POINTS = 8000  # Points of all curves of a chart together: four charts of them take about a megabyte and a half.
@@ -23,6 +24,14 @@ _METRICS = {
     "learning_rate": "learning rate", "tokens_per_second": "tokens/s of all ranks",
 }  # fmt: skip
 """Keys of a line of metrics, each a chart where any run has it."""
+
+_OF_A_RUN: Mapping[str, Mapping[str, str]] = {
+    "loss": {"training": "loss", "held out": "eval_loss"},
+    "gradient norm": {"gradient norm": "grad_norm"},
+    "learning rate": {"learning rate": "learning_rate"},
+    "tokens/s": {"measured": "tokens_per_second", "predicted": "predicted_tokens_per_second"},
+}
+"""Vertical axes on the page of one run, each with its lines, the first of which must be there, and their keys."""
 
 
 def section(source: Source) -> Section:
@@ -39,46 +48,58 @@ def section(source: Source) -> Section:
 
 
 def points(rows: Sequence[JsonObject], key: str) -> Points:
-    """Step and value of each line that has a finite value; of a step that was done twice the later one."""
-    found = {int(row["step"]): value for row in rows if (value := results.number(row, key)) is not None}
+    """Step and value of each line that has one; of a step that was done twice the later one."""
+    if key == "tokens_per_second":  # A step whose memory is followed takes time of its own.
+        rows = [row for row in rows if not row.get("followed")]
+    found = {int(row["step"]): float(row[key]) for row in rows if results.is_number(row.get(key))}
     return [(float(step), found[step]) for step in sorted(found)]
 
 
 def _of_run(rows: Sequence[JsonObject]) -> Iterator[Chart]:
-    if training := points(rows, "loss"):
-        held_out = points(rows, "eval_loss")
-        named = {"training": training, **({"held out": held_out} if held_out else {})}
-        yield _chart("Loss, training and held out" if held_out else "Loss", named, "loss")
-    for key, title in (("grad_norm", "Gradient norm"), ("learning_rate", "Learning rate")):
-        if found := points(rows, key):
-            yield _chart(title, {title: found}, title.lower())
-    # A step whose memory is followed takes time of its own.
-    if measured := points([row for row in rows if not row.get("followed")], "tokens_per_second"):
-        predicted = points(rows, "predicted_tokens_per_second")
-        named = {"measured": measured, **({"predicted": predicted} if predicted else {})}
-        yield _chart("Tokens a second, of all ranks", named, "tokens/s")
+    for value, keys in _OF_A_RUN.items():
+        named = {name: curve for name, key in keys.items() if (curve := points(rows, key))}
+        if (first := next(iter(keys))) not in named:
+            continue
+        title = "Tokens a second, of all ranks" if value == "tokens/s" else value.capitalize()
+        title += ", training and held out" if "held out" in named else ""
+        (begin, before), (end, after) = named[first][0], named[first][-1]
+        said = f"{title} from {before:.4g} at step {begin:,.0f} to {after:.4g} at step {end:,.0f}."
+        series = "of" if len(named) > 1 else None
+        yield _chart(title, value, named, series=series, said=said, log=True, numbers=_numbers(named))
 
 
-def _chart(title: str, named: Mapping[str, Points], value: str) -> Chart:
-    most, several = max(8, MOST // len(named)), len(named) > 1
+def _chart(
+    title: str,
+    value: str,
+    named: Mapping[str, Points],
+    *,
+    series: str | None,
+    names: Sequence[str] = (),
+    x: str = "step",
+    **more: Any,
+) -> Chart:
+    """Lines by their names over each other, with ``value`` as the vertical axis and its title."""
+    most = min(MOST, max(_SHORTEST, _POINTS // len(named)))
     rows = [
-        {"step": int(step), value: float(f"{number:.6g}"), **({"of": name} if several else {})}
+        {x: int(place), value: float(f"{number:.6g}") if math.isfinite(number) else None}
+        | ({} if series is None else {series: name})
         for name, curve in named.items()
-        for step, number in thinned(curve, most)
+        for place, number in thinned(curve, most)
     ]
-    longest = max(map(len, named.values()))
-    note = f"{longest:,} steps, drawn by {most:,} points: of each stretch its least and its greatest value."
-    (begin, before), *_ = first = next(iter(named.values()))
-    end, after = first[-1]
-    return Chart(
-        title=title,
-        spec=curves(rows, x="step", y=value, title=value, series="of" if several else None),
-        said=f"{title} from {before:.4g} at step {begin:,.0f} to {after:.4g} at step {end:,.0f}.",
-        note=note if longest > most else "",
-        zoom="step",
-        log=True,
-        numbers=_numbers(named),
-    )
+    spec = curves(rows, x=x, y=value, title=value, series=series, names=names)
+    spec |= {"usermeta": {"series": series}} if names else {}
+    note = _note([row[value] for row in rows], sum(map(len, named.values())))
+    return Chart(title=title, spec=spec, note=note, zoom=x, **more)
+
+
+def _note(values: Sequence[object], whole: int) -> str:
+    gaps = sum(value is None for value in values)
+    parts = []
+    if len(values) < whole:
+        parts.append(f"{len(values):,} of {whole:,} points: of each stretch its least and its greatest value")
+    if gaps:
+        parts.append(f"{gaps:,} values are no number (NaN or infinite) and leave a gap")
+    return "; ".join(parts)
 
 
 def _numbers(named: Mapping[str, Points]) -> Html:
@@ -101,20 +122,13 @@ class Curve:
 
     name: str  # The run's name in the legend.
     tokens_per_step: int | None  # None where it is not known.
-    points: Mapping[str, Sequence[tuple[float, float]]]  # Step and value of each metric that it has, by step.
+    points: Mapping[str, Points]  # Step and value of each metric that it has, by step.
 
 
 def read(run: Path, name: str, tokens_per_step: int | None) -> Curve:
-    """The curves of a run; of a step that a script has repeated the last value counts."""
-    found: dict[str, dict[float, float]] = {key: {} for key in _METRICS}
-    for line in results.steps(run):
-        step = results.number(line, "step")
-        for key, values in found.items():
-            if key == "tokens_per_second" and line.get("followed"):  # Following its memory takes time of its own.
-                continue
-            if step is not None and results.is_number(value := line.get(key, "")):
-                values[step] = float(value)
-    known = {key: sorted(values.items()) for key, values in found.items() if values}
+    """The curves of a run."""
+    rows = results.steps(run)
+    known = {key: curve for key in _METRICS if (curve := points(rows, key))}
     return Curve(name=name, tokens_per_step=tokens_per_step, points=known)
 
 
@@ -127,44 +141,17 @@ def switches(names: Sequence[str]) -> Html:
 
 def overlaid(found: Sequence[Curve], *, by_tokens: bool) -> Iterator[Chart]:
     """A chart of each metric of several runs by step; of the loss also by token, where their steps differ in tokens."""
-    names = [curve.name for curve in found]
-    for key in _METRICS:
-        shown = [curve for curve in found if key in curve.points]
-        if shown:
-            yield _overlay(key, "step", shown, names)
-        known = [curve for curve in shown if curve.tokens_per_step is not None]
-        if known and by_tokens and key in ("loss", "eval_loss"):
-            yield _overlay(key, "tokens", known, names)
-
-
-def _overlay(key: str, x: str, found: Sequence[Curve], names: Sequence[str]) -> Chart:
-    most, title = min(MOST, max(_SHORTEST, _POINTS // len(found))), _METRICS[key]
-    rows = [
-        {
-            "run": curve.name,
-            x: int(step * (curve.tokens_per_step or 1 if x == "tokens" else 1)),
-            title: float(f"{value:.6g}") if math.isfinite(value) else None,
-        }
-        for curve in found
-        for step, value in thinned(curve.points[key], most)
-    ]
-    runs = "1 run" if len(found) == 1 else f"{len(found)} runs"
-    spec = curves(rows, x=x, y=title, title=title, series="run", names=names)
-    return Chart(
-        title=f"{title} by {x}",
-        spec={**spec, "usermeta": {"series": "run"}},
-        said=f"{title} of {runs}, a line each; the table below has the last values",
-        note=_note([row[title] for row in rows], sum(len(curve.points[key]) for curve in found)),
-        zoom=x,
-        log=key != "tokens_per_second",
-    )
-
-
-def _note(values: Sequence[object], whole: int) -> str:
-    gaps = sum(value is None for value in values)
-    parts = []
-    if len(values) < whole:
-        parts.append(f"{len(values):,} of {whole:,} points: of each stretch its least and its greatest value")
-    if gaps:
-        parts.append(f"{gaps:,} values are no number (NaN or infinite) and leave a gap")
-    return "; ".join(parts)
+    for key, value in _METRICS.items():
+        for x in ("step", "tokens") if by_tokens and "loss" in key else ("step",):
+            size = {curve.name: curve.tokens_per_step if x == "tokens" else 1 for curve in found if key in curve.points}
+            named = {
+                curve.name: [(place * (size[curve.name] or 0), number) for place, number in curve.points[key]]
+                for curve in found
+                if size.get(curve.name)
+            }
+            if named:
+                runs = "1 run" if len(named) == 1 else f"{len(named)} runs"
+                said = f"{value} of {runs}, a line each; the table below has the last values"
+                names = [curve.name for curve in found]
+                title, log = f"{value} by {x}", key != "tokens_per_second"
+                yield _chart(title, value, named, series="run", names=names, x=x, said=said, log=log)

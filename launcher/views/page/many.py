@@ -7,7 +7,7 @@ from typing import Any
 from launcher.base import secret
 from launcher.base.units import Pair, gib, rounded
 from launcher.charts import html, table
-from launcher.charts.bars import LEAST_WIDTH
+from launcher.charts.bars import Piece, bars
 from launcher.charts.html import Html, tag
 from launcher.charts.page import Chart, Section, page, write_figure
 from launcher.charts.table import Cell, Column, Row
@@ -22,7 +22,6 @@ from launcher.views.page.curves import Curve
 
 MOST_CURVES = 24  # Runs whose curves lie over each other; more could not be told apart.
 _TABLE = "runs"
-_BAR = 18  # Pixels of a bar.
 _COLOURS = {"predicted": "#b3d4ea", "measured": "#0072b2"}
 """One hue, told apart by lightness."""
 
@@ -150,60 +149,36 @@ def _setting(value: object) -> Cell:
 def _bars(sides: Sequence[Side], names: Sequence[str]) -> Iterator[Chart | Html]:
     unit, unit_name = _unit(sides)
     sizes, speeds = [side.memory for side in sides], [side.speed for side in sides]
-    found = [
-        _chart(f"allocated peak of the worst rank, {unit_name}", sizes, names, unit, gib),
-        _chart("tokens a second and GPU", speeds, names, 1, rounded),
-    ]
-    yield from (chart for chart in found if chart is not None)
-    if not any(found):
+    memory = _chart(f"allocated peak of the worst rank, {unit_name}", sizes, names, unit, gib)
+    found = [*memory, *_chart("tokens a second and GPU", speeds, names, 1, rounded)]
+    yield from found
+    if not found:
         yield tag("p", "Nothing was predicted or measured.", class_="missing")
 
 
 def _chart(
     title: str, pairs: Sequence[Pair[Any]], names: Sequence[str], unit: int, form: Callable[[Any], str]
-) -> Chart | None:
-    named = list(zip(names, pairs, strict=True))
-    rows = [row for name, pair in named for row in _bar_rows(name, pair, unit, form)]
-    if not rows:
-        return None
-    numbers = ([name, *pair.texts(form), _off(pair)] for name, pair in named)
-    return Chart(
+) -> Iterator[Chart]:
+    named = dict(zip(names, pairs, strict=True))
+    pieces = [piece for name, pair in named.items() for piece in _pieces(name, pair, unit, form)]
+    if not pieces:
+        return
+    ends = {(piece.row, piece.of): piece.hover[""] for piece in pieces}
+    numbers = ([name, *pair.texts(form), _off(pair)] for name, pair in named.items())
+    yield Chart(
         title=title,
-        spec=_spec(title, rows, names),
+        spec=bars(pieces, _COLOURS, title=title, top=1.3 * max(piece.end for piece in pieces), ends=ends),
         said=f"{title}, predicted and measured for each of {len(names)} runs; the numbers are below",
         numbers=html.table(["run", "predicted", "measured", "measured against predicted"], numbers),
     )
 
 
-def _bar_rows(name: str, pair: Pair[Any], unit: int, form: Callable[[Any], str]) -> Iterator[dict[str, Any]]:
+def _pieces(name: str, pair: Pair[Any], unit: int, form: Callable[[Any], str]) -> Iterator[Piece]:
     for kind, value in zip(_COLOURS, (pair.predicted, pair.measured), strict=True):
         if value is not None:
-            length = float(f"{value / unit:.6g}")
-            yield {"run": name, "kind": kind, "value": length, "shown": form(value), "against": _off(pair)}
+            hover = {"": form(value), "measured against predicted": _off(pair)}
+            yield Piece(row=name, of=kind, name=kind, start=0, end=float(f"{value / unit:.6g}"), hover=hover)
 
 
 def _off(pair: Pair[Any]) -> str:
     return "-" if pair.share is None else f"{100 * (pair.share - 1):+.1f}%"
-
-
-def _spec(title: str, rows: Sequence[dict[str, Any]], names: Sequence[str]) -> dict[str, Any]:
-    along = {"field": "value", "type": "quantitative", "title": title, "scale": {"zero": True}}
-    runs = {"field": "run", "type": "nominal", "title": None, "sort": list(dict.fromkeys(names))}
-    kinds = {"field": "kind", "type": "nominal", "title": None, "sort": list(_COLOURS)}
-    scale = {"domain": list(_COLOURS)}
-    look = {**kinds, "scale": {**scale, "range": list(_COLOURS.values())}, "legend": {"orient": "top"}}
-    shown = [{"field": "run"}, {"field": "kind"}, {"field": "shown", "title": title}]
-    shown.append({"field": "against", "title": "measured against predicted"})
-    bar = {"type": "bar", "stroke": _COLOURS["measured"], "strokeWidth": 1.2}
-    text = {"type": "text", "align": "left", "dx": 4}
-    return {
-        "data": {"values": rows},
-        "width": "container",
-        "usermeta": {"least": LEAST_WIDTH},
-        "height": 2 * _BAR * len(names) + _BAR,
-        "encoding": {"y": runs, "yOffset": {**kinds, "scale": scale}},
-        "layer": [
-            {"mark": bar, "encoding": {"x": along, "color": look, "tooltip": shown}},
-            {"mark": text, "encoding": {"x": along, "text": {"field": "shown"}}},
-        ],
-    }
