@@ -39,11 +39,16 @@ class Reading:
         """True if the file says nothing of a key, so that its program's default holds; an open word says something."""
         return self.ledger.values.get(key) is None
 
-    def number(self, key: str) -> float | None:
-        """The number of a key; anything else is an error."""
+    def plain(self, key: str) -> Any:
+        """The value of a key, a number also where it is in quotes and the program takes that."""
         value = self.value(key)
         if self.lenient and isinstance(value, str) and _NUMBER.match(value):
-            value = float(value) if _FRACTION.search(value) else int(value)
+            return float(value) if _FRACTION.search(value) else int(value)
+        return value
+
+    def number(self, key: str) -> float | None:
+        """The number of a key; anything else is an error."""
+        value = self.plain(key)
         if value is None or is_number(value):
             return value if value is None or isinstance(value, int) else float(value)
         self.wrong(key, f"is a number in {self.file}")
@@ -81,10 +86,10 @@ class Reading:
         if self.value(key) not in (None, {}):
             self.wrong(key, f"is a block of keys in {self.file}", [f'"{key}": {{{example}}}'])
 
-    def say_number(self, key: str, setting: str) -> None:
-        """Say the number of a key, where it has one."""
+    def say_number(self, key: str, setting: str, times: int = 1) -> None:
+        """Say the number of a key, where it has one, so many times."""
         if (number := self.number(key)) is not None:
-            self.say(key, {setting: number})
+            self.say(key, {setting: number * times})
 
     def say_count(self, key: str, setting: str, least: int = 0) -> None:
         """Say the whole number of a key, where it has one."""
@@ -100,14 +105,6 @@ class Reading:
         """Settings that say a key."""
         self.settings |= settings
         self.ledger.say(key, *settings)
-
-    def leave_unless(self, key: str, usual: object, effect: str) -> None:
-        """Enter a key as left out, or as default where its value is the one that the program has without it."""
-        if self.ledger.is_open(key):
-            if self.value(key) == usual:
-                self.ledger.default(key)
-            else:
-                self.ledger.leave(key, effect)
 
     def default(self, *blocks: str) -> None:
         """Enter open keys of some blocks that say the default here too."""

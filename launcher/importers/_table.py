@@ -196,17 +196,17 @@ def say_word(
         choose(reading, key, found if isinstance(found, dict) else {setting: found})
 
 
-def usual(reading: Reading, key: str, values: Iterable[Any], effect: str) -> None:
+def usual(reading: Reading, key: str, values: Iterable[Any], effect: str, *, matters: bool = True) -> None:
     """Enter a key with which the run is the same here at one of these values, and is another at any other."""
     if _is_one_of(reading.value(key), values):
         reading.ledger.default(key)
     else:
-        reading.ledger.leave(key, effect)
+        reading.ledger.leave(key, effect, matters=matters)
 
 
 def _is_one_of(value: Any, values: Iterable[Any]) -> bool:
-    """True for one of the values, of its type: 1 is not true here."""
-    return any(value is each or (type(value) is type(each) and value == each) for each in values)
+    """True for one of the values; 1 is not true here."""
+    return any(value == each and isinstance(value, bool) is isinstance(each, bool) for each in values)
 
 
 def _words(row: JsonObject, reading: Reading, key: str) -> None:
@@ -224,13 +224,6 @@ def _switch(row: JsonObject, reading: Reading, key: str) -> None:
         choose(reading, key, row["off"])
     elif reading.ledger.is_open(key):
         reading.ledger.default(key)
-
-
-def _other(row: JsonObject, reading: Reading, key: str) -> None:
-    if reading.value(key) in OFF:
-        reading.ledger.default(key)
-    else:
-        reading.ledger.leave(key, row["effect"], matters=False)
 
 
 def _betas(_row: JsonObject, reading: Reading, key: str) -> None:
@@ -255,7 +248,7 @@ def _revision(_row: JsonObject, reading: Reading, key: str) -> None:
 
 _KINDS: Mapping[str, Callable[[JsonObject, Reading, str], None]] = {
     # Numbers, whole numbers, switches, texts and any other values that a setting takes as they are.
-    "number": lambda row, reading, key: reading.say_number(key, row["says"]),
+    "number": lambda row, reading, key: reading.say_number(key, row["says"], row.get("times", 1)),
     "count": lambda row, reading, key: reading.say_count(key, row["says"], row.get("least", 0)),
     "flag": lambda row, reading, key: reading.say_flag(key, row["says"]),
     "text": lambda row, reading, key: say_text(reading, key, row["says"]),
@@ -264,12 +257,14 @@ _KINDS: Mapping[str, Callable[[JsonObject, Reading, str], None]] = {
     "words": _words,
     # Switches that some settings say where they are on; off, ``off`` says them, or the run is the same here.
     "switch": _switch,
-    # Keys with which the run is the same here at one of some values.
+    # Keys with which the run is the same here, whatever they say.
+    "default": lambda row, reading, key: reading.ledger.default(key),
+    # Keys with which it is the same at one of some values.
     "usual": lambda row, reading, key: usual(reading, key, row["at"], row["effect"]),
     # Keys that only change the run where they are switched on, and cannot be said.
     "refused": lambda row, reading, key: usual(reading, key, OFF, row["effect"]),
-    # Keys that a run here is without, with the same maths, memory and data.
-    "other": _other,
+    # Keys that a run here is without, with the same maths, memory and data, unless they are off.
+    "other": lambda row, reading, key: usual(reading, key, row.get("at", OFF), row["effect"], matters=False),
     # Keys that change nothing of the training.
     "idle": lambda row, reading, key: reading.ledger.leave(key, f"no effect: {row['why']}", matters=False),
     # Both betas of Adam in a list.
@@ -283,33 +278,47 @@ _KINDS: Mapping[str, Callable[[JsonObject, Reading, str], None]] = {
 }
 
 
-def _holds(reading: Reading, where: Mapping[str, Any]) -> bool:
-    [(path, values)] = where.items()
-    found = reading.settings.get(path, reading.choose.get(path))
-    return (isinstance(found, int) and found > 1) if values == "many" else found in values
+def _is(value: Any, values: Any) -> bool:
+    """True for one of some values in any case, one that is on or off, a number above 1 (``many``) or 0 (``some``)."""
+    if isinstance(values, bool):
+        return (value not in OFF) is values
+    if isinstance(values, list):
+        return _is_one_of(value.lower() if isinstance(value, str) else value, values)
+    return is_number(value) and value > (1 if values == "many" else 0)
 
 
-_CONDITIONS = frozenset({"same", "where", "auto", "only", "tasks"})
+def _holds(reading: Reading, row: JsonObject) -> bool:
+    """True where choices and settings (``where``), and other keys of the file (``beside``), are as a row asks."""
+    said = {**reading.choose, **reading.settings}
+    return all(_is(said.get(path), values) for path, values in row.get("where", {}).items()) and all(
+        _is(reading.plain(other), values) for other, values in row.get("beside", {}).items()
+    )
+
+
+_CONDITIONS = frozenset({"same", "when", "where", "beside", "auto", "only", "tasks"})
 
 
 def _enter_where(row: JsonObject, enter: Enter, reading: Reading, key: str) -> None:
     """Enter a key that acts under a condition.
 
-    ``where`` is a choice or a setting with the values that it acts with (``many``: more than one), else it is ``idle``,
-    or the next row of that key acts.
-    ``same`` are values with which the run is the same; ``auto`` says that the reader of the file fills that word in;
-    ``only`` is a switch that it takes, with the reason why it is idle without; ``tasks`` are those that read it.
+    ``when`` are the values that the row is for: with any other the next row of that key acts. ``where`` are choices or
+    settings, ``beside`` other keys of the file, with values that it acts with; ``else`` says why it is idle without, or
+    the next row of that key acts. ``same`` are values with which the run is the same; ``auto`` says that the reader of
+    the file fills that word in; ``only`` is a switch that it takes, with the reason why it is idle without; ``tasks``
+    are those that read it.
     """
-    switch = next(iter(row.get("only", {})), None)
+    switch, when = next(iter(row.get("only", {})), None), row.get("when")
+    if "when" in row and not _is(reading.plain(key) if isinstance(when, list) else reading.number(key), when):
+        return
     if _is_one_of(reading.value(key), row.get("same", ())):
         reading.ledger.default(key)
     elif row.get("auto") and str(reading.value(key)) == "auto":
         reading.idle(f"the program that reads the file fills it in: {row['says']} decides here", key)
     elif switch is not None and not reading.flag(switch):
         reading.idle(row["only"][switch], key)
-    elif "where" in row and not _holds(reading, row["where"]):
-        if "idle" in row:
-            reading.idle(row["idle"], key)
+    elif not _holds(reading, row):
+        if "else" in row:
+            reading.idle(row["else"], key)
     elif "tasks" in row and reading.choose.get("task", "sft") not in row["tasks"]:
         reading.idle("another task reads it", key)
     else:

@@ -50,21 +50,6 @@ def _one_row(reading: Reading) -> None:
     settings |= said
 
 
-def _steps(reading: Reading, key: str) -> None:
-    """``max_steps``, which comes before epochs; -1 leaves it to these."""
-    if (reading.number(key) or 0) > 0:
-        reading.say_count(key, "train.steps", 1)
-    else:
-        reading.ledger.default(key)
-
-
-def epochs(reading: Reading, key: str) -> None:
-    if (reading.number("max_steps") or 0) > 0:
-        reading.idle("max_steps comes before it", key)
-    else:
-        reading.say_number(key, "train.epochs")
-
-
 def _warmup(reading: Reading, key: str) -> None:
     found = reading.number(key)
     if found is None:
@@ -247,7 +232,7 @@ def shard(reading: Reading) -> None:
 FSDP = under(rows("fsdp"), "fsdp_config.", "fsdp_config.fsdp_", "fsdp_")
 SHARDING = rows("sharding", deepspeed, fsdp, fsdp=FSDP)
 ROWS = rows(
-    "trainer", epochs, saves, schedule_arguments, tracks, _eval_steps, _evaluates, _save_steps, _steps,
+    "trainer", saves, schedule_arguments, tracks, _eval_steps, _evaluates, _save_steps,
     _waits, _warmup,
 )  # fmt: skip
 

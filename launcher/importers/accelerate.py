@@ -6,7 +6,7 @@ It says ranks, number format and what shards the model; model, data and batch ar
 from launcher.config.ledger import Ledger
 from launcher.importers import Imported, _foreign, _trainer
 from launcher.importers._reading import Reading
-from launcher.importers._table import apply, choose, imported, rows
+from launcher.importers._table import apply, imported, rows
 
 
 def read(text: str, path: str) -> Imported:
@@ -29,27 +29,4 @@ def _ranks(reading: Reading, key: str) -> None:
         reading.ledger.say("num_machines", "cluster.nodes")
 
 
-def _stage(reading: Reading, key: str) -> None:
-    stage = reading.count(key)
-    if stage is not None and stage <= 3:
-        choose(reading, key, {"parallel": f"zero{stage}"})
-    elif stage is not None:
-        reading.wrong(key, "is 0, 1, 2 or 3")
-
-
-def _nvme_path(reading: Reading, key: str) -> None:
-    devices = [reading.value(f"deepspeed_config.offload_{each}_device") for each in ("optimizer", "param")]
-    if "nvme" in devices:
-        reading.say(key, {"zero.nvme_path": str(reading.value(key))})
-    else:
-        reading.idle("nothing is offloaded to NVMe", key)
-
-
-def _exports(reading: Reading, key: str) -> None:
-    if reading.flag(key) and reading.value("deepspeed_config.zero_stage") == 3:
-        reading.say(key, {"save.export": "safetensors"})
-    else:
-        reading.ledger.default(key)
-
-
-TABLE = rows("accelerate", _ranks, _stage, _nvme_path, _exports, _trainer.deepspeed, fsdp=_trainer.FSDP)
+TABLE = rows("accelerate", _ranks, _trainer.deepspeed, fsdp=_trainer.FSDP)

@@ -70,15 +70,6 @@ def _thaws(reading: Reading, key: str) -> None:
 _OUTSIDE = {"lm_head", "embed_tokens", "model.embed_tokens"}
 
 
-def _dequantizes(reading: Reading, key: str) -> None:
-    if reading.value("model_quantization_config_kwargs.dequantize") is True:
-        reading.ledger.default(key)  # Weights are in 16 bits then.
-    else:
-        reading.ledger.leave(
-            key, "frozen weights are in 4 bits by NF4 alone here: set adapter.name (with adapter=qlora)"
-        )
-
-
 def _thinks(reading: Reading, key: str) -> None:
     """Accept the key of a turn's reasoning where row and template have one name for it; else say what is left out."""
     place = key.rpartition(".")[0]
@@ -267,7 +258,7 @@ _FIELDS = ("field_messages", "field_chosen", "field_rejected")
 _OF_A_DATA_SET = rows("axolotl_data_set", _thinks, _fine_tuning.template)
 TABLE = rows(
     "axolotl", _balances, _lowest_rate, _often, _plugins, _project,
-    _thaws, _dequantizes,
-    _fine_tuning.held_out, _fine_tuning.own_template, _fine_tuning.targets, _fine_tuning.template, _trainer.epochs,
+    _thaws,
+    _fine_tuning.held_out, _fine_tuning.own_template, _fine_tuning.targets, _fine_tuning.template,
     sharding=_trainer.SHARDING, trainer=_trainer.ROWS,
 )  # fmt: skip

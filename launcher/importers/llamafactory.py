@@ -60,14 +60,6 @@ def _tunes(reading: Reading, key: str) -> None:
         reading.ledger.leave(key, f"{word} trains other weights than LoRA or all of them: set adapter.name")
 
 
-def _quantizes(reading: Reading, key: str) -> None:
-    bits = reading.number(key)
-    if bits in (4, 8) and str(reading.value("finetuning_type") or "lora").lower() == "lora":
-        choose(reading, key, {"adapter": "qlora", **({"adapter.quant_type": "int8"} if bits == 8 else {})})
-    else:
-        reading.ledger.leave(key, "frozen weights are in 4, 8, 16 or 32 bits here, beside LoRA: set adapter.name")
-
-
 def _data_sets(reading: Reading, key: str) -> None:
     value = reading.value(key)
     names = value if isinstance(value, list) else [each.strip() for each in str(value).split(",") if each.strip()]
@@ -116,15 +108,6 @@ def _evaluates_on(reading: Reading) -> None:
         reading.say(key, said)
 
 
-def _packs(reading: Reading, key: str) -> None:
-    if not reading.flag(key):
-        reading.ledger.default(key)
-    elif key == "neat_packing" or reading.flag("neat_packing"):
-        reading.say(key, {"data.packing": "documents"})
-    else:
-        reading.say(key, {"data.packing": "concat"})
-
-
 def _interleaves(reading: Reading, key: str) -> None:
     if str(reading.value(key)) == "concat" or reading.has("interleave_probs"):
         reading.ledger.default(key)
@@ -137,7 +120,7 @@ def _saves_modules(reading: Reading, key: str) -> None:
 
 
 TABLE = rows(
-    "llamafactory", _data_sets, _interleaves, _packs, _quantizes, _saves_modules, _tunes,
+    "llamafactory", _data_sets, _interleaves, _saves_modules, _tunes,
     _fine_tuning.held_out, _fine_tuning.targets, _fine_tuning.template,
     sharding=_trainer.SHARDING, trainer=_trainer.ROWS,
 )  # fmt: skip

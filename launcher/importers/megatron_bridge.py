@@ -206,13 +206,6 @@ def _split(reading: Reading, key: str) -> None:
     reading.say(key, {"data.eval_fraction": min(0.999999, max(0.0, share))})
 
 
-def _loss_kernel(reading: Reading, key: str) -> None:
-    if reading.flag("model.cross_entropy_loss_fusion") and str(reading.value(key)) == "te":
-        reading.ledger.leave(key, "Megatron-LM's own kernel takes its place, whose memory is counted", matters=False)
-    else:
-        reading.ledger.default(key)
-
-
 def _rows(reading: Reading, key: str) -> None:
     """The data set of a class: tokens, SQuAD by its function, or a folder whose rows have an input and an output."""
     word, root = str(reading.value("dataset.class")).rpartition(".")[2], reading.value("dataset.dataset_root")
@@ -287,17 +280,6 @@ def _provider(reading: Reading, key: str) -> None:
         reading.ledger.default(key)
 
 
-def _weight_decays(reading: Reading, key: str) -> None:
-    if reading.value("scheduler.end_weight_decay") is None:
-        reading.say_number(key, "optimizer.weight_decay")
-    else:
-        reading.idle("the schedule's decay of weights holds over it", key)
-
-
-def _waits(reading: Reading, key: str) -> None:
-    reading.say(key, {"train.timeout_s": 60 * (reading.number(key) or 30)})
-
-
 def _adapts(reading: Reading, key: str) -> None:
     """LoRA, which Megatron-LM does not have here: one GPU's model trains by DDP with it, and any other is left out."""
     name, value = key.rpartition(".")[2], reading.value(key)
@@ -338,6 +320,6 @@ def _on_ddp(reading: Reading) -> None:
 
 
 TABLE = rows(
-    "megatron_bridge", _adapts, _base, _data, _decays, _evaluates, _layout, _loss_kernel, _mixed, _model,
-    _packs, _provider, _rows, _split, _starts, _states, _waits, _weight_decays,
+    "megatron_bridge", _adapts, _base, _data, _decays, _evaluates, _layout, _mixed, _model,
+    _packs, _provider, _rows, _split, _starts, _states,
 )  # fmt: skip

@@ -154,26 +154,5 @@ def _folders(reading: Reading, block: str) -> bool:
     return bool(folders)
 
 
-def _evaluates(reading: Reading, key: str) -> None:
-    if (reading.number(key) or -1) > 0 and (reading.number("tokens.limit_val_batches") or 0) > 0:
-        reading.say_count(key, "train.eval_every", 1)
-    else:
-        reading.idle("nothing validates: no batch of a validation is asked for", key)
-
-
-def _validates(reading: Reading, key: str) -> None:
-    if (reading.number(key) or 0) > 0 and (reading.number("tokens.val_check_interval") or -1) > 0:
-        reading.say_count(key, "train.eval_steps", 1)
-    else:
-        reading.idle("nothing validates", key)
-
-
-def _pads(reading: Reading, key: str) -> None:
-    if reading.number(key) == 1:
-        reading.ledger.default(key)
-    else:
-        reading.say(key, {"backend.extra.make-vocab-size-divisible-by": int(reading.number(key) or 1)})
-
-
 _OF_DATA = rows("nanotron_data")
-TABLE = rows("nanotron", _evaluates, _pads, _validates)
+TABLE = rows("nanotron")

@@ -146,16 +146,6 @@ def _validating(reading: Reading, block: str) -> bool:
     return bool(reading.value(f"{block}.enable") or reading.value(f"{block}.enabled"))
 
 
-def _degree(reading: Reading, key: str) -> None:
-    found = reading.number(key)
-    if found == 1:
-        choose(reading, key, {"parallel": "ddp"})
-    elif found is not None and found > 1:
-        reading.ledger.leave(key, "no effect: the ranks that the other degrees leave shard the model", matters=False)
-    else:
-        reading.ledger.default(key)
-
-
 def _recomputes(reading: Reading, key: str) -> None:
     word = str(reading.value(key)).lower().rpartition("ac.config")[0] or str(reading.value(key)).lower()
     if key.endswith("class") and word.endswith("activationcheckpointconfig"):
@@ -181,14 +171,6 @@ def _every_nth(reading: Reading, key: str) -> None:
         reading.ledger.leave(
             key, "every n-th block is recomputed there, the first of them here: set checkpointing.layers"
         )
-
-
-def _saves(reading: Reading, key: str) -> None:
-    enabled = reading.value("checkpoint.enable_checkpoint"), reading.value("checkpoint.enable")
-    if any(enabled):
-        reading.say_count(key, "save.every", 1)
-    else:
-        reading.idle("checkpoints are switched off", key)
 
 
 def _loads(reading: Reading, key: str) -> None:
@@ -299,13 +281,6 @@ def _has_stages(reading: Reading) -> bool:
     return (reading.number("parallelism.pipeline_parallel_degree") or 1) > 1
 
 
-def _keeps(reading: Reading, key: str) -> None:
-    if reading.number(key):
-        reading.say_count(key, "save.keep", 1)
-    else:
-        reading.ledger.leave(key, "the newest are kept: set save.keep", matters=False)
-
-
 def _loads_path(reading: Reading, key: str) -> None:
     if reading.flag("checkpoint.initial_load_in_hf"):
         reading.ledger.say(key, "model.weights")
@@ -314,7 +289,7 @@ def _loads_path(reading: Reading, key: str) -> None:
 
 
 TABLE = rows(
-    "torchtitan", _assets, _compiles, _converters, _data, _degree, _dtype, _evaluates, _every_nth, _gathers,
-    _keeps, _loads, _loads_path, _names, _recomputes, _saves, _sequence,
+    "torchtitan", _assets, _compiles, _converters, _data, _dtype, _evaluates, _every_nth, _gathers,
+    _loads, _loads_path, _names, _recomputes, _sequence,
     _validates,
 )  # fmt: skip

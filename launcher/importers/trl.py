@@ -13,7 +13,7 @@ from launcher.base.files import JsonObject
 from launcher.config.ledger import Ledger, name_from
 from launcher.importers import Imported, _fine_tuning, _foreign, _trainer
 from launcher.importers._reading import Reading
-from launcher.importers._table import apply, choose, imported, program, rows, say_text, say_word, under
+from launcher.importers._table import apply, choose, imported, program, rows, say_word, under
 
 HAS_VARIABLES = True
 
@@ -230,16 +230,9 @@ def _loss(reading: Reading, key: str) -> None:
         reading.ledger.leave(key, "one loss trains here: set task.loss")
 
 
-def _evaluates_on(reading: Reading, key: str) -> None:
-    if str(reading.value("eval_strategy") or "no") != "no":
-        say_text(reading, key, "data.eval_split")
-    else:
-        reading.idle("nothing evaluates", key)
-
-
 _OF_A_DATA_SET = rows("trl_data_set")
 TABLE = rows(
-    "trl", _data_set, _fine_tuning.own_template, _evaluates_on, _loads, _loss, _packs, _prompts,
+    "trl", _data_set, _fine_tuning.own_template, _loads, _loss, _packs, _prompts,
     _fine_tuning.targets,
     sharding=_trainer.SHARDING, trainer=_trainer.ROWS,
 )  # fmt: skip

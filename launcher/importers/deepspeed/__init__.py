@@ -147,12 +147,6 @@ def _stage(reading: Reading) -> int:
     return int(found)
 
 
-def _old_offload(reading: Reading, key: str) -> None:
-    """A switch from before DeepSpeed 0.4."""
-    path = "zero.offload_optimizer" if key.endswith("cpu_offload") else "zero.offload_parameters"
-    reading.say(key, {path: "cpu" if reading.flag(key) else "none"})
-
-
 def _device(reading: Reading, key: str) -> None:
     path, device = _OFFLOAD[key.split(".")[1]], reading.value(key)
     if device not in ("none", "cpu", "nvme"):
@@ -243,14 +237,6 @@ def _format(reading: Reading, key: str) -> None:
 # Trackers, what is printed, and features.
 
 
-def _prints(reading: Reading, key: str) -> None:
-    """The run logs as often as DeepSpeed prints."""
-    if reading.value(key) == 0:
-        reading.idle("of what is printed", key)
-    else:
-        reading.say_count(key, "train.log_every", least=1)
-
-
 def _prints_own(reading: Reading, key: str) -> None:
     block = key.partition(".")[0]
     if reading.flag(f"{block}.enabled") or (block == "timers" and reading.ledger.is_open(key)):
@@ -272,17 +258,6 @@ def _tracks(reading: Reading, key: str) -> None:
         reading.idle("of the tracker: its own variables (WANDB_ENTITY, WANDB_RUN_GROUP) say it", key)
     else:
         reading.idle("of the tracker: the run directory holds its files", key)
-
-
-def _interval(reading: Reading, key: str) -> None:
-    if reading.count(key):
-        effect = "which activations are recomputed has a setting of its own here: set checkpointing.mode"
-        reading.leave(effect, key)
-
-
-def _is_off(reading: Reading, key: str) -> None:
-    if reading.value(key) is False:
-        reading.ledger.default(key)
 
 
 def _features(reading: Reading) -> None:
@@ -314,11 +289,9 @@ def _is_on(reading: Reading, block: str, keys: Iterable[str]) -> bool:
 
 
 _OF_STAGE_3 = under(rows("deepspeed_zero_3", _hand_on), f"{_BLOCK}.")
-_OF_ZERO = under(
-    rows("deepspeed_zero", _beside_device, _device, _hand_on, _mics, _nvme_path, _old_offload), f"{_BLOCK}."
-)
+_OF_ZERO = under(rows("deepspeed_zero", _beside_device, _device, _hand_on, _mics, _nvme_path), f"{_BLOCK}.")
 TABLE = rows(
-    "deepspeed", _format, _hand_on, _interval, _is_off, _prints, _prints_own, _scales, _tracks,
+    "deepspeed", _format, _hand_on, _prints_own, _scales, _tracks,
     optimizer.adam_w_mode, optimizer.of_no_optimizer, optimizer.of_no_schedule, optimizer.optimizer,
     optimizer.schedule, optimizer.torch_adam,
     zero_3=_OF_STAGE_3, zero=_OF_ZERO,
