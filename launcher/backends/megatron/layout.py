@@ -3,6 +3,7 @@
 from launcher.backends.megatron.implementation import dtypes, fsdp, precision_aware, recipe
 from launcher.backends.megatron.network import Arguments
 from launcher.estimate import families
+from launcher.estimate.rank.model import RankModel
 from launcher.estimate.rank.recomputed import layers_moved
 from launcher.estimate.rank.stages import chunk_sizes
 from launcher.spec import RunSpec
@@ -119,3 +120,48 @@ def _graphs(spec: RunSpec) -> Arguments:
     if spec.train.cuda_graphs == "none":
         return {}
     return {"cuda-graph-impl": "transformer_engine", "cuda-graph-scope": ("attn",), "te-rng-tracker": True}
+
+
+def groups(rank: RankModel) -> list[int]:
+    """Ranks of each group over which a rank computes, itself alone too: NCCL connects one at its first collective.
+
+    Of ``core/parallel_state.py``: the world; DATA_PARALLEL_WITH_CP for gradients and loss; MODEL_PARALLEL for whether
+    to step; INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE for the gradients' norm; TENSOR_MODEL_PARALLEL for layers and loss;
+    EMBEDDING for tied ends; TENSOR_AND_DATA_PARALLEL_WITH_CP for delayed scaling. Messages that are no batch connect
+    two ranks each: of interleaved stages (``_p2p_ops`` of ``p2p_communication.py``) and of a ring of more than two
+    context ranks (Transformer Engine ``context_parallel.py``). Recorded of steps of megatron-core 0.19.2 by one rank.
+    """
+    spec, parallel, view = rank.spec, rank.spec.parallel, rank.view
+    copies, replicas, staged = spec.data_degree * parallel.context, parallel.replicate, parallel.pipeline > 1
+    found = [spec.gpus, copies, parallel.tensor * parallel.pipeline]
+    found += [spec.gpus // replicas] if spec.zero.stage else []
+    found += [copies // replicas, replicas] if replicas > 1 else []
+    found += [parallel.tensor] if parallel.tensor > 1 or view.head else []
+    if staged:
+        apart = parallel.virtual_pipeline > 1 and not spec.backend.argument("no-overlap-p2p-communication")
+        found += [2, 2] if apart else [parallel.pipeline]
+        found += [2] if spec.model.tie_word_embeddings and (view.embedding or view.head) else []
+    if parallel.context > 1:
+        ring = parallel.context > 2 and spec.backend.argument("cp-comm-type", "p2p") == "p2p"
+        found += [2, 2] if ring else [parallel.context]
+    found += [spec.gpus // parallel.pipeline] if recipe(spec) == "delayed" else []
+    return found + (_groups_of_experts(spec) if spec.model.num_experts else [])
+
+
+def _groups_of_experts(spec: RunSpec) -> list[int]:
+    """Groups of the tokens' exchange, of the experts' gradients, and of what balances them (``moe_logging.py``)."""
+    parallel, kind = spec.parallel, spec.backend.argument("moe-token-dispatcher-type", "alltoall")
+    tensor, expert, stages = parallel.expert_tensor or parallel.tensor, parallel.expert, parallel.pipeline
+    apart = parallel.virtual_pipeline > 1 and not spec.backend.argument("no-overlap-p2p-communication")
+    found = [stages] if stages == 1 or apart else []
+    found += [expert * tensor] if expert * tensor > 1 else []
+    found += [tensor] if tensor > 1 and kind == "alltoall" else []
+    found += [expert] if expert > 1 and kind == "alltoall" else []
+    if expert > 1:
+        found += [spec.gpus // (stages * tensor * expert)]
+        found += [] if spec.zero.stage else [stages * tensor * expert]
+    if spec.model.router_aux_loss_coef:
+        found += [parallel.tensor * parallel.context, spec.data_degree]
+    if families.of(spec.model).traits.balances_experts:
+        found.append(spec.gpus // stages)
+    return found

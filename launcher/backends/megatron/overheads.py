@@ -8,7 +8,7 @@ from fractions import Fraction
 from functools import lru_cache
 from math import ceil, prod
 
-from launcher.backends.megatron import quantised, sharded
+from launcher.backends.megatron import layout, quantised, sharded
 from launcher.backends.megatron.implementation import Implementation, implementation, reads_gradients_as_they_are
 from launcher.base.units import MIB
 from launcher.estimate.memory import activations, device, optimizer
@@ -59,7 +59,7 @@ def overheads(rank: RankModel) -> Iterable[MemoryTerm]:
     yield from quantised.weights(rank)
     yield from global_buffer(rank, how)
     yield from unused_gradients(rank, how)
-    yield from userbuffers(rank)
+    yield from communicators(rank)
     yield from last_inputs(rank)
     yield from messages(rank)
     yield from exchanged_tokens(rank, how)
@@ -223,12 +223,15 @@ def restoring(rank: RankModel) -> Iterator[MemoryTerm]:
         yield term("temporary", LOAD, what, expression, source, z_par=z_par, trained=w).at(STATES_MADE)
 
 
-def userbuffers(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Buffers of ``--tp-comm-overlap``, outside of torch's allocator, each of a micro-batch's residual stream.
+def communicators(rank: RankModel) -> Iterator[MemoryTerm]:
+    """NCCL's communicators, and buffers of ``--tp-comm-overlap``, each of a micro-batch's residual stream.
 
     Megatron-LM asks for the shape ``(s b / c, h)`` (``training/initialize.py``). Counted from the sources, in 16 bits;
     fp8 makes some of them half as large. No run with them was measured.
     """
+    if rank.cuda:
+        found = layout.groups(rank)
+        yield device.of_groups(several := sum(ranks > 1 for ranks in found), len(found) - several)
     if rank.cuda and rank.spec.backend.argument("tp-comm-overlap"):
         what, source = "user buffers of tensor parallel products", "transformer_engine/pytorch/module/base.py"
         h, tok = rank.spec.model.hidden_size, rank.tokens

@@ -22,12 +22,6 @@ VOCABULARY_MULTIPLE = 128
 """Megatron-LM's default of ``--make-vocab-size-divisible-by``, times the tensor-parallel degree."""
 
 
-FURTHER_GROUPS = 4
-"""Groups of a dense run's collectives besides those of its degrees, of one rank too: MODEL_PARALLEL,
-TENSOR_MODEL_PARALLEL, DATA_PARALLEL_WITH_CP and INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE, by three steps of megatron-core
-0.19.2."""
-
-
 def engine(spec: RunSpec) -> EngineTraits:
     """Megatron-core's modules; gradients live in one permanent buffer; the loss is vocabulary-parallel."""
     meaning, how = dtypes(spec), implementation(spec)
@@ -50,7 +44,7 @@ def engine(spec: RunSpec) -> EngineTraits:
         vocabulary_multiple=vocabulary_multiple(spec) * spec.parallel.tensor,
         gradients_stay=True,
         states_in_buffers=True,
-        further_groups=FURTHER_GROUPS,
+        further_groups=None,
         vocabulary_parallel=True,
         master_size=_master_size(spec),
         optimizer="loop" if spec.hardware.device == "cpu" else "fused",

@@ -144,17 +144,20 @@ def context(rank: RankModel) -> Iterator[MemoryTerm]:
 
 def communicators(rank: RankModel) -> Iterator[MemoryTerm]:
     """NCCL's buffers: one communicator for each group over which the run computes, of one rank too."""
-    if not rank.cuda:
-        return
-    n, what = groups(rank.spec) + rank.engine.further_groups, "communicators of NCCL"
-    if rank.spec.gpus == 1:
-        first, size, source = FIRST_ALONE_BYTES, FURTHER_ALONE_BYTES, "benchmarks/results/gpu.json"
-        expression = "first + (n - 1) * size"
-        yield term("communicators", ALWAYS, what, expression, source, n=n, first=first, size=size)
-        return
-    limit, size = COMMUNICATORS_LIMIT_BYTES, COMMUNICATOR_BYTES
-    source = "NCCL issues 964 and 864, Megatron-LM issue 150"
-    yield term("communicators", ALWAYS, what, "min(n * size, limit)", source, n=n, size=size, limit=limit)
+    if rank.cuda and rank.engine.further_groups is not None:
+        n = groups(rank.spec) + rank.engine.further_groups
+        yield of_groups(*((0, n) if rank.spec.gpus == 1 else (n, 0)))
+
+
+def of_groups(several: int, alone: int) -> MemoryTerm:
+    """Communicators of so many groups of several ranks, and of one."""
+    pile, what, ones = "communicators", "communicators of NCCL", {"n_alone": alone, "size_alone": FURTHER_ALONE_BYTES}
+    if not several:
+        expression, source = "first + (n_alone - 1) * size_alone", "benchmarks/results/gpu.json"
+        return term(pile, ALWAYS, what, expression, source, first=FIRST_ALONE_BYTES, **ones)
+    limit, size, source = COMMUNICATORS_LIMIT_BYTES, COMMUNICATOR_BYTES, "NCCL issues 964 and 864, Megatron-LM issue 150"
+    expression = "min(n * size + n_alone * size_alone, limit)" if alone else "min(n * size, limit)"
+    return term(pile, ALWAYS, what, expression, source, n=several, size=size, limit=limit, **(ones if alone else {}))
 
 
 def groups(spec: RunSpec) -> int:

@@ -200,6 +200,8 @@ SYMBOLS = {
     "stays": "bytes of what is allocated between two steps as well",
     "n_pairs": "how many pairs there are",
     "size_pair": "bytes of one pair",
+    "n_alone": "how many groups of one rank there are",
+    "size_alone": "bytes of one of these",
     "counted": "bytes that the estimate counts elsewhere",
     "limit": "bytes at most",
     # Of a node.

@@ -83,7 +83,8 @@ class EngineTraits(Hashed):
     gradients_stay: bool = False  # True if gradient buffers live from the first step to the last.
     # True if parameters, gradients and their shards are parts of a few buffers that live as long as the run.
     states_in_buffers: bool = False
-    further_groups: int = 0  # Groups that it computes over besides the world and those of the degrees, of one rank too.
+    # Groups that it computes over besides the world and those of the degrees; None: its backend counts them all.
+    further_groups: int | None = 0
     gradients_leave: bool = False  # True if gradients of a shard go to the host as soon as they are reduced.
     gradients_last: bool = False  # True if there are shards of gradients after the last micro-batch alone.
     grouped_experts: bool = False  # True if routed experts run in grouped products, all at once; False if in a loop.
