@@ -166,7 +166,9 @@ def _environment(run: dict[str, Any]) -> Iterator[str]:
 
 
 def _left_out(arguments: dict[str, Any]) -> Iterator[str]:
-    """Arguments that the launcher's own runs have and this run had not."""
+    """Arguments that the launcher's own runs have and this run had not, and the fused AdamW of its container."""
+    if arguments.get("--transformer-impl") == "local":
+        yield "optimizer.fused=true"
     for name in ("moe-grouped-gemm", "no-create-attention-mask-in-dataloader"):
         if not arguments.get(f"--{name}"):
             yield f"+backend.extra.{name}=false"

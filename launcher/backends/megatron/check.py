@@ -219,8 +219,9 @@ def _training(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError("optimizer.name", optimizer.name, rule, ["optimizer=adamw", "parallel=fsdp"])
     rule = "Megatron-LM has one rate for what Muon and what AdamW step"
     yield from edit.refused(spec, "optimizer.adamw_lr", rule, "parallel=fsdp")
-    rule = "Megatron-LM chooses the kernels of its optimizer by itself"
-    yield from edit.refused(spec, "optimizer.fused optimizer.foreach", rule)
+    rule = "Megatron-LM takes the AdamW of Transformer Engine or Apex where one is installed, else torch's by lists"
+    declared = optimizer.fused and spec.hardware.device == "cuda" and not implementation(spec).transformer_engine
+    yield from edit.refused(spec, "optimizer.foreach" if declared else "optimizer.fused optimizer.foreach", rule)
     yield from _schedule(spec)
     if not 0 < train.seed <= _LARGEST_SEED:
         rule = f"Megatron-LM seeds NumPy with it: it is from 1 to {_LARGEST_SEED} (training/initialize.py)"

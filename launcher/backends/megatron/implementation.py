@@ -42,6 +42,8 @@ class Implementation:
     grouped: bool  # True if the experts of a rank are one grouped matrix product.
     attention_mask: bool  # True if batches bring an attention mask.
     fused_gradients: bool  # True if gradients of weights are accumulated by the product that computes them.
+    # True if the optimizer is Transformer Engine's or Apex', False if torch's own.
+    fused_optimizer: bool
     deterministic: bool  # True if torch's algorithms are the deterministic ones.
     deferred: int  # Micro-batches whose gradient of the output projection waits for the end of the pipeline, at most.
 
@@ -57,6 +59,7 @@ def implementation(spec: RunSpec) -> Implementation:
         grouped=engine and bool(spec.model.num_experts) and extra("moe-grouped-gemm", default=_grouped(spec)) is True,
         attention_mask=not extra("no-create-attention-mask-in-dataloader", default=cuda),
         fused_gradients=not extra("no-gradient-accumulation-fusion", default=not engine or fsdp(spec)),
+        fused_optimizer=engine or bool(spec.optimizer.fused) or precision_aware(spec),
         deterministic=bool(extra("deterministic-mode")),
         deferred=_deferred(spec),
     )

@@ -49,6 +49,9 @@ def _packages(spec: RunSpec) -> Iterator[ConfigError]:
         rule = f"megatron-core {found} is installed; this version of launch drives {FRAMEWORK} {RANGE}"
         yield ConfigError("backend.name", named, rule, [INSTALL, "backend.path=path/to/Megatron-LM"])
     local = arguments(spec).get("transformer-impl") == "local"
+    if spec.optimizer.fused and not any(map(find_spec, ("transformer_engine", "apex"))):
+        rule = "Megatron-LM's fused AdamW is Transformer Engine's or Apex', and neither is installed for this Python"
+        yield ConfigError("optimizer.fused", True, rule, ["optimizer.fused=null"])
     if spec.hardware.device == "cuda" and not local and find_spec("transformer_engine") is None:
         rule = "Megatron-LM's modules for GPUs are Transformer Engine's, which is not installed for this Python"
         way_out = ['pip install "transformer_engine[pytorch]"', "+backend.extra.transformer-impl=local"]

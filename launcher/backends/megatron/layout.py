@@ -160,8 +160,7 @@ def _groups_of_experts(spec: RunSpec) -> list[int]:
     if expert > 1:
         found += [spec.gpus // (stages * tensor * expert)]
         found += [] if spec.zero.stage else [stages * tensor * expert]
-    if spec.model.router_aux_loss_coef:
-        found += [parallel.tensor * parallel.context, spec.data_degree]
+    found += [parallel.tensor * parallel.context] if spec.model.router_aux_loss_coef else []
     if families.of(spec.model).traits.balances_experts:
         found.append(spec.gpus // stages)
     return found

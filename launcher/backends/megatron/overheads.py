@@ -187,17 +187,20 @@ def moving(rank: RankModel) -> Iterator[MemoryTerm]:
     """While the model is built: parameters as their modules made them, beside the buffer that they are copied into.
 
     The distributed optimizer's buffers, of gradients too, are made whole before the first parameter is moved
-    (``_ParamAndGradBuffer.__init__`` of ``core/distributed/param_and_grad_buffer.py``).
+    (``_ParamAndGradBuffer.__init__`` of ``core/distributed/param_and_grad_buffer.py``). A main copy is made of a clone
+    (``_build_model_and_main_param_groups`` of ``distrib_optimizer.py``), of the token table last.
     """
     if rank.spec.zero.stage != 1 or (rank.engine.quantised is not None and rank.engine.quantised.parameters):
         return
-    source, (z_par, z_acc) = (
-        "Megatron-core param_and_grad_buffer.py",
-        map(rank.dtypes.size, ("parameters", "accumulate")),
-    )
+    z_par, z_acc = map(rank.dtypes.size, ("parameters", "accumulate"))
     what, values = "parameters not yet in their buffer", {"P": rank.elements.whole, "trained": rank.elements.trained}
-    made = term("temporary", LOAD, what, "z_par * P + z_acc * trained", source, z_par=z_par, z_acc=z_acc, **values)
-    yield made.at("moving")
+    source, expression = "Megatron-core param_and_grad_buffer.py", "z_par * P + z_acc * trained"
+    yield term("temporary", LOAD, what, expression, source, z_par=z_par, z_acc=z_acc, **values).at("moving")
+    kept = reads_gradients_as_they_are(rank.spec) or rank.dtypes.master != "fp32"
+    if rank.embedding.matrices and not kept and rank.spec.save.load is None:
+        what, table, source = "a clone of the token table", rank.embedding.largest, "Megatron-core distrib_optimizer.py"
+        clone = {"z_par": z_par, "table": table, "shard": rank.elements.optimizer}
+        yield term("temporary", LOAD, what, "z_par * min(table, shard)", source, **clone).at(STATES_MADE)
 
 
 def restoring(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -214,13 +217,9 @@ def restoring(rank: RankModel) -> Iterator[MemoryTerm]:
         if rank.spec.zero.stage == 1 and not rank.cuda:
             yield each._replace(pile="temporary", moments=LOAD, what="states of the file").at(STATES_MADE)
     if rank.spec.zero.stage == 1 and not rank.cuda:
-        what, source, z_par = (
-            "weights of the file",
-            "Megatron-core distrib_optimizer.py",
-            rank.dtypes.size("parameters"),
-        )
-        expression, w = "(4 + z_par) * trained", rank.elements.trained
-        yield term("temporary", LOAD, what, expression, source, z_par=z_par, trained=w).at(STATES_MADE)
+        what, source, w = "weights of the file", "Megatron-core distrib_optimizer.py", rank.elements.trained
+        values = {"z_par": rank.dtypes.size("parameters"), "trained": w}
+        yield term("temporary", LOAD, what, "(4 + z_par) * trained", source, **values).at(STATES_MADE)
 
 
 def communicators(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -270,12 +269,8 @@ def global_buffer(rank: RankModel, how: Implementation) -> Iterator[MemoryTerm]:
     if not how.transformer_engine and not spec.model.kv_lora_rank:
         a = ceil(spec.model.num_attention_heads * rank.view.tensor)
     if h or a:
-        what, expression, source = (
-            "Megatron-core's global buffer",
-            "z * max(h, a * s) * tok",
-            "Megatron-core core/utils.py",
-        )
-        z, s, tok = rank.engine.size, spec.sequence_length, rank.tokens
+        what, expression = "Megatron-core's global buffer", "z * max(h, a * s) * tok"
+        z, s, tok, source = rank.engine.size, spec.sequence_length, rank.tokens, "Megatron-core core/utils.py"
         yield term("gather_buffers", TRAINING, what, expression, source, z=z, h=h, a=a, s=s, tok=tok)
 
 

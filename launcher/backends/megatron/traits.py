@@ -47,7 +47,7 @@ def engine(spec: RunSpec) -> EngineTraits:
         further_groups=None,
         vocabulary_parallel=True,
         master_size=_master_size(spec),
-        optimizer="loop" if spec.hardware.device == "cpu" else "fused",
+        optimizer="fused" if how.fused_optimizer else "loop" if spec.hardware.device == "cpu" else "foreach",
         logits=_logits_in_place(size) if spec.backend.argument("cross-entropy-fusion-impl") == "te" else None,
     )
 
@@ -98,16 +98,23 @@ def vocabulary_multiple(spec: RunSpec) -> int:
 
 
 def execution(spec: RunSpec) -> Execution:
-    """Megatron-core's layers, with Transformer Engine's kernels where they run."""
+    """Megatron-core's layers, with Transformer Engine's kernels where they run.
+
+    Beside its own modules norms are one kernel of torch (``WrappedTorchNorm``), the rotation is not, and scores are
+    masked in place (``transformer/dot_product_attention.py``) before torch's softmax, unless its kernels are asked for.
+    """
     how, backend = implementation(spec), spec.backend
+    own = not how.transformer_engine
     attention: AttentionKernel = "fused_softmax" if how.attention == "unfused" else "flash"
+    if own and backend.argument("no-masked-softmax-fusion", default=True):
+        attention = "unfused" if how.wide_softmax else "masked_in_place"
     return Execution(
         framework="Megatron-Core",
         related=("NeMo", "Megatron-Bridge"),
         attention=attention,
         fused_projections=True,
-        fused_norm=how.transformer_engine,
-        fused_rotary=not backend.argument("no-rope-fusion"),
+        fused_norm=True,
+        fused_rotary=not backend.argument("no-rope-fusion", default=own),
         fused_activation=not (backend.argument("no-bias-swiglu-fusion") or backend.argument("no-bias-gelu-fusion")),
         fused_residual=not backend.argument("no-bias-dropout-fusion"),
         fused_loss=spec.train.loss == "fused",
@@ -119,6 +126,7 @@ def execution(spec: RunSpec) -> Execution:
         reduces_each=fsdp(spec),
         pipeline_overlap=spec.parallel.virtual_pipeline > 1 and not backend.argument("no-overlap-p2p-communication"),
         fused_accumulation=how.fused_gradients,
+        fused_optimizer=how.fused_optimizer,
         blockwise_experts=not how.grouped,
         dispatcher=_dispatcher(backend),
         uneven_experts=1.0 if backend.argument("moe-router-force-load-balancing") else UNEVEN,

@@ -151,13 +151,14 @@ def communicators(rank: RankModel) -> Iterator[MemoryTerm]:
 
 def of_groups(several: int, alone: int) -> MemoryTerm:
     """Communicators of so many groups of several ranks, and of one."""
-    pile, what, ones = "communicators", "communicators of NCCL", {"n_alone": alone, "size_alone": FURTHER_ALONE_BYTES}
+    what, ones = "communicators of NCCL", {"n_alone": alone, "size_alone": FURTHER_ALONE_BYTES}
     if not several:
         expression, source = "first + (n_alone - 1) * size_alone", "benchmarks/results/gpu.json"
-        return term(pile, ALWAYS, what, expression, source, first=FIRST_ALONE_BYTES, **ones)
-    limit, size, source = COMMUNICATORS_LIMIT_BYTES, COMMUNICATOR_BYTES, "NCCL issues 964 and 864, Megatron-LM issue 150"
+        return term("communicators", ALWAYS, what, expression, source, first=FIRST_ALONE_BYTES, **ones)
+    source, ones = "NCCL issues 964 and 864, Megatron-LM issue 150", ones if alone else {}
     expression = "min(n * size + n_alone * size_alone, limit)" if alone else "min(n * size, limit)"
-    return term(pile, ALWAYS, what, expression, source, n=several, size=size, limit=limit, **(ones if alone else {}))
+    values = {"n": several, "size": COMMUNICATOR_BYTES, "limit": COMMUNICATORS_LIMIT_BYTES, **ones}
+    return term("communicators", ALWAYS, what, expression, source, **values)
 
 
 def groups(spec: RunSpec) -> int:

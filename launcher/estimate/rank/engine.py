@@ -124,10 +124,11 @@ class EngineTraits(Hashed):
         return self.size if self.cpu else 1
 
 
-type AttentionKernel = Literal["flash", "flash_2", "flash_1", "sdpa", "fused_softmax", "unfused"]
+type AttentionKernel = Literal["flash", "flash_2", "flash_1", "sdpa", "fused_softmax", "masked_in_place", "unfused"]
 """``flash`` is the best that the card has; ``flash_2`` and ``flash_1`` FlashAttention of these versions, on Hopper too;
 ``sdpa`` what torch chooses;
-``fused_softmax`` scores in memory with mask and softmax in one kernel (Megatron-LM); ``unfused`` one kernel each."""
+``fused_softmax`` scores in memory with mask and softmax in one kernel (Megatron-LM); ``masked_in_place`` and
+``unfused`` one kernel each, in the compute format and in fp32."""
 
 type Copies = Literal["none", "groups", "zero_1_2", "zero_3"]
 """The engine's own copies of states on the device, beside its collectives (``launcher/estimate/speed/states.py``)."""

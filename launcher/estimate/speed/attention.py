@@ -39,13 +39,15 @@ _FLASH_1 = 1 / 2
 """FlashAttention relative to FlashAttention 2, whose work is split better and which is about twice as fast
 (arXiv:2307.08691, abstract). It has no instructions of Hopper either."""
 
-_FORWARD_PASSES = {"fused_softmax": 4, "unfused": 15}
-"""Times that the scores' elements cross the memory in 2 bytes, besides those of the products: softmax and dropout read
-and write once each; unfused are scale (2), mask (3), cast to fp32 (3; of fp16 alone ``softmax`` of torch
-``aten/src/ATen/native/SoftMax.cpp`` casts in its kernel), softmax (4) and the cast back (3)."""
+_FORWARD_PASSES = {"fused_softmax": 4, "masked_in_place": 4, "unfused": 15}
+"""Times that the scores' elements cross the memory in 2 bytes, besides those of the products: softmax and dropout, or
+a mask in place and softmax, read and write once each; unfused are scale (2), mask (3), cast to fp32 (3; of fp16 alone
+``softmax`` of torch ``aten/src/ATen/native/SoftMax.cpp`` casts in its kernel), softmax (4) and the cast back (3)."""
 
-_BACKWARD_PASSES = {"fused_softmax": 5, "unfused": 14}
-"""The same backward: dropout (2) and softmax (3); unfused are the casts (3 and 3), softmax in fp32 (6), scale (2)."""
+_BACKWARD_PASSES = {"fused_softmax": 5, "masked_in_place": 13, "unfused": 14}
+"""The same backward: dropout (2) and softmax (3); unfused are the casts (3 and 3), softmax in fp32 (6), scale (2). Of a
+view that was filled in place torch copies the gradient, clones it, fills a clone of that, and copies it back (10;
+``CopySlices`` of ``csrc/autograd/functions/tensor.cpp``, ``masked_fill``)."""
 
 
 class Kernel(NamedTuple):

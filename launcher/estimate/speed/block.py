@@ -152,7 +152,7 @@ def _attention(key: BlockKey, shape: Shape) -> tuple[Pass, Pass]:
     how = (kernel, beside_products(shape.dtype), shape.card)
     forward, backward = attention.forward_seconds(sizes, *how), attention.backward_seconds(sizes, *how)
     flops = (1.0 if causal else 2.0) * sizes.scores * (query_dim + value_dim)
-    launches = {"unfused": 8.0, "fused_softmax": 5.0}.get(kernel, 2.0)
+    launches = {"unfused": 8.0, "masked_in_place": 6.0, "fused_softmax": 5.0}.get(kernel, 2.0)
     ahead = Pass(attention=forward, attention_flops=flops, launches=launches)
     behind = Pass(attention=backward, attention_flops=2.5 * flops, launches=2 * launches)
     ring, ring_bytes = _ring(model, shape, forward)

@@ -187,7 +187,10 @@ def test_a_gpu_run_needs_transformer_engine_or_megatron_s_own_modules(monkeypatc
     rule, ways = obstacles(*TP)["backend.name"]
     assert rule == "Megatron-LM's modules for GPUs are Transformer Engine's, which is not installed for this Python"
     assert ways == ('pip install "transformer_engine[pytorch]"', "+backend.extra.transformer-impl=local")
-    assert obstacles(*TP, "+backend.extra.transformer-impl=local") == {}
+    local = (*TP, "+backend.extra.transformer-impl=local")
+    assert obstacles(*local) == {}
+    rule = "Megatron-LM's fused AdamW is Transformer Engine's or Apex', and neither is installed for this Python"
+    assert obstacles(*local, "optimizer.fused=true") == {"optimizer.fused": (rule, ("optimizer.fused=null",))}
 
 
 def test_a_checkout_that_is_not_there_and_its_data_are_named(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from launcher.backends.megatron import extra, layout
+from launcher.backends.megatron.traits import execution
 from launcher.estimate.memory import activations, device
 from launcher.estimate.rank.stages import chunk_sizes, flow_of, in_flight
 from launcher.estimate.strategies import pipeline
@@ -44,6 +45,20 @@ def test_overlapped_tensor_parallel_communication_has_ten_buffers_of_a_micro_bat
 def test_local_layers_meet_transformer_engine_in_the_router_of_experts_alone() -> None:
     assert megabytes(terms_of(LOCAL), "workspaces of Transformer Engine", "idle") == 0
     assert megabytes(terms_of(LOCAL, *EXPERTS), "workspaces of Transformer Engine", "idle") == 4
+
+
+def test_local_layers_step_by_torchs_lists_unless_a_fused_adamw_is_declared() -> None:
+    elements = sum(t.bytes for t in terms_of(LOCAL) if t.pile == "master_weights" and "step" in t.moments) // 4
+    assert megabytes(terms_of(LOCAL), "lists of the optimizer", "step") * MIB == 4 * elements
+    for words in ((), (LOCAL, "optimizer.fused=true")):
+        assert megabytes(terms_of(*words), "lists of the optimizer", "step") == 0
+        assert execution(make_spec(*MODEL, *words)).fused_optimizer
+    assert not execution(make_spec(*MODEL, LOCAL)).fused_optimizer
+    own, masked = execution(make_spec(*MODEL, LOCAL)), "+backend.extra.no-masked-softmax-fusion=false"
+    assert (own.attention, own.fused_rotary) == ("masked_in_place", False)
+    assert execution(make_spec(*MODEL, LOCAL, masked)).attention == "fused_softmax"
+    (error,) = (e for e in findings.errors(make_spec(*MODEL, "optimizer.fused=true")) if e.path == "optimizer.fused")
+    assert error.way_out == ("optimizer.fused=null",)
 
 
 @pytest.mark.parametrize(("tensor", "printed"), [(1, 64), (2, 32), (4, 16)])
