@@ -3,19 +3,19 @@
 An argument that a setting gives is refused with the setting to use, because the estimate and the record read settings.
 Those whose effect on memory the estimate knows (``implementation.COUNTED``) are read there; those on which no memory
 depends are handed on, and the others are refused (``options``). Names are compared as Megatron-LM spells them, with
-dashes; whether an argument exists is the business of its own validator (``launcher.backends.megatron.validator``).
+dashes; which arguments a checkout or another version has is the business of its own parser (``validator``).
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from launcher.backends.megatron import options
+from launcher.backends.megatron import installed, options
 from launcher.backends.megatron.implementation import COUNTED, implementation, recipe
 from launcher.backends.megatron.options import SETTINGS
 from launcher.backends.megatron.translate import name
 from launcher.base.errors import ConfigError
 from launcher.spec import RunSpec, edit
-from launcher.spec.parse import accepts
+from launcher.spec.parse import accepts, closest
 
 BEYOND: Mapping[str, tuple[str, ...]] = {"position-embedding-type": ("yarn",)}
 """Values of such arguments that no setting says: those alone are handed on."""
@@ -61,6 +61,18 @@ _NUMBERS = {
 def check(spec: RunSpec) -> Iterator[ConfigError]:
     """Arguments that a setting gives already, and words where the estimate reads a number."""
     for key, value in spec.backend.extra.items():
+        if value is not None and _is_unknown(spec, name(key)):
+            rule, without = (
+                f"megatron-core {options.VERSION} has no argument --{name(key)}",
+                f"+backend.extra.{key}=null",
+            )
+            near = [
+                f"+backend.extra.{each}={edit.override('', value)[1:]}"
+                for each in closest(name(key), [*COUNTED, *options.known()])
+            ]
+            yield ConfigError(
+                f"backend.extra.{key}", _plain(value), rule, [*near, without, "backend.path=path/to/Megatron-LM"]
+            )
         if (why := _refused(spec, name(key), value)) is not None:
             without, instead = f"+backend.extra.{key}=null", options.INSTEAD.get(name(key))
             ways = [*([f"{instead} {without}"] if instead else []), without]
@@ -78,6 +90,13 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
             way = _by_setting(spec, name(key), setting, value)
             way_out = [way if way.startswith("launch ") else f"{way} +backend.extra.{key}=null"]
             yield ConfigError(f"backend.extra.{key}", _plain(value), rule, way_out)
+
+
+def _is_unknown(spec: RunSpec, argument: str) -> bool:
+    """True for an argument that the launcher's own worker would stop at; another version's parser is asked itself."""
+    asked = spec.backend.path is not None or spec.script is not None
+    asked = asked or installed.found_version() not in (None, options.VERSION)
+    return not asked and argument not in COUNTED | SETTINGS.keys() and options.line(argument) is None
 
 
 def _refused(spec: RunSpec, argument: str, value: Any) -> str | None:

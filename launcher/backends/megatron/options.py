@@ -2,12 +2,11 @@
 
 An argument has a setting of the launcher's, which the estimate reads (``SETTINGS``); or is counted from
 ``backend.extra`` itself (``implementation.COUNTED``); or, in ``options.yaml``, holds no memory that is not counted, or
-is refused, by the reason. A test reads Megatron's own parser and asks for the class of each; one of another version,
-which has none, is named in a warning.
+is refused, by the reason. A test reads Megatron's own parser and asks for the class of each; one that has none is
+refused, or named in a warning where another parser reads it.
 """
 
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 
 from launcher.base import files
@@ -44,16 +43,19 @@ LET_THROUGH: Mapping[str, tuple[object, ...]] = {
 """Values of refused arguments with which a run is what it is without them."""
 
 
-@cache
-def _table() -> tuple[dict[str, tuple[str, bool]], list[tuple[str, tuple[str, bool]]]]:
-    whole: dict[str, tuple[str, bool]] = {}
-    for table, is_refused in ((NO_MEMORY, False), (REFUSED, True)):
-        whole |= {name: (reason, is_refused) for reason, names in table.items() for name in names.split()}
-    beginnings = [(name[:-1], found) for name, found in whole.items() if name.endswith("*")]
-    return whole, sorted(beginnings, key=lambda pair: -len(pair[0]))
+_CLASSES = {
+    name: (reason, table is REFUSED)
+    for table in (NO_MEMORY, REFUSED)
+    for reason, row in table.items()
+    for name in row.split()
+}
 
 
 def line(name: str) -> tuple[str, bool] | None:
     """The reason of an argument's class, and true if it is refused; None for one that no class has."""
-    whole, beginnings = _table()
-    return whole.get(name) or next((found for start, found in beginnings if name.startswith(start)), None)
+    return _CLASSES.get(name)
+
+
+def known() -> list[str]:
+    """The arguments of classes that are not refused, and those that have a setting."""
+    return [*SETTINGS, *(name for name, (_, is_refused) in _CLASSES.items() if not is_refused)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.backends.megatron import options
+from launcher.backends.megatron import extra, installed, options
 from launcher.backends.megatron.implementation import COUNTED
 from launcher.backends.megatron.overheads import graph_inputs
 from launcher.backends.megatron.validator import answers, question
@@ -40,6 +40,21 @@ def test_what_changes_memory_uncounted_is_refused_with_its_reason(argument: str,
     assert error.rule.startswith(rule)
     without = f"+backend.extra.{key}=null"
     assert error.way_out == (*([f"{way} {without}"] if way else []), without)
+
+
+def test_an_argument_that_megatron_does_not_have_is_refused_with_the_nearest_that_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    key, typed = "backend.extra.rope-typ", ("model=tiny", "+backend.extra.rope-typ=yarn")
+    for installed_here in (None, options.VERSION):
+        monkeypatch.setattr(installed, "found_version", lambda found=installed_here: found)
+        (error,) = extra.check(make_spec(*BASE, *typed))
+        assert (error.path, error.rule) == (key, "megatron-core 0.19.2 has no argument --rope-typ")
+        assert error.way_out[0] == "+backend.extra.rope-type=yarn"
+        assert error.way_out[-2:] == (f"+{key}=null", "backend.path=path/to/Megatron-LM")
+    assert not list(extra.check(make_spec(*BASE, *typed, "backend.path=/megatron")))
+    monkeypatch.setattr(installed, "found_version", lambda: "0.18.0")  # Its own parser is asked.
+    assert not list(extra.check(make_spec(*BASE, *typed)))
 
 
 @pytest.mark.parametrize(

@@ -410,7 +410,7 @@ def test_only_arguments_that_the_estimate_does_not_read_are_called_uncounted() -
     assert warning.rule == (
         "handed to Megatron-LM as it is and judged by it alone; no memory depends on it: --rope-type"
     )
-    (unknown,) = extra.warnings(make_spec(*MODEL, LOCAL, "+backend.extra.of-next-year=1"))
+    (unknown,) = extra.warnings(make_spec(*MODEL, LOCAL, "backend.path=/megatron", "+backend.extra.of-next-year=1"))
     assert "unclassified" in unknown.rule
     assert unknown.rule.endswith(": --of-next-year")
     assert list(extra.warnings(make_spec(*MODEL, LOCAL))) == []
