@@ -1,7 +1,7 @@
 """Data sets, LoRA and the chat template in files of fine-tuning programs."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from launcher.base.frozen import dataclass
@@ -109,6 +109,14 @@ def written(whole: str, short: str, system: str, *, begins: str = "{{ bos_token 
     )  # fmt: skip
 
 
+def say_pure(reading: Reading, *keys: str) -> None:
+    """Say that weights, gradients and optimizer states are in bf16, from end to end."""
+    for name in ("parameters", "gradients", "accumulate", "optimizer_states", "reduce"):
+        reading.settings[f"precision.{name}"] = "bf16"
+        for key in keys:
+            reading.ledger.say(key, f"precision.{name}")
+
+
 # Data sets.
 
 _LOADERS = ("json", "parquet", "csv", "text", "arrow")  # Names by which ``datasets`` takes local files.
@@ -154,20 +162,28 @@ def say(reading: Reading, sets: Sequence[DataSet]) -> None:
     chosen = sets[0].source
     reading.choose["data"] = chosen
     if len(sets) == 1:
-        settings = {f"data.{name}": value for name, value in sets[0].said.items() if value is not None}
+        settings = {f"data.{name}": value for name, value in differing(sets[0])}
         reading.settings |= settings
         for key in sets[0].keys:
             reading.ledger.say(key, "data", *settings)
         return
     mix = []
     for each in sets:
-        part = {name: value for name, value in each.said.items() if value is not None}
+        part = dict(differing(each))
         if any(one.said.get("weight") is not None for one in sets):
             part.setdefault("weight", 1.0)
         mix.append(part | ({"source": each.source} if each.source != chosen else {}))
         for key in each.keys:
             reading.ledger.say(key, "data", "data.mix", "data.path")
     reading.settings |= {"data.path": None, "data.mix": mix}
+
+
+def differing(data_set: DataSet) -> Iterator[tuple[str, Any]]:
+    """Settings of a data set that say something; ``train`` is the split without a word."""
+    return ((name, value) for name, value in data_set.said.items() if value is not None and (name, value) != _TRAIN)
+
+
+_TRAIN = ("split", "train")
 
 
 def held_out(reading: Reading, key: str) -> None:

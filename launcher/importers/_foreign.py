@@ -8,7 +8,7 @@ import ast
 import copy
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from launcher.base import files
@@ -29,31 +29,27 @@ def is_python(text: str) -> bool:
 def content_of(text: str, path: str, name: str) -> JsonObject:
     """A file's nested values; ``name`` is what its program calls it. Raises ConfigErrors where it is none."""
     text = text.removeprefix("\ufeff")
-    if path.endswith(".toml"):
-        found = _toml(text, path, name)
-    elif path.endswith(".json"):
-        found = _json(text, path, name)
-    else:
-        found = safe_yaml.loads(text, path)
+    ending = path.rpartition(".")[2]
+    try:
+        found = _READERS[ending](text) if ending in _READERS else safe_yaml.loads(text, path)
+        files.check_plain(found)
+    except (ValueError, RecursionError) as error:
+        rule = f"{name} is {ending.upper()}, and this is not: {error}"
+        raise ConfigErrors([ConfigError(path, text[:_SHOWN], rule)]) from None
     if not isinstance(found, dict):
         raise ConfigErrors([ConfigError(path, text[:_SHOWN], f"{name} is a mapping of keys, and this is not")])
     return found
 
 
-def _toml(text: str, path: str, name: str) -> object:
-    try:
-        found = tomllib.loads(text)
-        files.check_plain(found)
-    except (ValueError, RecursionError) as error:
-        raise ConfigErrors([ConfigError(path, text[:_SHOWN], f"{name} is TOML, and this is not: {error}")]) from None
-    return found
+_READERS: Mapping[str, Callable[[str], object]] = {"toml": tomllib.loads, "json": files.parse_json}
 
 
-def _json(text: str, path: str, name: str) -> object:
-    try:
-        return files.parse_json(text)
-    except (ValueError, RecursionError) as error:
-        raise ConfigErrors([ConfigError(path, text[:_SHOWN], f"{name} is JSON, and this is not: {error}")]) from None
+def read(text: str, path: str, name: str, function: str | None) -> tuple[JsonObject, list[str] | None]:
+    """What a file configures, and, of Python alone, where ``function`` names one, what of it was not followed."""
+    if path.endswith(".py") or (not path.endswith((".toml", ".json")) and is_python(text)):
+        followed = Followed(text, path)
+        return followed.function(function), followed.notes
+    return content_of(text, path, name), None
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> JsonObject:
@@ -222,7 +218,7 @@ class Followed:
             if isinstance(statement, ast.Return) and statement.value is not None:
                 return self._value(statement.value, names, depth)
             self._assign(statement, names, depth)
-        whole = [each for each in names.values() if isinstance(each, dict) and _is_whole(each)]
+        whole = [each for each in names.values() if isinstance(each, dict) and _is_whole(str(each.get("class")))]
         return whole[-1] if whole else OPEN
 
     def _defaults(self, function: ast.FunctionDef) -> dict[str, Any]:
@@ -285,17 +281,13 @@ class Followed:
         }
 
 
-def _is_whole(value: Mapping[str, Any]) -> bool:
-    return _is_whole_class(str(value.get("class")))
-
-
-def _is_whole_class(name: str) -> bool:
+def _is_whole(name: str) -> bool:
     return name.endswith(("ConfigContainer", "Trainer.Config")) or name.rpartition("config.")[2] == "Config"
 
 
 def _makes_whole(statement: ast.stmt) -> bool:
     value = getattr(statement, "value", None)
-    return isinstance(statement, ast.Assign) and isinstance(value, ast.Call) and _is_whole_class(called(value))
+    return isinstance(statement, ast.Assign) and isinstance(value, ast.Call) and _is_whole(called(value))
 
 
 def _called_last(node: ast.Call) -> str:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from launcher.importers import _table
+from launcher.importers import _fine_tuning, _table
 from launcher.importers._reading import Reading
 from launcher.importers._table import choose, rows, under
 
@@ -255,10 +255,4 @@ def precision(reading: Reading, *, pure: bool, otherwise: str = "fp32") -> None:
     if "task" in reading.choose:  # TRL keeps what it trains in fp32.
         return
     if pure and chosen == "bf16" and reading.choose.get("parallel") in ("fsdp", "ddp", "hsdp"):
-        same = {
-            f"precision.{key}": "bf16"
-            for key in ("parameters", "gradients", "accumulate", "optimizer_states", "reduce")
-        }
-        reading.settings |= same
-        for key in ("bf16", "bfloat16"):
-            reading.ledger.say(key, *same) if reading.value(key) else None
+        _fine_tuning.say_pure(reading, *(key for key in ("bf16", "bfloat16") if reading.value(key)))

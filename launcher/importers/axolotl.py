@@ -116,7 +116,7 @@ def _data_set(reading: Reading, place: str, block: str) -> list[_fine_tuning.Dat
     split = _shard(reading, place)
     said = {
         "config": value(f"{place}.name"),
-        "split": split if split != "train" else None,
+        "split": split,
         "revision": value(f"{place}.revision"),
         "column": None if column in ("text", "messages", "conversations") else column,
         "weight": value(f"{place}.weight"),

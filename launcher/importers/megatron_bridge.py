@@ -40,18 +40,12 @@ def read(text: str, path: str, *, variables: Mapping[str, str] | None = None) ->
 
     Raises ConfigErrors where the text is none, or several recipes.
     """
-    notes: list[str] = []
-    if path.endswith(".py") or _foreign.is_python(text):
-        followed = _foreign.Followed(text, path)
-        content, notes = followed.function((variables or {}).get("config")), followed.notes
-    else:
-        content = _foreign.content_of(text, path, "a configuration of Megatron Bridge")
+    content, notes = _foreign.read(text, path, "a configuration of Megatron Bridge", (variables or {}).get("config"))
     base = str(content.pop("class", ""))
     made = _annealed(content)
     values = _named(content) | ({"recipe": base} if base else {})
-    reading = Reading(
-        path=path, lenient=True, file="Megatron Bridge's configuration", ledger=Ledger(values), notes=notes
-    )
+    file = "Megatron Bridge's configuration"
+    reading = Reading(path=path, lenient=True, file=file, ledger=Ledger(values), notes=notes or [])
     if values.get("checkpoint.load") == values.get("checkpoint.save"):
         reading.idle("a run goes on from its own checkpoints", "checkpoint.load")
     apply(TABLE, reading)

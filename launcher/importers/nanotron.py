@@ -18,15 +18,9 @@ _SMALL = 2**16  # Ids below it take two bytes.
 
 def read(text: str, path: str) -> Imported:
     """Read a nanotron configuration; ``path`` is for messages; raises ConfigErrors where the text is none."""
-    notes: list[str] = []
-    if path.endswith(".py") or _foreign.is_python(text):
-        followed = _foreign.Followed(text, path)
-        content, notes = _named(followed.function(None)), followed.notes
-    else:
-        content = _foreign.content_of(text, path, "a configuration of nanotron")
-    reading = Reading(
-        path=path, lenient=True, file="nanotron's YAML", ledger=Ledger(_foreign.flat(content)), notes=notes
-    )
+    found, notes = _foreign.read(text, path, "a configuration of nanotron", None)
+    ledger = Ledger(_foreign.flat(found if notes is None else _named(found)))
+    reading = Reading(path=path, lenient=True, file="nanotron's YAML", ledger=ledger, notes=notes or [])
     _data_sets(reading)
     apply(TABLE, reading)
     defaults(reading, {**_DEFAULTS, **_LLAMA})
@@ -117,7 +111,7 @@ def _data_sets(reading: Reading) -> None:
     for each in hubs:
         said = {
             "path": each,
-            "split": splits if isinstance(splits, str) and splits != "train" else None,
+            "split": splits if isinstance(splits, str) else None,
             "config": reading.value(f"{block}.dataset.hf_dataset_config_name"),
             "column": reading.value(f"{block}.dataset.text_column_name"),
         }

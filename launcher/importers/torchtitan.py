@@ -27,16 +27,10 @@ def read(text: str, path: str, *, variables: Mapping[str, str] | None = None) ->
 
     Raises ConfigErrors where the text is none, or several configurations.
     """
-    notes: list[str] = []
-    python = path.endswith(".py") or (not path.endswith((".toml", ".json")) and _foreign.is_python(text))
-    if python:
-        followed = _foreign.Followed(text, path)
-        content, notes = _sections(followed.function((variables or {}).get("config"))), followed.notes
-    else:
-        content = _foreign.content_of(text, path, "a configuration of torchtitan")
-    reading = Reading(
-        path=path, lenient=True, file="torchtitan's configuration", ledger=Ledger(_foreign.flat(content)), notes=notes
-    )
+    found, notes = _foreign.read(text, path, "a configuration of torchtitan", (variables or {}).get("config"))
+    python = notes is not None
+    ledger = Ledger(_foreign.flat(_sections(found) if python else found))
+    reading = Reading(path=path, lenient=True, file="torchtitan's configuration", ledger=ledger, notes=notes or [])
     apply(TABLE, reading)
     saves = {} if "save.every" in reading.settings else {"save.last": False}
     defaults(reading, {**_DEFAULTS, **saves})

@@ -42,9 +42,7 @@ def _pure(reading: Reading) -> None:
                 "dtype", "TRL trains fp32 copies of weights that FSDP2 shards: set precision.parameters"
             )
     elif reading.choose.get("precision") == "bf16":
-        names = ("parameters", "gradients", "accumulate", "optimizer_states", "reduce")
-        reading.settings |= {f"precision.{name}": "bf16" for name in names}
-        reading.ledger.say("dtype", "precision", *(f"precision.{name}" for name in names))
+        _fine_tuning.say_pure(reading, "dtype")
 
 
 def _model(reading: Reading, key: str) -> None:
@@ -94,8 +92,9 @@ def _data_sets(reading: Reading) -> None:
     if reading.value("dataset_val._component_") == reading.value("dataset._component_") is not None:
         held_out = _set(reading, "dataset_val")
         if held_out is not None:
-            said = {f"data.eval_{name}": held_out.said[name] for name in ("path", "split")}
-            reading.settings |= {name: value for name, value in said.items() if value is not None}
+            evaluated = dict(_fine_tuning.differing(held_out))
+            said = {f"data.eval_{name}": evaluated[name] for name in ("path", "split") if name in evaluated}
+            reading.settings |= said
             for key in held_out.keys:
                 reading.ledger.say(key, *said)
             reading.idle("rows are read as those that are trained on", "dataset_val")
@@ -114,7 +113,7 @@ def _set(reading: Reading, place: str) -> _fine_tuning.DataSet | None:
         "path": path,
         "template": _alpaca(reading) if "data.template" in known else None,
         "column": own or reading.value(f"{place}.conversation_column") or known.get("data.column"),
-        "split": None if split == "train" else split,
+        "split": split,
         "config": reading.value(f"{place}.name"),
         "columns": _columns(reading, place, known.get("data.columns", {})),
     }

@@ -185,7 +185,7 @@ def _mixture(reading: Reading) -> None:
         if not isinstance(path, str):
             continue
         split = reading.value(f"{place}.split")
-        said = {"path": path, "config": reading.value(f"{place}.name"), "split": split if split != "train" else None}
+        said = {"path": path, "config": reading.value(f"{place}.name"), "split": split}
         keys = tuple(f"{place}.{name}" for name in ("path", "name", "split", "data_files"))
         sets.append(_fine_tuning.DataSet(keys=keys, source=source, said=said))
         apply(under(_OF_A_DATA_SET, f"{place}."), reading)
@@ -200,7 +200,7 @@ def _mixer(reading: Reading, source: str) -> list[_fine_tuning.DataSet]:
     for key in reading.inside("dataset_mixer"):
         share = round(100 * (reading.number(key) or 0.0))
         for split in (each if share >= 100 else f"{each}[:{share}%]" for each in splits if "train" in each):
-            said = {"path": key.removeprefix("dataset_mixer."), "split": split if split != "train" else None}
+            said = {"path": key.removeprefix("dataset_mixer."), "split": split}
             sets.append(_fine_tuning.DataSet(keys=(key, "dataset_splits"), source=source, said=said))
     held = [each for each in splits if "test" in each]
     if len(sets) == 1 and held:
