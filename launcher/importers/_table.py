@@ -261,6 +261,8 @@ _KINDS: Mapping[str, Callable[[JsonObject, Reading, str], None]] = {
     "default": lambda row, reading, key: reading.ledger.default(key),
     # Keys with which it is the same at one of some values.
     "usual": lambda row, reading, key: usual(reading, key, row["at"], row["effect"]),
+    # Keys that the run does not have here, whatever they say.
+    "left": lambda row, reading, key: reading.ledger.leave(key, row["effect"]),
     # Keys that only change the run where they are switched on, and cannot be said.
     "refused": lambda row, reading, key: usual(reading, key, OFF, row["effect"]),
     # Keys that a run here is without, with the same maths, memory and data, unless they are off.

@@ -104,24 +104,6 @@ def _eval_steps(reading: Reading, key: str) -> None:
         reading.idle(f"eval_strategy is {strategy}", key)
 
 
-def saves(reading: Reading, key: str) -> None:
-    """``save_strategy``."""
-    word = str(reading.value(key)).lower()
-    if word in ("no", "false"):
-        reading.say(key, {"save.last": False})
-    elif word == "epoch":
-        reading.say(key, {"save.per_epoch": 1})
-    elif word == "steps":
-        if reading.value("save_steps") is None:
-            reading.say(key, {"save.every": 500})
-        else:
-            reading.ledger.default(key)
-    else:
-        reading.ledger.leave(
-            key, "checkpoints are written as save.every says, and RUN@best finds the best", matters=False
-        )
-
-
 def _save_steps(reading: Reading, key: str) -> None:
     strategy = str(reading.value("save_strategy") or "steps").lower()
     if strategy == "steps":
@@ -232,7 +214,7 @@ def shard(reading: Reading) -> None:
 FSDP = under(rows("fsdp"), "fsdp_config.", "fsdp_config.fsdp_", "fsdp_")
 SHARDING = rows("sharding", deepspeed, fsdp, fsdp=FSDP)
 ROWS = rows(
-    "trainer", saves, schedule_arguments, tracks, _eval_steps, _evaluates, _save_steps,
+    "trainer", schedule_arguments, tracks, _eval_steps, _evaluates, _save_steps,
     _waits, _warmup,
 )  # fmt: skip
 

@@ -11,7 +11,7 @@ from launcher.base.errors import ConfigError
 from launcher.config.ledger import Ledger, name_from
 from launcher.importers import Imported, _fine_tuning, _foreign, _trainer
 from launcher.importers._reading import Reading
-from launcher.importers._table import apply, choose, imported, rows, table
+from launcher.importers._table import apply, imported, rows, table
 
 _DEFAULTS: Mapping[str, Any] = {
     **_trainer.DEFAULTS, "train.sequence_length": 2048, "checkpointing": "full",
@@ -47,17 +47,6 @@ def _adapter(reading: Reading) -> dict[str, Any]:
         return {}
     rank = reading.settings.get("adapter.rank", _LORA["adapter.rank"])
     return {**_LORA, "adapter.alpha": 2 * rank}
-
-
-def _tunes(reading: Reading, key: str) -> None:
-    word = str(reading.value(key)).lower()
-    if word == "lora":
-        choose(reading, key, {"adapter": "qlora" if reading.value("quantization_bit") else "lora"})
-    elif word == "full":
-        reading.choose["adapter"] = "none"
-        reading.ledger.default(key)
-    else:
-        reading.ledger.leave(key, f"{word} trains other weights than LoRA or all of them: set adapter.name")
 
 
 def _data_sets(reading: Reading, key: str) -> None:
@@ -108,19 +97,12 @@ def _evaluates_on(reading: Reading) -> None:
         reading.say(key, said)
 
 
-def _interleaves(reading: Reading, key: str) -> None:
-    if str(reading.value(key)) == "concat" or reading.has("interleave_probs"):
-        reading.ledger.default(key)
-    else:
-        reading.ledger.leave(key, "data sets are mixed by their weights here: set data.mix")
-
-
 def _saves_modules(reading: Reading, key: str) -> None:
     reading.say(key, {"adapter.modules_to_save": [each.strip() for each in str(reading.value(key)).split(",")]})
 
 
 TABLE = rows(
-    "llamafactory", _data_sets, _interleaves, _saves_modules, _tunes,
+    "llamafactory", _data_sets, _saves_modules,
     _fine_tuning.held_out, _fine_tuning.targets, _fine_tuning.template,
     sharding=_trainer.SHARDING, trainer=_trainer.ROWS,
 )  # fmt: skip

@@ -161,13 +161,6 @@ def _mixed(reading: Reading, key: str) -> None:
         choose(reading, key, found if isinstance(found, dict) else {"precision": found})
 
 
-def _evaluates(reading: Reading, key: str) -> None:
-    if reading.number(key):
-        reading.say_count(key, "train.eval_every" if key.endswith("interval") else "train.eval_steps", 1)
-    else:
-        reading.say(key, {"train.eval_every": None})
-
-
 def _layout(reading: Reading, key: str) -> None:
     if isinstance(reading.value(key), str):
         reading.say(key, {"parallel.layout": str(reading.value(key)).split("|")})
@@ -314,6 +307,6 @@ def _on_ddp(reading: Reading) -> None:
 
 
 TABLE = rows(
-    "megatron_bridge", _adapts, _base, _data, _decays, _evaluates, _layout, _mixed, _model,
+    "megatron_bridge", _adapts, _base, _data, _decays, _layout, _mixed, _model,
     _packs, _provider, _rows, _split, _starts, _states,
 )  # fmt: skip

@@ -140,19 +140,6 @@ def _validating(reading: Reading, block: str) -> bool:
     return bool(reading.value(f"{block}.enable") or reading.value(f"{block}.enabled"))
 
 
-def _recomputes(reading: Reading, key: str) -> None:
-    word = str(reading.value(key)).lower().rpartition("ac.config")[0] or str(reading.value(key)).lower()
-    if key.endswith("class") and word.endswith("activationcheckpointconfig"):
-        reading.ledger.default(key)
-    elif word in ("none", "selective", "full"):
-        option = str(reading.value("activation_checkpoint.selective_ac_option") or "op")
-        choose(reading, key, {"checkpointing": "full" if word == "selective" and option != "op" else word})
-    elif word == "memory_budget":
-        reading.ledger.leave(key, "a budget of the compiler chooses there: set checkpointing.mode")
-    else:
-        reading.wrong(key, "is none, selective or full")
-
-
 def _every_nth(reading: Reading, key: str) -> None:
     option = str(reading.value(key))
     if option == "op" or reading.value("activation_checkpoint.mode") != "selective":
@@ -199,21 +186,6 @@ def _gathers(reading: Reading, key: str) -> None:
         reading.say(key, {"zero.quantized_weights": True})
     else:
         reading.idle("weights are gathered in fp8 for products in fp8, by one scale a weight", key)
-
-
-def _dtype(reading: Reading, key: str) -> None:
-    word = str(reading.value(key))
-    name = key.rpartition(".")[2]
-    if word == {"mixed_precision_param": "bfloat16"}.get(name, "float32"):
-        reading.ledger.default(key)
-    elif name == "mixed_precision_param" and word == "float32":
-        choose(reading, key, {"precision": "fp32"})
-    elif name == "mixed_precision_reduce" and word == "bfloat16":
-        reading.say(key, {"precision.reduce": "bf16"})
-    elif name == "dtype" and word == "bfloat16":
-        reading.say(key, {"precision.parameters": "bf16", "precision.optimizer_states": "bf16"})
-    else:
-        reading.wrong(key, "is float32 or bfloat16")
 
 
 def _schedule(reading: Reading) -> None:
@@ -283,7 +255,7 @@ def _loads_path(reading: Reading, key: str) -> None:
 
 
 TABLE = rows(
-    "torchtitan", _assets, _compiles, _converters, _data, _dtype, _evaluates, _every_nth, _gathers,
-    _loads, _loads_path, _names, _recomputes, _sequence,
+    "torchtitan", _assets, _compiles, _converters, _data, _evaluates, _every_nth, _gathers,
+    _loads, _loads_path, _names, _sequence,
     _validates,
 )  # fmt: skip

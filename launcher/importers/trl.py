@@ -145,16 +145,6 @@ def _adapter(reading: Reading, *, python: bool) -> None:
         reading.settings.setdefault(setting, value)
 
 
-def _loads(reading: Reading, key: str) -> None:
-    word = str(reading.value(key)).lower()
-    if word in ("float32", "auto", "none") or reading.flag("use_peft"):
-        reading.ledger.default(key)
-    elif word in ("bfloat16", "bf16"):
-        reading.say(key, {"precision.parameters": "bf16"})
-    else:
-        reading.ledger.leave(key, "weights that are trained whole are in fp32 or bf16 here: set precision.parameters")
-
-
 def _prompts(reading: Reading, key: str) -> None:
     if reading.choose.get("task") == "grpo":
         answer = int(reading.number("max_completion_length") or 256)
@@ -208,15 +198,6 @@ def _mixer(reading: Reading, source: str) -> list[_fine_tuning.DataSet]:
     return sets
 
 
-def _packs(reading: Reading, key: str) -> None:
-    if not reading.flag(key):
-        reading.ledger.default(key)
-        return
-    how = "concat" if reading.value("packing_strategy") == "wrapped" else "documents"
-    reading.say(key, {"data.packing": how})
-    reading.say("packing_strategy", {"data.packing": how})
-
-
 def _loss(reading: Reading, key: str) -> None:
     task = reading.choose.get("task", "sft")
     value = reading.value(key)
@@ -232,7 +213,7 @@ def _loss(reading: Reading, key: str) -> None:
 
 _OF_A_DATA_SET = rows("trl_data_set")
 TABLE = rows(
-    "trl", _data_set, _fine_tuning.own_template, _loads, _loss, _packs, _prompts,
+    "trl", _data_set, _fine_tuning.own_template, _loss, _prompts,
     _fine_tuning.targets,
     sharding=_trainer.SHARDING, trainer=_trainer.ROWS,
 )  # fmt: skip
