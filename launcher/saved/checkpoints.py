@@ -182,10 +182,6 @@ def state_content(
     }
 
 
-_LATER: dict[str, object] = {"adapter.dora": False, "adapter.modules_to_save": []}
-"""Settings that older checkpoints do not name, with the value that all of those had."""
-
-
 def sizes(spec: RunSpec) -> JsonObject:
     """The settings that the tensors of a checkpoint depend on: the model's sizes, the adapter and the optimizer."""
     found = {f"model.{key}": value for key, value in asdict(spec.model).items() if key not in NOT_SIZES}
@@ -210,7 +206,7 @@ def obstacles(spec: RunSpec, state: Mapping[str, Any]) -> Iterator[ConfigError]:
 def _other_tensors(spec: RunSpec, there: Mapping[str, Any]) -> Iterator[ConfigError]:
     here = sizes(spec)
     for path in [path for path in here if path in there or path.startswith("adapter.")]:
-        was = there.get(path, _LATER.get(path))
+        was = there.get(path)
         if was != here[path]:
             rule = f"the checkpoint holds tensors of {path}={edit.typed(was)}"
             yield ConfigError(path, here[path], rule, [edit.override(path, was)])

@@ -2,14 +2,12 @@
 
 import json
 import math
+import mmap
 import os
 import shutil
 from pathlib import Path
-from typing import BinaryIO
 
 from launcher.base.files import descriptor
-
-_BLOCK = 1 << 16  # Bytes that are read at once.
 
 
 def finish_directory(partial: Path, final: Path) -> None:
@@ -33,27 +31,14 @@ def flush(path: Path) -> None:
 
 def cut(path: Path, step: int) -> None:
     """Cut the lines of later steps and a partial last line off a file of JSON lines, read backwards from its end."""
-    if not path.exists():
+    if not path.exists() or not path.stat().st_size:  # What is empty cannot be mapped.
         return
     with os.fdopen(descriptor(path, os.O_RDWR), "r+b") as file:
-        file.truncate(_end_of(file, step))
-
-
-def _end_of(file: BinaryIO, step: int) -> int:
-    end, block = file.seek(0, os.SEEK_END), _BLOCK
-    while end:
-        start = max(0, end - block)
-        file.seek(start)
-        data = file.read(end - start)
-        first = data.find(b"\n", 0, len(data) - 1) + 1 if start else 0
-        if start and not first:  # A line is longer than the block.
-            block *= 2
-            continue
-        for line in reversed(data[first:].splitlines(keepends=True)):
-            if line.endswith(b"\n") and _step_of(line) <= step:
-                return end
-            end -= len(line)
-    return 0
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            end = content.rfind(b"\n") + 1
+            while end and _step_of(content[(start := content.rfind(b"\n", 0, end - 1) + 1) : end]) > step:
+                end = start
+        file.truncate(end)
 
 
 def _step_of(line: bytes) -> float:

@@ -9,10 +9,10 @@ on the CPU is slow.
 import contextlib
 import functools
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -20,12 +20,13 @@ import torch.distributed as dist
 from launcher.job import events
 from launcher.spec import RunSpec
 from launcher.worker import STOP_SIGNALS, beat, data, memory, metrics, out_of_memory, process, spikes
-from launcher.worker.beat import Clock
+from launcher.worker.beat import Beat, Clock
 from launcher.worker.data.corpus import Corpus
 from launcher.worker.data.order import Position
-from launcher.worker.engine import Context, Engine, EngineBuilder
+from launcher.worker.engine import Context, Engine, EngineBuilder, StepResult
 from launcher.worker.memory import live_bytes
 from launcher.worker.metrics import Metrics
+from launcher.worker.process import RankPlace
 from launcher.worker.profile import Profile
 from launcher.worker.saving import Checkpoints
 from launcher.worker.watch import MemoryLog, Pace, probe, tokens_of
@@ -54,20 +55,26 @@ def entered(spec: RunSpec, directory: Path, backend: str | None = None) -> Itera
     """This rank in its process group, compared with the others, its errors reported; ``backend`` as of the group."""
     pulse = beat.start()  # Before the group: ranks may hang there, too.
     with process.reported(directory), process.group(spec, backend) as place:
-        context = Context(
-            spec=spec,
-            directory=directory,
-            rank=place.rank,
-            world=place.world,
-            device=place.device,
-            memory=memory.tracker(place.device, pulse.enter, vocabulary_sizes(spec)),
-            beat=pulse,
-            clock=Clock(on=place.world > 1),
-        )
-        context.memory.recomputes = spec.checkpointing.mode != "none"
+        context = context_of(spec, directory, place, pulse)
         with out_of_memory.watched(context):
             probe.probe(context)
             yield context
+
+
+def context_of(spec: RunSpec, directory: Path, place: RankPlace, pulse: Beat, **options: Any) -> Context:
+    """This rank of a run with nothing measured yet; further ``options`` are those of :func:`memory.tracker`."""
+    tracker = memory.tracker(place.device, pulse.enter, vocabulary_sizes(spec), **options)
+    tracker.recomputes = spec.checkpointing.mode != "none"
+    return Context(
+        spec=spec,
+        directory=directory,
+        rank=place.rank,
+        world=place.world,
+        device=place.device,
+        memory=tracker,
+        beat=pulse,
+        clock=Clock(on=place.world > 1),
+    )
 
 
 def vocabulary_sizes(spec: RunSpec) -> frozenset[int]:
@@ -88,6 +95,108 @@ def vocabulary_sizes(spec: RunSpec) -> frozenset[int]:
     return frozenset((whole, -(-whole // ranks))) - taken
 
 
+class Followed:
+    """The memory of a run's steps, whichever loop trains them; nothing of it is written."""
+
+    def __init__(self, context: Context, alive: Callable[[], Iterable[torch.Tensor]], *, restored: int = 0) -> None:
+        """Begin behind the step ``restored``; ``alive`` gives the tensors that live between two steps."""
+        self._context, self._alive, self.restored = context, alive, restored
+        self._has_evaluated = False
+
+    @contextlib.contextmanager
+    def step(self, step: int, tokens: int | None) -> Iterator[None]:
+        """Around a step whose largest micro-batch has so many tokens: the first ones are followed, and those due."""
+        tracker, first = self._context.memory, step <= self.restored + MEASURED_STEPS
+        tracker.tokens = tokens
+        if not first and not self._due(step):
+            yield
+            return
+        known = first or self._context.spec.train.enforce_memory  # All is followed from the start.
+        with tracker.measuring("forward", () if known else live_bytes.tensors_of_process(), summary=first):
+            yield
+            tracker.rest(self._alive() if first else (), summary=first)
+        self._write(step, tokens)
+
+    @contextlib.contextmanager
+    def evaluation(self, step: int) -> Iterator[None]:
+        """Around an evaluation, of which the first is followed."""
+        first, self._has_evaluated = not self._has_evaluated, True
+        if not first:
+            yield
+            return
+        with self._context.memory.measuring("evaluation", self._alive(), summary=False):
+            yield
+        self._write(step)
+
+    def _due(self, step: int) -> bool:
+        return False
+
+    def _write(self, step: int, tokens: int | None = None) -> None:
+        """Leave the measurements to whoever takes them from the tracker."""
+
+
+class Recorded(Followed):
+    """The steps of a run: their lines, and memory in the files of the run directory; for all ranks together."""
+
+    def __init__(self, context: Context, alive: Callable[[], Iterable[torch.Tensor]], *, restored: int) -> None:
+        super().__init__(context, alive, restored=restored)
+        self.metrics = Metrics(context, resumed_at=restored)
+        self._log = MemoryLog(context, resumed_at=restored)
+
+    def loaded(self) -> None:
+        """Write down the memory of loading."""
+        self._write(0)
+        self.metrics.mark()
+
+    def line(self, step: int, result: StepResult, evaluate: Callable[[], torch.Tensor] | None) -> None:
+        """Note a step, with an evaluation where one is due; ``memory.json`` is there from the first ones on."""
+        self.metrics.step(step, result, evaluate if due(self._context.spec.eval_every, step) else None)
+        if step == self.restored + MEASURED_STEPS:  # Also for a run that is killed later.
+            metrics.write(self._context, self.restored)
+            self.metrics.mark()
+
+    @contextlib.contextmanager
+    def saving(self, step: int) -> Iterator[None]:
+        """Around a checkpoint, of which the first is followed."""
+        tracker = self._context.memory
+        self._context.beat.begin("checkpoint")
+        if tracker.has("checkpoint_save"):
+            yield
+        else:
+            with tracker.measuring("checkpoint_save", self._alive()):
+                yield
+            self._write(step)
+        self.metrics.mark()
+
+    def rewind(self, step: int) -> None:
+        """Cut what was written of steps that will be done again, from a checkpoint of ``step``."""
+        self.metrics.rewind(step)
+        self._log.rewind(step)
+
+    def end(self, step: int, export: Callable[[Path], object] | None) -> None:
+        """Write the ``export`` and ``memory.json``, and say how the run ended; without an export it was interrupted."""
+        context = self._context
+        if context.spec.save.export != "none" and export is not None:
+            with process.whole_directory(context, context.directory / "export") as partial:
+                export(partial)
+        metrics.write(context, self.restored)
+        self.metrics.close()
+        dist.barrier()  # The outcome speaks for all ranks.
+        if context.rank == 0:
+            process.write_outcome(context.directory, "interrupted" if export is None else "finished", step)
+
+    def _due(self, step: int) -> bool:
+        return self._log.due(step)
+
+    def _write(self, step: int, tokens: int | None = None) -> None:
+        self._log.write(step, tokens)
+
+
+def due(every: int | None, step: int) -> bool:
+    """True for every so many steps; None is never."""
+    return every is not None and step % every == 0
+
+
 class _Training:
     def __init__(self, context: Context, engine: Engine, corpora: Sequence[Corpus] | None = None) -> None:
         self._context, self._spec, self._engine = context, context.spec, engine
@@ -96,11 +205,8 @@ class _Training:
         self._checkpoints = Checkpoints(context, self._batches)
         with context.memory.measuring("load"):
             self._start = self._checkpoints.restore(engine)
-        self._restored = self._start.step
-        self._metrics = Metrics(context, resumed_at=self._restored)
-        self._memory = MemoryLog(context, resumed_at=self._restored)
-        self._memory.write(0)
-        self._evaluated = False
+        self._recorded = Recorded(context, engine.tensors, restored=self._start.step)
+        self._recorded.loaded()
         self._pace = Pace(context)
         self._profile = Profile(context)
 
@@ -112,7 +218,7 @@ class _Training:
             self._save(step, last=True)
         self._context.beat.begin("end")
         self._checkpoints.wait(last=True)
-        end(self._context, self._metrics, self._restored, step, None if interrupted else self._engine.export)
+        self._recorded.end(step, None if interrupted else self._engine.export)
 
     def _steps(self) -> tuple[int, bool]:
         start = self._start
@@ -126,8 +232,7 @@ class _Training:
         self._agreement.answer()  # Asked before the step that has jumped.
         self._context.beat.begin("checkpoint")
         start = self._checkpoints.go_back(self._engine, spike)
-        self._metrics.rewind(start.step)
-        self._memory.rewind(start.step)
+        self._recorded.rewind(start.step)
         if self._context.rank == 0:
             text = f"{spike}; went back to the checkpoint of step {start.step}, and on in the data"
             events.add(self._context.directory, "rollback", text, step=start.step, samples=start.samples)
@@ -139,47 +244,25 @@ class _Training:
         for step, micro_batches in self._pace.timed(self._batches.training(start, last=steps)):
             self._agreement.ask(writing=self._checkpoints.writing)
             with self._profile.step(step):
-                self._step(step, micro_batches)
+                with self._recorded.step(step, tokens_of(micro_batches)):
+                    result = self._engine.train_step(step, micro_batches)
+                self._recorded.line(step, result, functools.partial(self._evaluate, step))
             pulse.enter("collective")
             agreed = self._agreement.answer()
             self._pace.step(step)
             self._checkpoints.settle(still_writing=agreed.writing)
             if agreed.stop and step < steps:
                 return step, True
-            if self._due(self._spec.save_every, step) and step < steps:
+            if due(self._spec.save_every, step) and step < steps:
                 self._save(step)
             if step < steps:
                 pulse.step(step + 1)
         return step, False
 
-    def _step(self, step: int, micro_batches: list[torch.Tensor]) -> None:
-        tracker, measured_until = self._context.memory, self._restored + MEASURED_STEPS
-        first, tracker.tokens = step <= measured_until, tokens_of(micro_batches)
-        if first or self._memory.due(step):
-            known = first or self._spec.train.enforce_memory  # All is followed from the start.
-            alive = () if known else live_bytes.tensors_of_process()
-            with tracker.measuring("forward", alive, summary=first):
-                result = self._engine.train_step(step, micro_batches)
-                tracker.rest(self._engine.tensors() if first else (), summary=first)
-            self._memory.write(step, tracker.tokens)
-        else:
-            result = self._engine.train_step(step, micro_batches)
-        evaluates = self._due(self._spec.eval_every, step)
-        self._metrics.step(step, result, functools.partial(self._evaluate, step) if evaluates else None)
-        # ``memory.json`` is there from now on, also for a run that is killed later.
-        if step == measured_until:
-            metrics.write(self._context, self._restored)
-            self._metrics.mark()
-
     def _evaluate(self, step: int) -> torch.Tensor:
         batches = self._context.beat.each(self._noted(self._batches.held_out()))
-        if self._evaluated:
+        with self._recorded.evaluation(step):
             return self._engine.evaluate(batches)
-        self._evaluated = True
-        with self._context.memory.measuring("evaluation", self._engine.tensors(), summary=False):
-            loss = self._engine.evaluate(batches)
-        self._memory.write(step)
-        return loss
 
     def _noted(self, batches: Iterator[torch.Tensor]) -> Iterator[torch.Tensor]:
         """Tell the tracker the length of each batch of an evaluation, which may differ from training's."""
@@ -188,31 +271,8 @@ class _Training:
             yield tokens
 
     def _save(self, step: int, *, last: bool = False) -> None:
-        tracker = self._context.memory
-        self._context.beat.begin("checkpoint")
-        if tracker.has("checkpoint_save"):
+        with self._recorded.saving(step):
             self._checkpoints.save(self._engine, step, last=last)
-        else:
-            with tracker.measuring("checkpoint_save", alive=self._engine.tensors()):
-                self._checkpoints.save(self._engine, step, last=last)
-            self._memory.write(step)
-        self._metrics.mark()
-
-    @staticmethod
-    def _due(every: int | None, step: int) -> bool:
-        return every is not None and step % every == 0
-
-
-def end(context: Context, numbers: Metrics, restored: int, step: int, export: Callable[[Path], object] | None) -> None:
-    """Write the ``export``, if any, and ``memory.json``, and say how the run ended; called by all ranks together."""
-    if context.spec.save.export != "none" and export is not None:
-        with process.whole_directory(context, context.directory / "export") as partial:
-            export(partial)
-    metrics.write(context, restored)
-    numbers.close()
-    dist.barrier()  # The outcome speaks for all ranks.
-    if context.rank == 0:
-        process.write_outcome(context.directory, "interrupted" if export is None else "finished", step)
 
 
 class Agreed(NamedTuple):

@@ -12,14 +12,13 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
 from launcher.base import package
 from launcher.base.files import load_json, write_atomically
-from launcher.base.frozen import dataclass
 from launcher.job import events
 from launcher.worker import TrainingError, files, spikes
 from launcher.worker.engine import Context, StepResult
@@ -39,7 +38,7 @@ class Metrics:
         self._tracker = _Tracker()
         self._predicted = _predicted(context.directory)
         if context.rank == 0:
-            self._tracker = _start_tracker(context)
+            self._tracker = _TRACKERS[context.spec.tracking.kind](context)
             self._open(resumed_at)
         self.mark()
 
@@ -154,15 +153,9 @@ def write(context: Context, restored: int) -> None:
         write_atomically(context.directory / "memory.json", {**facts, "ranks": ranks})
 
 
-@dataclass(frozen=True, slots=True)
-class _Tracker:
+class _Tracker(NamedTuple):
     log: Callable[[dict[str, float], float | None], object] = lambda numbers, step: None
     close: Callable[[], object] = lambda: None
-
-
-def _start_tracker(context: Context) -> _Tracker:
-    kind = context.spec.tracking.kind
-    return _TRACKERS[kind](context) if kind != "none" else _Tracker()
 
 
 def _package(name: str) -> Any:
@@ -207,4 +200,4 @@ def _mlflow(context: Context) -> _Tracker:
     return _Tracker(lambda numbers, step: mlflow.log_metrics(numbers, step=step), mlflow.end_run)
 
 
-_TRACKERS = {"tensorboard": _tensorboard, "wandb": _wandb, "mlflow": _mlflow}
+_TRACKERS = {"none": lambda _: _Tracker(), "tensorboard": _tensorboard, "wandb": _wandb, "mlflow": _mlflow}

@@ -44,15 +44,11 @@ def build(context: Context) -> "DeepSpeedTraining":
     _prepare(context.device, config)
     shared = ulysses.Grouped(context) if spec.parallel.ulysses > 1 else None
     built, groups = model.build(context, config, shared)
-    network.recompute(network.numbered(built.network), spec)
-    context.clock.follow(network.blocks(built.network), context.device)
-    context.memory.layers.follow(network.numbered(built.network))
-    if spec.train.compile:
-        for block in network.blocks(built.network):
-            block.forward = torch.compile(block.forward)
+    network.prepare_blocks([built.network], context)
     whole = model.Stages(built, context) if spec.parallel.pipeline > 1 else built
     mpu = shared.mpu if shared else None
-    stepping = shards.of_flat(spec, groups)
+    own = spec.optimizer.name not in ("adamw", "sgd")  # DeepSpeed makes these by its configuration.
+    stepping = shards.optimizer(spec, groups, flat=True) if own else None
     with _explained():
         engine, *_ = deepspeed.initialize(
             model=whole, optimizer=stepping, model_parameters=groups, config=config, mpu=mpu

@@ -56,7 +56,6 @@ def build(
     adapters.inject(made, spec)
     cutter = _cut_by_plan(made, config["tensor_parallel"]) if spec.parallel.tensor > 1 else None
     stepped = optimizers.parameter_groups(made, spec)
-    stepped = adapters.rated(stepped, made.named_parameters(), spec.adapter.lora_plus)
     real = _with_memory(made, context.device, _partitioner(config) if spec.zero.stage == 3 else None)
     for group in stepped:
         group["params"] = [real[id(parameter)] for parameter in group["params"]]

@@ -58,16 +58,9 @@ def rank_parts(context: Context) -> RankParts:
         adapters.quantise(made, spec, network.DTYPES[dtypes(spec).compute])
         adapters.inject(made, spec)
         network.convert(made, spec)
-    blocks = nn.ModuleList(block for made in networks for block in network.blocks(made))
-    numbered = {number: block for made in networks for number, block in network.numbered(made).items()}
-    network.recompute(numbered, spec)
-    context.clock.follow(blocks, context.device)
-    context.memory.layers.follow(numbered)
     if spec.parallel.async_tensor and ranks is not None:
         sharding.exchange_inside_products(ranks)
-    if spec.train.compile:
-        for block in blocks:
-            block.forward = torch.compile(block.forward)
+    network.prepare_blocks(networks, context)
     models = tuple(LanguageModel(made, spec, share=shared.share if shared else None) for made in networks)
     if spec.parallel.shard and ranks is not None:
         for model in models:

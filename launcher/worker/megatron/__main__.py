@@ -40,7 +40,7 @@ def _train(context: Context, arguments: Sequence[str]) -> None:
     chunks, interrupted = pretraining.pretrain(context, args, Provider(context, batches), follower)
     context.beat.begin("end")
     export = None if interrupted else functools.partial(layout.write, chunks, context)
-    loop.end(context, follower.metrics, follower.restored, follower.step, export)
+    follower.recorded.end(follower.step, export)
 
 
 def _known_here(context: Context) -> list[str]:

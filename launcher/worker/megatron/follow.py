@@ -4,7 +4,7 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -13,16 +13,14 @@ from megatron.core.transformer.transformer_layer import TransformerLayer
 from megatron.training import get_args, training
 from torch import nn
 
-from launcher.worker import loop, metrics, replaced
+from launcher.worker import loop, replaced
 from launcher.worker.data import Batches
 from launcher.worker.engine import Context, StepResult
 from launcher.worker.megatron.checkpoints import Checkpoints
 from launcher.worker.megatron.data import LOSS, forward_step
 from launcher.worker.memory import live_bytes
 from launcher.worker.memory.piles import Kept, flat, model_piles
-from launcher.worker.metrics import Metrics
 from launcher.worker.profile import Profile
-from launcher.worker.watch import MemoryLog
 
 _MASTERS = ("shard_fp32_from_float16_groups", "fp32_from_float16_groups")
 _BUFFERS = ("buffers", "expert_parallel_buffers")
@@ -42,10 +40,8 @@ class Follower:
         self._context, self._spec = context, context.spec
         self._checkpoints = Checkpoints(context, batches)
         self._profile = Profile(context)
-        self.step = self.restored = 0
-        self.metrics: Metrics  # Made once it is known at which step the run begins.
-        self._memory: MemoryLog
-        self._has_evaluated = False
+        self.step = 0
+        self.followed: loop.Followed  # Made once it is known at which step the run begins.
         self._rate = 0.0
         self._last: StepResult | None = None
         self._held_out_loss = torch.zeros(())
@@ -75,14 +71,13 @@ class Follower:
             tracker.kept = functools.partial(kept, chunks, optimizer)
         for chunk in chunks:
             tracker.layers.follow(numbered(chunk))
-        self.step = self.restored = get_args().iteration
+        self.step = get_args().iteration
         self._begun()
         return answer
 
     def _begun(self) -> None:
-        self.metrics = Metrics(self._context, resumed_at=self.restored)
-        self._memory = MemoryLog(self._context, resumed_at=self.restored)
-        self._memory.write(0)
+        self.recorded = self.followed = loop.Recorded(self._context, live_bytes.tensors_of_process, restored=self.step)
+        self.recorded.loaded()
 
     def load_checkpoint(self, original: Call, *arguments: Any, **options: Any) -> Any:
         """Refuse checkpoints of another model first."""
@@ -95,23 +90,13 @@ class Follower:
         """Measure the first steps; note the rate before the scheduler moves it on."""
         self._context.beat.step(self.step + 1)
         self._rate = get_canonical_lr_for_logging(optimizer.param_groups) or 0.0
-        call = functools.partial(original, forward, data, model, optimizer, *rest, **options)
-        with self._profile.step(self.step + 1):
-            return self._followed(call, optimizer)
-
-    def _followed(self, call: Call, optimizer: Any) -> Any:
-        first = self.step < self.restored + loop.MEASURED_STEPS
-        if not first and not self._memory.due(self.step + 1):
-            return call()
-        tracker, step = self._context.memory, optimizer.step
-        tracker.tokens = self._spec.micro_batch_size * self._spec.sequence_length
-        optimizer.step = functools.partial(self._optimizer_step, step)
-        with tracker.measuring("forward", () if first else live_bytes.tensors_of_process(), summary=first):
-            answer = call()
-            tracker.rest(live_bytes.tensors_of_process() if first else (), summary=first)
-        optimizer.step = step
-        self._memory.write(self.step + 1, self._spec.micro_batch_size * self._spec.sequence_length)
-        return answer
+        tokens, step = self._spec.micro_batch_size * self._spec.sequence_length, optimizer.step
+        with (
+            self._profile.step(self.step + 1),
+            self.followed.step(self.step + 1, tokens),
+            replaced(optimizer, "step", functools.partial(self._optimizer_step, step)),
+        ):
+            return original(forward, data, model, optimizer, *rest, **options)
 
     def _optimizer_step(self, step: Call) -> Any:
         self._context.memory.enter("optimizer")
@@ -127,19 +112,15 @@ class Follower:
             grad_norm=torch.tensor(float("nan") if norm is None else float(norm)),
             learning_rate=self._rate,
         )
-        every = self._spec.eval_every
-        if every is None or self.step % every:
+        if not loop.due(self._spec.eval_every, self.step):
             self._note()
         return answer
 
     def evaluate(self, original: Call, *arguments: Any, **options: Any) -> Any:
         """Keep the loss, which Megatron only prints."""
         self._context.beat.begin("evaluation")
-        first, self._has_evaluated = not self._has_evaluated, True
-        with self._measuring("evaluation") if first else contextlib.nullcontext():
+        with self.followed.evaluation(self.step):
             answer = original(*arguments, **options)
-        if first:
-            self._memory.write(self.step)
         self._held_out_loss = self._from_the_last_rank(answer[0])
         return answer
 
@@ -158,31 +139,20 @@ class Follower:
         if iteration == self._spec.steps and not self._spec.save.last:
             return
         original(iteration, *rest, **options)
-        self.metrics.mark()
 
     def save_checkpoint(self, original: Call, iteration: int, *rest: Any, **options: Any) -> None:
-        """Write a checkpoint; the first is followed by the memory tracker."""
-        self._context.beat.begin("checkpoint")
-        first = not self._context.memory.has("checkpoint_save")
-        with self._measuring("checkpoint_save") if first else contextlib.nullcontext():
+        """Write a checkpoint."""
+        with self.recorded.saving(iteration):
             self._checkpoints.save(iteration, functools.partial(original, iteration, *rest, **options))
-        if first:
-            self._memory.write(iteration)
 
     def maybe_finalize_async_save(self, original: Call, blocking: bool = False, **options: Any) -> None:
         """End background writes; one that failed pauses saving or, behind the last step, ends the run."""
         self._checkpoints.finalize(functools.partial(original, blocking=blocking, **options), last=blocking)
 
-    def _measuring(self, part: Literal["checkpoint_save", "evaluation"]) -> contextlib.AbstractContextManager[None]:
-        return self._context.memory.measuring(part, live_bytes.tensors_of_process(), summary=part == "checkpoint_save")
-
     def _note(self, evaluate: Callable[[], torch.Tensor] | None = None) -> None:
         assert self._last is not None, "a step is noted once"
         result, self._last = self._last, None
-        self.metrics.step(self.step, result, evaluate)
-        if self.step == self.restored + loop.MEASURED_STEPS:
-            metrics.write(self._context, self.restored)
-            self.metrics.mark()
+        self.recorded.line(self.step, result, evaluate)
 
     def _from_the_last_rank(self, losses: dict[str, torch.Tensor]) -> torch.Tensor:
         """The loss, which the last pipeline stage alone knows; the last rank is one of that stage."""

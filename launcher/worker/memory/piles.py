@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_iter
 from torch.utils.hooks import RemovableHandle
 
 from launcher.estimate.memory.terms import Pile
@@ -81,14 +82,7 @@ def model_piles(modules: Iterable[nn.Module]) -> Iterator[Kept]:
 
 def flat(value: Any) -> Iterator[torch.Tensor]:
     """The tensors in lists, tuples and the values of dictionaries."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for part in value.values():
-            yield from flat(part)
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from flat(part)
+    return (leaf for leaf in tree_iter(value) if isinstance(leaf, torch.Tensor))
 
 
 def storages(tensors: Iterable[object]) -> Iterator[torch.UntypedStorage]:

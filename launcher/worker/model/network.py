@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from launcher.estimate import families
 from launcher.estimate.rank import recomputed
 from launcher.spec import ModelSpec, RunSpec
 from launcher.worker import TrainingError
+from launcher.worker.engine import Context
 
 # Where torchao is installed, transformers imports it with its first model, for weights that torchao has quantised, and
 # no run of ours reads those: 0.35 s and two warnings of every rank.
@@ -197,10 +198,25 @@ def base(made: Any) -> Any:
 
 def numbered(made: Any) -> dict[int, nn.Module]:
     """The transformer blocks that this rank has, by their numbers in the whole model, from 0."""
+    return {number: block for number, block in enumerate(every_block(made)) if not isinstance(block, Absent)}
+
+
+def every_block(made: Any, *default: object) -> Any:
+    """The list of a network's transformer blocks, the absent ones too; a default where none is at its usual place."""
     inner = base(made)
     inner = getattr(inner, "decoder", inner)
-    every = next(getattr(inner, name) for name in ("h", "layers", "blocks") if hasattr(inner, name))
-    return {number: block for number, block in enumerate(every) if not isinstance(block, Absent)}
+    return next((getattr(inner, name) for name in ("h", "layers", "blocks") if hasattr(inner, name)), *default)
+
+
+def prepare_blocks(networks: Iterable[Any], context: Context) -> None:
+    """Let a rank's blocks be recomputed, followed by clock and memory tracker, and compiled, as the run says."""
+    found = {number: block for made in networks for number, block in numbered(made).items()}
+    recompute(found, context.spec)
+    context.clock.follow(found.values(), context.device)
+    context.memory.layers.follow(found)
+    if context.spec.train.compile:
+        for block in found.values():
+            block.forward = torch.compile(block.forward)
 
 
 def retie(made: Any) -> None:

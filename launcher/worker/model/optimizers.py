@@ -79,13 +79,10 @@ def parameter_groups(model: nn.Module, spec: RunSpec) -> Groups:
 
     Biases and the scales of norms, vectors both, do not decay.
     """
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    decay = spec.optimizer.weight_decay
-    if spec.optimizer.name not in EIGHT_BIT:
-        return _groups(trained, decay)
-    ruled = _with_own_rule(spec, model, [model])
-    own, rest = [each for each in trained if each in ruled], [each for each in trained if each not in ruled]
-    return [*_groups(own, decay, optim_bits=8), *_groups(rest, decay)]
+    own, rest = _parted(spec, model, [model])
+    bits = {"optim_bits": 8} if spec.optimizer.name in EIGHT_BIT else {}
+    groups = [*_groups(own, spec.optimizer.weight_decay, **bits), *_groups(rest, spec.optimizer.weight_decay)]
+    return adapters.rated(groups, model.named_parameters(), spec.adapter.lora_plus)
 
 
 def _groups(parameters: Parameters, weight_decay: float, **settings: object) -> Groups:
@@ -102,9 +99,7 @@ def optimizers(spec: RunSpec, model: nn.Module, networks: Sequence[nn.Module]) -
     Muon steps the matrices of the blocks, and the 8-bit optimizers all matrices but embeddings, whose rows without a
     token have no gradient (Hugging Face's Trainer keeps those in 32 bits, too); AdamW steps the rest.
     """
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    ruled = _with_own_rule(spec, model, networks)
-    own, rest = [each for each in trained if each in ruled], [each for each in trained if each not in ruled]
+    own, rest = _parted(spec, model, networks)
     named = list(model.named_parameters())
 
     def rated(parameters: Parameters, **settings: object) -> Groups:
@@ -114,6 +109,13 @@ def optimizers(spec: RunSpec, model: nn.Module, networks: Sequence[nn.Module]) -
     of_rest = {} if spec.optimizer.adamw_lr is None else {"ratio": spec.optimizer.adamw_lr / spec.optimizer.lr}
     found = [_library(spec, rated(own))] if own else []
     return [*found, _torch(spec, rated(rest, **of_rest))] if rest else found
+
+
+def _parted(spec: RunSpec, model: nn.Module, networks: Sequence[nn.Module]) -> tuple[Parameters, Parameters]:
+    """The trainable parameters that the optimizer steps by its own rule, and the rest."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    ruled = _with_own_rule(spec, model, networks)
+    return [each for each in trained if each in ruled], [each for each in trained if each not in ruled]
 
 
 def _with_own_rule(spec: RunSpec, model: nn.Module, networks: Sequence[nn.Module]) -> set[torch.Tensor]:

@@ -21,14 +21,17 @@ type Groups = list[dict[str, Any]]
 _BLOCK = 256  # Values of a state that share a scale (bitsandbytes ``optim/optimizer.py``).
 
 
-def optimizer(spec: RunSpec, groups: Groups) -> Optimizer:
-    """The optimizer over parameters, sharded or whole."""
+def optimizer(spec: RunSpec, groups: Groups, *, flat: bool = False) -> Optimizer:
+    """The optimizer over parameters, sharded or whole, or over ``flat`` tensors of ZeRO, whose states bitsandbytes has.
+
+    torchao would keep the states of flat tensors in full.
+    """
     wanted = spec.optimizer
     betas = (wanted.beta1, wanted.beta2)
     if wanted.name == "adafactor":
         return _Gathering(groups, wanted.lr)
     made: Optimizer
-    if wanted.name == "adamw_8bit":
+    if wanted.name == "adamw_8bit" and not flat:
         from torchao.optim import AdamW8bit
 
         eager = groups[0]["params"][0].device.type == "cpu"
@@ -36,29 +39,12 @@ def optimizer(spec: RunSpec, groups: Groups) -> Optimizer:
         made = kind(groups, wanted.lr, betas, wanted.epsilon)
         return made
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # On the CPU it recommends kernels for inference.
-    from bitsandbytes.optim import Lion, PagedAdamW8bit
-
-    if wanted.name == "lion":
-        made = type("Lion", (_OfShards, Lion), {})(groups, wanted.lr, betas)
-    else:
-        made = type("PagedAdamW8bit", (_OfShards, PagedAdamW8bit), {})(groups, wanted.lr, betas, wanted.epsilon)
-    return made
-
-
-def of_flat(spec: RunSpec, groups: Groups) -> Optimizer | None:
-    """The optimizer of bitsandbytes over flat tensors of ZeRO, which torchao would keep in full; else None."""
-    wanted = spec.optimizer
-    if wanted.name in ("adamw", "sgd"):
-        return None
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     from bitsandbytes import optim
 
-    betas = (wanted.beta1, wanted.beta2)
-    if wanted.name == "lion":
-        made: Optimizer = optim.Lion(groups, wanted.lr, betas)
-    else:
-        base = optim.PagedAdamW8bit if wanted.name == "paged_adamw_8bit" else optim.AdamW8bit
-        made = type(base.__name__, (_BitsOfGroup, base), {})(groups, wanted.lr, betas, wanted.epsilon)
+    known = {"lion": optim.Lion, "adamw_8bit": optim.AdamW8bit, "paged_adamw_8bit": optim.PagedAdamW8bit}
+    base = known[wanted.name]
+    epsilon = () if wanted.name == "lion" else (wanted.epsilon,)
+    made = type(base.__name__, (_BitsOfGroup if flat else _OfShards, base), {})(groups, wanted.lr, betas, *epsilon)
     return made
 
 

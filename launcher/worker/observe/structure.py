@@ -15,10 +15,7 @@ from transformers.modeling_outputs import MoeModelOutputWithPast
 
 from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
-from launcher.worker.model.network import CAUSAL_SDPA, base
-
-_BLOCKS = ("h", "layers", "blocks")
-"""Where the classes of ``transformers`` hold their layers (``launcher.worker.model.network.numbered``)."""
+from launcher.worker.model.network import CAUSAL_SDPA, every_block
 
 _ROUTED = re.compile(r"(?:^|\.)experts(?:\.|$)")
 """The place of experts that are modules of their own."""
@@ -135,14 +132,10 @@ def structure(config: Any, dtype: torch.dtype = torch.float32, attention: str = 
 
 def _blocks(made: Any) -> tuple[str, nn.ModuleList, str]:
     """The place of the layers; elsewhere than decoders have them, the list with the most parameters, and a reason."""
-    inner = base(made)
-    inner = getattr(inner, "decoder", inner)
     lists = {path: module for path, module in made.named_modules() if isinstance(module, nn.ModuleList) and len(module)}
-    for name in _BLOCKS:
-        found = getattr(inner, name, None)
-        usual = next((path for path, module in lists.items() if module is found), None)
-        if usual is not None:
-            return usual, lists[usual], ""
+    usual = next((path for path, module in lists.items() if module is every_block(made, None)), None)
+    if usual is not None:
+        return usual, lists[usual], ""
     path = max(lists, key=lambda path: sum(each.numel() for each in lists[path].parameters()))
     return path, lists[path], f"the layers of {type(made).__name__} are not where transformers' decoders have them"
 

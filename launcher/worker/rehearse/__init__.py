@@ -21,7 +21,7 @@ from launcher.spec import RunSpec
 from launcher.worker import memory, out_of_memory
 from launcher.worker.beat import Beat
 from launcher.worker.engine import Context, EngineBuilder
-from launcher.worker.loop import MEASURED_STEPS, vocabulary_sizes
+from launcher.worker.loop import MEASURED_STEPS, Followed, context_of
 from launcher.worker.rehearse import world
 from launcher.worker.watch import tokens_of
 
@@ -56,17 +56,7 @@ class Rehearsal:
 def entered(rehearsal: Rehearsal, backend: str | None = None) -> Iterator[Context]:
     """The rank in its world, with nothing measured yet; ``backend`` is for :func:`world.only_rank`."""
     with world.only_rank(rehearsal.spec, rehearsal.rank, backend) as place:
-        pulse, widths = Beat(), vocabulary_sizes(rehearsal.spec)
-        context = Context(
-            spec=rehearsal.spec,
-            directory=rehearsal.directory,
-            rank=place.rank,
-            world=place.world,
-            device=place.device,
-            memory=memory.tracker(place.device, pulse.enter, widths, of_gpus=CudaPhases),
-            beat=pulse,
-        )
-        context.memory.recomputes = rehearsal.spec.checkpointing.mode != "none"
+        context = context_of(rehearsal.spec, rehearsal.directory, place, Beat(), of_gpus=CudaPhases)
         (rehearsal.directory / "logs").mkdir(exist_ok=True)  # For the snapshot of a rank that runs out of memory.
         with out_of_memory.watched(context):
             yield context
@@ -146,19 +136,15 @@ def _train(context: Context, build: EngineBuilder, steps: int, seconds: list[flo
     with tracker.measuring("load"):
         engine = build(context)
         tracker.kept = engine.piles
+    followed = Followed(context, engine.tensors)
     for step in range(1, steps + 1):
         context.beat.step(step)
         micro_batches = list(_rows(context))
-        tracker.tokens = tokens_of(micro_batches)
-        if step <= MEASURED_STEPS:
-            with tracker.measuring("forward"):
-                engine.train_step(step, micro_batches)
-                tracker.rest(engine.tensors())
-        else:
-            with timed(context.device, seconds):
-                engine.train_step(step, micro_batches)
+        only_timed = step > MEASURED_STEPS
+        with timed(context.device, seconds) if only_timed else followed.step(step, tokens_of(micro_batches)):
+            engine.train_step(step, micro_batches)
         if step == min(steps, MEASURED_STEPS) and context.spec.evaluates:
-            with tracker.measuring("evaluation", engine.tensors(), summary=False):  # One step's share: all are alike.
+            with followed.evaluation(step):  # One step's share: all are alike.
                 engine.evaluate(context.beat.each(_rows(context)))
 
 

@@ -11,26 +11,12 @@ from launcher.worker import loop, replaced
 from launcher.worker.data import Batches
 from launcher.worker.engine import Context
 from launcher.worker.megatron.follow import Call, Follower
+from launcher.worker.memory import live_bytes
 from launcher.worker.rehearse import timed
-from launcher.worker.watch import MemoryLog
 
 
 class Done(Exception):  # It is no error: Megatron's loop has no other way out that saves nothing.
     """All steps of the rehearsal are done."""
-
-
-class _Unwritten(MemoryLog):
-    """Leaves the measurements to the document of the rehearsal, and asks for no later step."""
-
-    def __init__(self) -> None:
-        pass
-
-    def due(self, step: int) -> bool:
-        """Return False: the later steps are timed."""
-        return False
-
-    def write(self, step: int, tokens: int | None = None) -> None:
-        """Take nothing from the tracker."""
 
 
 class Steps(Follower):
@@ -42,7 +28,7 @@ class Steps(Follower):
         self._end, self._seconds = last, seconds
 
     def _begun(self) -> None:
-        self._memory = _Unwritten()
+        self.followed = loop.Followed(self._context, live_bytes.tensors_of_process)
 
     def load_checkpoint(self, original: Call, *arguments: Any, **options: Any) -> tuple[int, int]:
         """Begin at the first step, with no operations counted: what a checkpoint holds changes no size."""
@@ -50,9 +36,8 @@ class Steps(Follower):
 
     def train_step(self, original: Call, *arguments: Any, **options: Any) -> Any:
         """Follow the first steps, and take the time of the others."""
-        if self.step < loop.MEASURED_STEPS:
-            return super().train_step(original, *arguments, **options)
-        with timed(self._context.device, self._seconds):
+        only_timed = self.step >= loop.MEASURED_STEPS
+        with timed(self._context.device, self._seconds) if only_timed else contextlib.nullcontext():
             return super().train_step(original, *arguments, **options)
 
     def save_checkpoint_and_time(self, original: Call, iteration: int, *rest: Any, **options: Any) -> None:

@@ -92,6 +92,17 @@ def _every_group_answered() -> Iterator[None]:
         yield
 
 
+def _of_each(collective: Callable[..., dist.Work]) -> Callable[..., dist.Work]:
+    """A collective of one output and input for each pair of several."""
+
+    def coalesced(group: "Alone", outputs: _Tensors, inputs: _Tensors, *_: Any, **__: Any) -> dist.Work:
+        for output, mine in zip(outputs, inputs, strict=True):
+            collective(group, output, mine)
+        return _done(outputs)
+
+    return coalesced
+
+
 class Alone(_ProcessGroup):  # type: ignore[misc]  # It is Any for the reason above.
     """The collectives of one rank without the others, by older and newer names of torch."""
 
@@ -170,21 +181,13 @@ class Alone(_ProcessGroup):  # type: ignore[misc]  # It is Any for the reason ab
             _copy(part, mine.reshape(-1))
         return _done((output,))
 
-    def allgather_into_tensor_coalesced(self, outputs: _Tensors, inputs: _Tensors, *_: Any, **__: Any) -> dist.Work:
-        """Gather several tensors."""
-        for output, mine in zip(outputs, inputs, strict=True):
-            self._allgather_base(output, mine)
-        return _done(outputs)
+    allgather_into_tensor_coalesced = _of_each(_allgather_base)
 
     def _reduce_scatter_base(self, output: torch.Tensor, mine: torch.Tensor, *_: Any, **__: Any) -> dist.Work:
         _copy(output.view(-1), mine.reshape(-1).chunk(self._size)[self._rank])
         return _done((output,))
 
-    def reduce_scatter_tensor_coalesced(self, outputs: _Tensors, inputs: _Tensors, *_: Any, **__: Any) -> dist.Work:
-        """Take this rank's part of several tensors."""
-        for output, mine in zip(outputs, inputs, strict=True):
-            self._reduce_scatter_base(output, mine)
-        return _done(outputs)
+    reduce_scatter_tensor_coalesced = _of_each(_reduce_scatter_base)
 
     def reduce_scatter(self, outputs: _Tensors, inputs: Sequence[_Tensors], *_: Any, **__: Any) -> dist.Work:
         """Take this rank's part of its own tensors."""
@@ -205,16 +208,12 @@ class Alone(_ProcessGroup):  # type: ignore[misc]  # It is Any for the reason ab
                 draw((output,))
         return _done(outputs)
 
-    def alltoall(self, outputs: _Tensors, inputs: _Tensors, *_: Any, **__: Any) -> dist.Work:
-        """Copy this rank's own inputs."""
-        for output, mine in zip(outputs, inputs, strict=True):
-            _copy(output.view(-1), mine.reshape(-1))
-        return _done(outputs)
-
     def alltoall_base(self, output: torch.Tensor, mine: torch.Tensor, *_: Any, **__: Any) -> dist.Work:
         """Copy this rank's own input, over and over where it is too short."""
         _copy(output.view(-1), mine.reshape(-1))
         return _done((output,))
+
+    alltoall = _of_each(alltoall_base)
 
     def recv(self, tensors: _Tensors, *_: Any) -> dist.Work:
         """Draw the tensors of another rank."""

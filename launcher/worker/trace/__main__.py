@@ -8,7 +8,7 @@ import warnings
 from pathlib import Path
 
 from launcher.base.errors import LauncherError
-from launcher.base.files import MOST_OF_A_RECORD, JsonObject, read_text
+from launcher.base.files import JsonObject, load_json
 from launcher.spec import RunSpec
 from launcher.spec.parse import parse
 from launcher.worker.trace import adapt_run, depths, refuse
@@ -31,25 +31,20 @@ def trace(spec: RunSpec, rank: int) -> JsonObject:
 
 
 def main() -> int:
-    """Read a specification, write a report or an error; standard input and output where no files are named."""
+    """Read a specification, and write a report or an error."""
     parser = argparse.ArgumentParser(
         description="What a run would allocate, without a GPU and without its other ranks."
     )
-    parser.add_argument("--spec", type=Path, metavar="FILE", help="a spec.json; else standard input")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="where the report goes; else standard output")
+    parser.add_argument("--spec", type=Path, required=True, metavar="FILE", help="a spec.json")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="where the report goes")
     parser.add_argument("--rank", type=int, default=0, help="the rank to trace")
     options = parser.parse_args()
     warnings.simplefilter("ignore")  # Fake tensors make frameworks warn of addresses that they ask for.
-    text = read_text(options.spec, MOST_OF_A_RECORD) if options.spec else sys.stdin.read()
     try:
-        status, content = 0, trace(parse(json.loads(text)), options.rank)
+        status, content = 0, trace(parse(load_json(options.spec)), options.rank)
     except LauncherError as error:
         status, content = 2, {"schema": 1, "error": str(error)}
-    document = json.dumps(content) + "\n"
-    if options.out:
-        options.out.write_text(document)
-    else:
-        sys.stdout.write(document)
+    options.out.write_text(json.dumps(content) + "\n")
     return status
 
 

@@ -13,17 +13,16 @@ from typing import Any, cast
 import torch
 from transformers import TrainerCallback
 
-from launcher.worker import loop, metrics, replaced
+from launcher.worker import loop, replaced
 from launcher.worker.data import Batches
 from launcher.worker.engine import Context, PendingSave, StepResult
 from launcher.worker.loop import Agreement
 from launcher.worker.memory import live_bytes
 from launcher.worker.memory.piles import Kept, flat, model_piles
-from launcher.worker.metrics import Metrics
 from launcher.worker.model.network import numbered
 from launcher.worker.saving import Checkpoints
 from launcher.worker.trl.samples import Samples
-from launcher.worker.watch import MemoryLog, Pace
+from launcher.worker.watch import Pace
 
 
 class Follower(TrainerCallback):  # type: ignore[misc]
@@ -41,14 +40,13 @@ class Follower(TrainerCallback):  # type: ignore[misc]
         context.memory.kept = self._engine.piles
         trainer.add_callback(self)
         self._agreement, self._interrupted = Agreement(), False
-        self._following = contextlib.ExitStack()  # A load phase or a step whose memory is followed.
-        self._has_evaluated = False
+        self._following = contextlib.ExitStack()  # The load phase, or a step.
 
     def train(self) -> None:
         """Train to the end, write the last checkpoint, the export and the outcome."""
         context, trainer = self._context, self._trainer
-        self._metrics = Metrics(context, resumed_at=self._start.step)
-        self._memory, self._pace = MemoryLog(context, resumed_at=self._start.step), Pace(context)
+        self._recorded = loop.Recorded(context, self._engine.tensors, restored=self._start.step)
+        self._pace = Pace(context)
         with self._phases(), replaced(trainer, "_save_checkpoint", lambda model, trial: self._save()):
             if self._step < self._spec.steps:
                 self._following.enter_context(context.memory.measuring("load", self._engine.tensors()))
@@ -57,8 +55,7 @@ class Follower(TrainerCallback):  # type: ignore[misc]
             self._save(last=True)
         context.beat.begin("end")
         self._checkpoints.wait(last=True)
-        export = None if self._interrupted else self._engine.export
-        loop.end(context, self._metrics, self._start.step, self._step, export)
+        self._recorded.end(self._step, None if self._interrupted else self._engine.export)
 
     @contextlib.contextmanager
     def _phases(self) -> Iterator[None]:
@@ -83,39 +80,30 @@ class Follower(TrainerCallback):  # type: ignore[misc]
         self._context.clock.follow(blocks.values(), self._context.device)
         self._context.memory.layers.follow(blocks)
         self._following.close()
-        self._memory.write(0)
-        self._metrics.mark()
+        self._recorded.loaded()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Begin a step: ask whether to stop, and follow its memory where that is due."""
+        """Begin a step: ask whether to stop."""
         self._context.beat.step(state.global_step + 1)
         self._rate = self._trainer._get_learning_rate()  # What DeepSpeed's is logged as is the next step's.
         self._agreement.ask(writing=self._checkpoints.writing)
-        self._measured = state.global_step < self._start.step + loop.MEASURED_STEPS
-        if self._measured or self._memory.due(state.global_step + 1):
-            tracker = self._context.memory
-            tracker.tokens = self._spec.sequences_at_once * self._spec.sequence_length
-            alive = () if self._measured else live_bytes.tensors_of_process()
-            self._following.enter_context(tracker.measuring("forward", alive, summary=self._measured))
+        tokens = self._spec.sequences_at_once * self._spec.sequence_length
+        self._following.enter_context(self._recorded.step(state.global_step + 1, tokens))
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Enter the optimizer's phase."""
         self._context.memory.enter("optimizer")
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
-        """End a step: note its memory, and let the trainer save or stop."""
-        self._step, tracker = state.global_step, self._context.memory
-        if self._measured or self._memory.due(self._step):
-            tracker.rest(live_bytes.tensors_of_process() if self._measured else (), summary=self._measured)
-            self._following.close()
-            self._memory.write(self._step, tracker.tokens)
+        """End a step, and let the trainer save or stop."""
+        self._step = state.global_step
+        self._following.close()
         agreed = self._agreement.answer()
         self._pace.step(self._step)
         self._checkpoints.settle(still_writing=agreed.writing)
         if agreed.stop and self._step < self._spec.steps:
             self._interrupted = control.should_training_stop = True
-        every = self._spec.save_every
-        due = every is not None and self._step % every == 0
+        due = loop.due(self._spec.save_every, self._step)
         control.should_save = due and self._step < self._spec.steps and not self._interrupted
         return control
 
@@ -128,33 +116,16 @@ class Follower(TrainerCallback):  # type: ignore[misc]
             grad_norm=torch.tensor(logs.get("grad_norm", float("nan"))),
             learning_rate=self._rate,
         )
-        every = self._spec.eval_every
-        evaluates = every is not None and state.global_step % every == 0
-        self._metrics.step(state.global_step, result, self._evaluate if evaluates else None)
-        if state.global_step == self._start.step + loop.MEASURED_STEPS:
-            metrics.write(self._context, self._start.step)
-            self._metrics.mark()
+        self._recorded.line(state.global_step, result, self._evaluate)
 
     def _evaluate(self) -> torch.Tensor:
         self._context.beat.begin("evaluation")
-        first, self._has_evaluated = not self._has_evaluated, True
-        measured = self._context.memory.measuring("evaluation", live_bytes.tensors_of_process(), summary=False)
-        with measured if first else contextlib.nullcontext():
-            found = self._trainer.evaluate()
-        if first:
-            self._memory.write(self._step)
-        return torch.tensor(float(found["eval_loss"]))
+        with self._recorded.evaluation(self._step):
+            return torch.tensor(float(self._trainer.evaluate()["eval_loss"]))
 
     def _save(self, *, last: bool = False) -> None:
-        tracker = self._context.memory
-        self._context.beat.begin("checkpoint")
-        if tracker.has("checkpoint_save"):
+        with self._recorded.saving(self._step):
             self._checkpoints.save(self._engine, self._step, last=last)
-        else:
-            with tracker.measuring("checkpoint_save", live_bytes.tensors_of_process()):
-                self._checkpoints.save(self._engine, self._step, last=last)
-            self._memory.write(self._step)
-        self._metrics.mark()
 
 
 class _Files:

@@ -11,7 +11,6 @@ not measured. A rank is slow that took 20% more than the median of its pipeline 
 
 import contextlib
 import json
-import resource
 import statistics
 import time
 from collections import deque
@@ -22,7 +21,7 @@ import torch.distributed as dist
 
 from launcher.base import machine
 from launcher.job import events
-from launcher.job.memory import RECORDS, HostMemory, MemoryRecord
+from launcher.job.memory import RECORDS, MemoryRecord, host_memory
 from launcher.spec import RunSpec
 from launcher.worker import files
 from launcher.worker.engine import Context
@@ -123,14 +122,6 @@ def _device_memory(context: Context) -> tuple[int | None, int | None]:
     free, total = torch.cuda.mem_get_info(context.device)
     limit = context.spec.rank_memory_bytes if context.spec.train.enforce_memory else None
     return total - free, total if limit is None else min(total, limit)
-
-
-def host_memory() -> HostMemory:
-    """Memory of this process and its node, now; where Linux does not tell, the process's highest."""
-    own, node = machine.process_memory(), machine.memory_in_use()
-    highest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # KiB on Linux (getrusage(2)).
-    used, size = node or (None, None)
-    return HostMemory(rank_bytes=highest if own is None else own, node_used_bytes=used, node_bytes=size)
 
 
 def tokens_of(micro_batches: list[torch.Tensor]) -> int | None:
