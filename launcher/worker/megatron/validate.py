@@ -5,9 +5,8 @@ writes one of answers on stdout: null where ``parse_args``, ``validate_args`` an
 optimizer and gradient buffers accept the list, else what they said. Replaced by those of the target machine are the
 compute capability, ``WORLD_SIZE``, the environment and, for a GPU, Transformer Engine where this machine has none.
 
-Layers, kernels, checkpoints and schedules are imported only where the code that judges uses them
-(``launcher.worker.megatron.later``). Where that goes wrong, everything is asked again in a process that imports all of
-it (``--whole``).
+Layers, kernels, checkpoints and schedules are not run (``launcher.worker.megatron.later``). Where the code that judges
+uses one of them, everything is asked again in a process that imports all of it (``--whole``).
 """
 
 import argparse
