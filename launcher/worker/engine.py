@@ -67,8 +67,18 @@ class PendingSave(Protocol):
         """Wait for this rank's part; raises the writer's exception."""
 
 
-class Engine(Protocol):
-    """A model in training. Every method is called by all ranks together."""
+class Stored(Protocol):
+    """A model as checkpoints ask for it. Every method is called by all ranks together."""
+
+    def save(self, directory: Path) -> PendingSave | None:
+        """Write this rank's model and optimizer into a directory; returns the background write of ``save.async``."""
+
+    def load(self, directory: Path) -> None:
+        """Read what :meth:`save` wrote, possibly with another number of ranks."""
+
+
+class Engine(Stored, Protocol):
+    """A model in training."""
 
     def train_step(self, step: int, micro_batches: Sequence[torch.Tensor]) -> StepResult:
         """Do one optimizer step; ``step`` counts from 1 and decides the learning rate.
@@ -79,12 +89,6 @@ class Engine(Protocol):
 
     def evaluate(self, batches: Iterable[torch.Tensor]) -> torch.Tensor:
         """The mean loss over all ranks' batches, each shaped as a micro-batch; nothing is trained."""
-
-    def save(self, directory: Path) -> PendingSave | None:
-        """Write this rank's model and optimizer into a directory; returns the background write of ``save.async``."""
-
-    def load(self, directory: Path) -> None:
-        """Read what :meth:`save` wrote, possibly with another number of ranks."""
 
     def export(self, directory: Path) -> None:
         """Write safetensors that ``transformers`` (or, for an adapter, ``peft``) loads, into an existing directory."""

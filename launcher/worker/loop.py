@@ -202,7 +202,7 @@ class _Training:
         self._context, self._spec, self._engine = context, context.spec, engine
         self._agreement = Agreement()
         self._batches = data.batches(context, corpora)
-        self._checkpoints = Checkpoints(context, self._batches)
+        self._checkpoints = Checkpoints(context, self._batches.identity)
         with context.memory.measuring("load"):
             self._start = self._checkpoints.restore(engine)
         self._recorded = Recorded(context, engine.tensors, restored=self._start.step)

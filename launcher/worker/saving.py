@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
 from launcher.base import files, machine
-from launcher.base.files import load_json
+from launcher.base.files import JsonObject, load_json
 from launcher.job import events
 from launcher.saved import checkpoints as content
 from launcher.saved.checkpoints import STATE, NoCheckpoint, end_pause, note_pause, worker_checkpoints
@@ -31,9 +31,8 @@ from launcher.saved.checkpoints import find as find_saved
 from launcher.spec import RunSpec
 from launcher.worker import CheckpointError, TrainingError, out_of_memory, spikes
 from launcher.worker import files as worker_files
-from launcher.worker.data import Batches
 from launcher.worker.data.order import Position
-from launcher.worker.engine import Context, Engine, PendingSave
+from launcher.worker.engine import Context, PendingSave, Stored
 
 FAILURES = (Exception, CheckpointException)
 """Exceptions of an engine that reads or writes; torch's ``CheckpointException`` is not an ``Exception``."""
@@ -138,8 +137,9 @@ def reason(error: BaseException) -> str:
 class Checkpoints:
     """The checkpoints of one run; every method is called by all ranks together."""
 
-    def __init__(self, context: Context, batches: Batches) -> None:
-        self._context, self._spec, self._batches = context, context.spec, batches
+    def __init__(self, context: Context, identity: Callable[[], JsonObject]) -> None:
+        """Begin with none written; ``identity`` is that of the samples (:meth:`Batches.identity`)."""
+        self._context, self._spec, self._identity = context, context.spec, identity
         self._folder = context.directory / "checkpoints"
         self._pending: tuple[int, Path, PendingSave] | None = None
         self._start, self.newest = Position(), 0
@@ -154,7 +154,7 @@ class Checkpoints:
         """True while this rank's part of a background write is not on disk yet."""
         return self._pending is not None and not self._pending[2].done()
 
-    def restore(self, engine: Engine) -> Position:
+    def restore(self, engine: Stored) -> Position:
         """Load the run's newest checkpoint, or else ``save.load``; return its place in the data, or the start."""
         source = newest(self._folder)
         if source is None and self._spec.save.load is not None:
@@ -162,7 +162,7 @@ class Checkpoints:
         if source is None:
             return Position()
         state = load_json(source / STATE)
-        fits(self._spec, state, source, self._batches.identity())
+        fits(self._spec, state, source, self._identity())
         try:
             engine.load(source)
         except FAILURES as error:
@@ -172,7 +172,7 @@ class Checkpoints:
         self._start = Position(step=self.newest, samples=samples)
         return self._start
 
-    def go_back(self, engine: Engine, spike: spikes.Spike) -> Position:
+    def go_back(self, engine: Stored, spike: spikes.Spike) -> Position:
         """Load the newest checkpoint once more, and go on behind the samples that the jump has seen, if it may."""
         self.wait()
         directory, to = self._context.directory, self.newest or None
@@ -185,7 +185,7 @@ class Checkpoints:
         dist.barrier()
         return self.restore(engine)
 
-    def save(self, engine: Engine, step: int, *, last: bool = False) -> None:
+    def save(self, engine: Stored, step: int, *, last: bool = False) -> None:
         """Write a checkpoint; with ``save.async`` :meth:`settle` or :meth:`wait` names it; else CheckpointError."""
         self.wait()
         partial = self._folder / f"step-{step:08d}.partial"
@@ -204,7 +204,7 @@ class Checkpoints:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
             samples = self._start.after(step, self._spec.global_batch_size)
-            state = content.state_content(self._spec, step, samples=samples, corpus=self._batches.identity())
+            state = content.state_content(self._spec, step, samples=samples, corpus=self._identity())
             (partial / STATE).write_text(json.dumps(state))
 
     def settle(self, *, still_writing: bool) -> None:

@@ -30,7 +30,7 @@ from launcher.data.files import files_of
 from launcher.data.prepare import prepared
 from launcher.data.token_folder import CACHE, TOKENS, Span, TokenFolder
 from launcher.spec import RunSpec
-from launcher.worker.data.corpus import Corpus, Documents, Mix, PackedDocuments, Synthetic, TokenFiles, mapped, split
+from launcher.worker.data.corpus import Corpus, Documents, Mix, Synthetic, TokenFiles, mapped, split
 from launcher.worker.data.order import Order, Position
 from launcher.worker.engine import Context
 
@@ -183,8 +183,8 @@ def open_corpora(context: Context) -> Sequence[Corpus]:
 def _corpus(spec: RunSpec, found: TokenFolder, span: Span) -> Corpus:
     length, vocabulary = spec.sequence_length, spec.model.vocab_size
     if spec.data.packed != "concat":
-        kind = PackedDocuments if spec.data.packed == "documents" else Documents
-        return kind(found, span, length=length, vocabulary=vocabulary)
+        apart = spec.data.packed == "documents"
+        return Documents(found, span, length=length, vocabulary=vocabulary, apart=apart)
     marks, part = mapped(found)[1], span.tokens
     return TokenFiles(
         [found.path / TOKENS],

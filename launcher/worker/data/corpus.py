@@ -116,57 +116,45 @@ class TokenFiles:
 
 
 class Documents:
-    """Documents or conversations, one a sample: cut at the length, or padded behind their end by untrained tokens.
+    """Documents or conversations: one a sample, cut at the length, or ``apart`` as many as fit whole.
 
-    Causal attention looks at no later token, so padding needs no attention mask.
+    Behind their end a sample is padded by untrained tokens, at which causal attention does not look. Of several,
+    attention and positions keep each apart, and one that is longer than a sample goes on in others.
     """
 
-    def __init__(self, folder: TokenFolder, span: Span, *, length: int, vocabulary: int) -> None:
+    def __init__(self, folder: TokenFolder, span: Span, *, length: int, vocabulary: int, apart: bool = False) -> None:
         """Map the files that ``launcher.data.prepare`` has written: tokens, marks of a byte for each, and ends."""
         self._tokens, self._trained = mapped(folder)
         self._ends = np.memmap(folder.path / ENDS, dtype=np.uint64, mode="r")[span.documents]
         self._start = span.tokens.start
         self._length, self._vocabulary, self.sha256 = length, vocabulary, folder.sha256
-        self.size = len(self._ends)
+        self.size, self._packed = len(self._ends), None
+        if apart:
+            ends = folder.ends()[span.documents]
+            self._packed = packed(ends, length, split=not folder.marked, start=self._start)
+            self.size = len(self._packed.ends)
+            if not self.size:
+                raise DataError("data.path holds no document of two tokens or more")
 
     def sample(self, index: int) -> Tokens:
-        """Read the start of a document, and padding."""
-        start = int(self._ends[index - 1]) if index else self._start
-        return self._row([(start, min(int(self._ends[index]), start + self._length + 1))])
-
-    def _row(self, pieces: Sequence[tuple[int, int]]) -> Tokens:
+        """Read a document's start, or the documents of a sample, and padding."""
         ids, trained = np.zeros((2, self._length + 1), dtype=np.int64)
         begins, place = list[int](), 0
-        for start, stop in pieces:
+        for start, stop in self._pieces(index):
             behind = place + stop - start
             ids[place:behind] = self._tokens[start:stop]
             trained[place:behind] = 1 if self._trained is None else self._trained[start:stop]
             begins.append(behind)
             place = behind
         _check(ids, self._vocabulary)
-        apart = [each for each in begins if each <= self._length] if self._is_packed else ()
+        apart = [each for each in begins if each <= self._length] if self._packed else ()
         return marks.mark(ids, trained.astype(bool), apart)
 
-    _is_packed = False
-
-
-class PackedDocuments(Documents):
-    """Documents or conversations, several a sample, which attention and positions keep apart."""
-
-    _is_packed = True
-
-    def __init__(self, folder: TokenFolder, span: Span, *, length: int, vocabulary: int) -> None:
-        """Pack the documents of a folder; texts that are longer than a sample go on in others."""
-        super().__init__(folder, span, length=length, vocabulary=vocabulary)
-        ends = folder.ends()[span.documents]
-        self._packed = packed(ends, length, split=not folder.marked, start=self._start)
-        self.size = len(self._packed.ends)
-        if not self.size:
-            raise DataError("data.path holds no document of two tokens or more")
-
-    def sample(self, index: int) -> Tokens:
-        """Read the documents of a sample, and padding."""
-        return self._row(self._packed.pieces(index))
+    def _pieces(self, index: int) -> list[tuple[int, int]]:
+        if self._packed is not None:
+            return self._packed.pieces(index)
+        start = int(self._ends[index - 1]) if index else self._start
+        return [(start, min(int(self._ends[index]), start + self._length + 1))]
 
 
 def mapped(folder: TokenFolder) -> tuple[Any, Any]:

@@ -273,13 +273,7 @@ class FsdpEngine:
 
     def tensors(self) -> Iterator[torch.Tensor]:
         """Parameters, gradients, buffers and optimizer states, as this rank holds them."""
-        for tensor in self._model.parameters():
-            yield tensor
-            if tensor.grad is not None:
-                yield tensor.grad
-        yield from self._model.buffers()
-        for each in self._optimizers:
-            yield from flat(each.state)
+        return (tensor for _, tensors in self.piles() for tensor in tensors)
 
     def _state(self) -> dict[str, Any]:
         """Tensors by their names in the whole model; the optimizer's settings follow from the run and are left out."""

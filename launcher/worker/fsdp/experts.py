@@ -5,7 +5,6 @@ token to the rank of its expert, another one the result back. Each rank holds wh
 their tensors; FSDP2 shards them over the ranks that hold the same ones, and all else over all ranks.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +15,6 @@ from torch.distributed.tensor import Shard
 from transformers.distributed.expert_parallel import apply_expert_parallelism
 from transformers.distributed.parallel_utils import replace_layer_number_by_wildcard
 
-from launcher.spec import RunSpec
 from launcher.worker.engine import Context
 
 _DISPATCH = "ep_dispatch_experts"
@@ -36,11 +34,11 @@ def shard(made: Any, context: Context, settings: dict[str, Any]) -> None:
     precision = replace(settings["mp_policy"], cast_forward_inputs=False)
     names = ranks.mesh_dim_names or ()
     same = ranks["replicate", "shard"] if "replicate" in names else ranks["shard"]
-    for experts in _dispatching(made, plan):
+    for experts in (made.base_model.get_submodule(name) for name, style in plan.items() if style == _DISPATCH):
         own = {"mesh": same, "mp_policy": precision, "shard_placement_fn": _placement(ranks["shard"].size())}
         fully_shard(experts, **{**settings, **own})
         assert isinstance(experts, FSDPModule)
-        experts.set_gradient_divide_factor(float(_copies(context.spec)))
+        experts.set_gradient_divide_factor(float(context.spec.shard_degree * context.spec.parallel.replicate))
         # A factor other than the group's size is PREMUL_SUM, which gloo does not have; of one rank FSDP2 divides alone.
         experts.set_force_sum_reduction_for_comms(ranks["shard"].size() > 1)
 
@@ -59,22 +57,12 @@ def mesh(context: Context) -> DeviceMesh:
     return ranks
 
 
-def _copies(spec: RunSpec) -> int:
-    return spec.shard_degree * spec.parallel.replicate
-
-
 def _plan(made: Any) -> dict[str, str]:
     """What transformers says of each module and parameter of the base model that expert parallelism concerns."""
     base, rules = made.base_model, made.config.base_model_ep_plan
     names = [name for name, _ in (*base.named_parameters(), *base.named_modules())]
     found = {name: rules.get(replace_layer_number_by_wildcard(name)) for name in names}
     return {name: style for name, style in found.items() if style is not None}
-
-
-def _dispatching(made: Any, plan: dict[str, str]) -> Iterator[nn.Module]:
-    for name, style in plan.items():
-        if style == _DISPATCH:
-            yield made.base_model.get_submodule(name)
 
 
 def _placement(ranks: int) -> Any:

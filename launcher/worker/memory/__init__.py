@@ -80,7 +80,8 @@ class MemoryTracker:
                 yield
                 self._collect()
                 if summary:
-                    self._sum_up()
+                    peaks = {name: peak.allocated_bytes for name, peak in self._sample.phases.items()}
+                    self._peaks |= {name: max(self._peaks.get(name, 0), peak) for name, peak in peaks.items()}
         finally:
             self._on = self._one_phase = self.layers.on = False
             self.layers.forget()
@@ -184,10 +185,6 @@ class MemoryTracker:
                 piles = _named(recording.piles(moment.event))
                 self._sample.phases[phase] = PhaseMemory(allocated_bytes=moment.bytes, piles=piles)
         self._live.enter("")  # What follows, where a budget is still kept, is of no measured phase.
-
-    def _sum_up(self) -> None:
-        for phase, peak in self._sample.phases.items():
-            self._peaks[phase] = max(self._peaks.get(phase, 0), peak.allocated_bytes)
 
     def _label(self) -> None:
         for pile, tensors in self.kept():

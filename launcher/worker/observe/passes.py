@@ -18,6 +18,7 @@ from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
 from launcher.worker import replaced
 from launcher.worker.memory.live_bytes import LiveBytes
+from launcher.worker.memory.piles import seeing_saved
 from launcher.worker.model.network import base
 from launcher.worker.observe.structure import Structure, linears, structure
 from launcher.worker.trace.one_depth import gpu_kernels
@@ -93,7 +94,8 @@ def _seen(
     if not autocast:
         with contextlib.suppress(Exception), torch.device("meta"), gpu_kernels():  # Some class asks for a value.
             return [_at(found, made, length, whole) for length in lengths]
-    with _fake(autocast=autocast), gpu_kernels():
+    fake, cast = FakeTensorMode(allow_non_fake_inputs=True), torch.autocast("cpu", torch.bfloat16, enabled=autocast)
+    with fake, cast, gpu_kernels():
         made = made.to_empty(device="cpu")
         with contextlib.suppress(IndexError), evenly():
             return [_at(found, made, length, whole) for length in lengths]
@@ -107,12 +109,6 @@ def _unscaled(config: Any) -> Any:
     if isinstance(rotary := getattr(made, "rope_parameters", None), dict) and "rope_type" in rotary:
         rotary["rope_type"] = "default"
     return made
-
-
-@contextlib.contextmanager
-def _fake(*, autocast: bool) -> Iterator[None]:
-    with FakeTensorMode(allow_non_fake_inputs=True), torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-        yield
 
 
 def _for_a_token(sizes: Sequence[int], lengths: Sequence[int]) -> list[float]:
@@ -204,7 +200,7 @@ def _saving(known: set[int]) -> Iterator[dict[int, int]]:
             saved[storage._cdata] = storage.nbytes()
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    with seeing_saved(pack):
         yield saved
 
 

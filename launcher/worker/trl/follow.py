@@ -8,13 +8,12 @@ appears whole, and a request to stop ends it after a step.
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from transformers import TrainerCallback
 
 from launcher.worker import loop, replaced
-from launcher.worker.data import Batches
 from launcher.worker.engine import Context, PendingSave, StepResult
 from launcher.worker.loop import Agreement
 from launcher.worker.memory import live_bytes
@@ -31,7 +30,7 @@ class Follower(TrainerCallback):  # type: ignore[misc]
     def __init__(self, context: Context, trainer: Any, samples: Samples) -> None:
         self._context, self._spec, self._trainer = context, context.spec, trainer
         self._engine = _Files(trainer)
-        self._checkpoints = Checkpoints(context, cast("Batches", samples))
+        self._checkpoints = Checkpoints(context, samples.identity)
         self._start = self._checkpoints.restore(self._engine)
         self._step = self._start.step
         if self._spec.task.name != "grpo":
@@ -45,11 +44,11 @@ class Follower(TrainerCallback):  # type: ignore[misc]
     def train(self) -> None:
         """Train to the end, write the last checkpoint, the export and the outcome."""
         context, trainer = self._context, self._trainer
-        self._recorded = loop.Recorded(context, self._engine.tensors, restored=self._start.step)
+        self._recorded = loop.Recorded(context, live_bytes.tensors_of_process, restored=self._start.step)
         self._pace = Pace(context)
         with self._phases(), replaced(trainer, "_save_checkpoint", lambda model, trial: self._save()):
             if self._step < self._spec.steps:
-                self._following.enter_context(context.memory.measuring("load", self._engine.tensors()))
+                self._following.enter_context(context.memory.measuring("load", live_bytes.tensors_of_process()))
                 trainer.train(resume_from_checkpoint=self._engine.resumed)
         if (self._interrupted or self._spec.save.last) and self._step > self._checkpoints.newest:
             self._save(last=True)
@@ -153,14 +152,6 @@ class _Files:
             plugin.set_state_dict_type("FULL_STATE_DICT")
         self._trainer.save_model(str(directory))
 
-    def train_step(self, step: int, micro_batches: object) -> StepResult:
-        """The trainer trains by itself."""
-        raise NotImplementedError
-
-    def evaluate(self, batches: object) -> torch.Tensor:
-        """The trainer evaluates by itself."""
-        raise NotImplementedError
-
     def piles(self) -> Iterable[Kept]:
         """Tensors that the trainer keeps, by pile."""
         yield from model_piles([self._trainer.model])
@@ -168,7 +159,3 @@ class _Files:
             yield "parameters", list(reference.parameters())
         optimizer = self._trainer.optimizer
         yield "optimizer_states", list(flat(getattr(getattr(optimizer, "optimizer", optimizer), "state", {})))
-
-    def tensors(self) -> Iterable[torch.Tensor]:
-        """All of the process: a trainer does not list its own."""
-        return live_bytes.tensors_of_process()

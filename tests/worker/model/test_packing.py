@@ -11,7 +11,7 @@ import torch
 
 from launcher.data.prepare import prepared
 from launcher.worker import marks
-from launcher.worker.data.corpus import Documents, PackedDocuments, TokenFiles, mapped
+from launcher.worker.data.corpus import Documents, TokenFiles, mapped
 from launcher.worker.model import LanguageModel, initial, network
 from tests.support.helpers import make_spec
 
@@ -49,7 +49,7 @@ def test_one_folder_of_ids_is_read_as_documents_packed_documents_and_one_row(tmp
     assert cut.size == 4
     assert cut.sample(0).tolist() == [97] * 5 + [~0] * 6
     assert cut.sample(1).tolist() == [98] * 11
-    both = PackedDocuments(folder, *folder.spans, length=10, vocabulary=256)
+    both = Documents(folder, *folder.spans, length=10, vocabulary=256, apart=True)
     assert both.size == 4
     first = torch.from_numpy(both.sample(0))[None]
     assert marks.ids(first).tolist() == [[97] * 5 + [99] * 3 + [0] * 3]
