@@ -55,14 +55,9 @@ def ranks(spec: RunSpec, estimate: MemoryEstimate, request: Request) -> tuple[in
 
 
 def rank_of(spec: RunSpec, stage: int) -> int:
-    """The fullest rank of a stage; every engine lays its stages out outermost, so that a stage's ranks are in a row."""
+    """The fullest rank of a stage."""
     width = spec.gpus // spec.parallel.pipeline
     return stage * width + backends.of(spec).fullest_rank(spec) % width
-
-
-def stage_of(spec: RunSpec, rank: int) -> int:
-    """The pipeline stage of a rank."""
-    return rank // (spec.gpus // spec.parallel.pipeline)
 
 
 def distinct(estimate: MemoryEstimate) -> list[int]:

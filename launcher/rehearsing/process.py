@@ -8,7 +8,6 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from signal import SIGKILL
-from typing import Protocol
 
 from launcher.base import files, package, typed
 from launcher.base.errors import ConfigError, ConfigErrors, JobFailed, SubmitError, unreadable
@@ -20,15 +19,6 @@ from launcher.spec.parse import to_dict
 LOG, RESULT = "rehearse.log", "rehearsed.json"
 _LAST_LINES = 12
 _OF_THE_RUN = "LAUNCH_RUN"
-
-
-class Rehearse(Protocol):
-    """Rehearses one rank of a model as it is; :func:`rehearse`, or what a test puts in its place."""
-
-    def __call__(
-        self, spec: RunSpec, rank: int, *, steps: int, folder: Path, seconds: float, environment: Mapping[str, str]
-    ) -> Rehearsed:
-        """The document of the rank."""
 
 
 def rehearse(

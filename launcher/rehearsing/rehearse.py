@@ -1,7 +1,8 @@
 """One rehearsal from its question to its answer: the ranks in turn, each at the depths that the device can hold."""
 
+import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from math import ceil
 from pathlib import Path
 
@@ -17,11 +18,11 @@ from launcher.rehearsing import choice, comparison, device, process
 from launcher.rehearsing.choice import Request
 from launcher.rehearsing.comparison import PredictedRank, predict
 from launcher.rehearsing.device import Device
-from launcher.rehearsing.process import Rehearse
 from launcher.rehearsing.result import Built, Phase, RankRehearsed, Rehearsal
 from launcher.spec import RunSpec
 
 _QUICK_FLOPS = 1e11  # Of all steps: seconds on any processor, so that its speed need not be tried.
+_QUEUED = "cluster=slurm"  # A GPU of the queue rehearses what this machine cannot.
 _PATIENCE = 0.5
 """Share of the time that the products of matrices may take by the forecast: other operations take time, too."""
 
@@ -33,7 +34,7 @@ class Stage:
     device: Device  # On what.
     folder: Path  # For the files of each model that is built.
     say: Callable[[str], None]  # Hears of the progress.
-    run: Rehearse = process.rehearse  # Rehearses one rank of one model.
+    run: Callable[..., Rehearsed] = process.rehearse  # Rehearses one rank of one model.
 
 
 def rehearse(spec: RunSpec, estimate: MemoryEstimate, request: Request, stage: Stage) -> Rehearsal:
@@ -58,13 +59,14 @@ def rehearse(spec: RunSpec, estimate: MemoryEstimate, request: Request, stage: S
 class _Rank:
     def __init__(self, spec: RunSpec, ready: RunSpec, rank: int, request: Request, place: Stage) -> None:
         self.spec, self.rank, self.request, self.place = spec, rank, request, place
-        self.stage = choice.stage_of(spec, rank)
+        self.stage = spec.stage_of(rank)
         self.stands_in = place.device.stands_in(spec)
         self.ready = choice.fewer_micro_batches(ready, self.stage) if self.stands_in else ready
 
     def rehearsed(self, seconds: float) -> tuple[RankRehearsed, str]:
         """The answer about it, and how it was measured."""
-        layers = self._depths(seconds)
+        asked = self.request.layers
+        layers = choice.asked(self.ready, asked) if asked else self._best_depths(seconds)
         ends = time.monotonic() + seconds
         models, documents, estimates = [], [], []
         for number in layers:
@@ -88,11 +90,58 @@ class _Rank:
                 break
         return self._answer(models, documents, estimates), documents[-1].method
 
-    def _depths(self, seconds: float) -> tuple[int, ...]:
-        if self.request.layers:
-            return choice.asked(self.ready, self.request.layers)
+    def _best_depths(self, seconds: float) -> tuple[int, ...]:
+        """The first that the device can hold, with estimates on a line to the whole model's; else ConfigErrors."""
+        lacks, ways, possible = "", [_QUEUED], []
+        for depths in choice.candidates(self.ready, self.stage):
+            lacks, *ways = self._lacks(depths, seconds)
+            if not lacks:
+                bent = self._bent(depths)
+                if bent <= comparison.STRAIGHT:
+                    return depths
+                possible.append((bent, depths))
+        if possible:
+            return min(possible)[1]
+        noun = "layer" if depths[-1] == 1 else "layers"
+        raise ConfigErrors([ConfigError("rehearse", None, f"even {depths[-1]} {noun} of the model {lacks}", ways)])
+
+    def _bent(self, depths: tuple[int, ...]) -> float:
+        """The miss of the line at the whole model, as a share of it, by the estimate."""
+        if len(depths) == 1:
+            return 0.0
+        built = [choice.at(self.ready, number) for number in depths]
+        layers = [choice.layers_of(spec, self.stage) for spec in built]
+        estimates = [predict(spec, self.stage) for spec in built]
+        whole = choice.layers_of(self.ready, self.stage)
+        return abs(comparison.bent(layers, estimates, predict(self.ready, self.stage), whole))
+
+    def _lacks(self, depths: tuple[int, ...], seconds: float) -> tuple[str, ...]:
+        smaller = ["train.micro_batch_size=1"] if self.ready.micro_batch_size > 1 else []
+        said = predict(choice.at(self.ready, depths[-1]), self.stage)
+        own = said.outside_bytes - said.communicators_bytes
+        on_cpu = self.place.device.kind == "cpu"
+        own += processes_of(self.ready.backend.name).rank_bytes if on_cpu else 0
+        needs = said.peak_bytes + own
+        if needs > self.place.device.memory_bytes:
+            text = f"need {gib(needs)}, and {self.place.device.name} has {gib(self.place.device.memory_bytes)} to give"
+            return (text, *smaller, _QUEUED)
+        if not on_cpu:
+            return ("",)
+        takes = self._takes(depths)
+        if takes > _PATIENCE * seconds:
+            speed = f"{self._flops_a_second / 1e9:.0f} GFLOP/s, tried just now"
+            text = f"take {duration(takes)} in {self.request.steps} steps on this processor ({speed})"
+            return (text, *smaller, f"--minutes {ceil(takes / _PATIENCE / 60) + 1}", _QUEUED)
+        return ("",)
+
+    def _takes(self, depths: tuple[int, ...]) -> float:
+        work = self.request.steps * sum(choice.flops(choice.at(self.ready, number)) for number in depths)
+        return 0.0 if work < _QUICK_FLOPS else work / self._flops_a_second
+
+    @functools.cached_property
+    def _flops_a_second(self) -> float:
         threads = {"OMP_NUM_THREADS": "1", **device.environment(self.spec, self.place.device)}
-        return _Depths(self.ready, self.stage, self.place.device, self.request.steps, seconds, threads).best()
+        return (process.gflops(self.ready.precision.compute, threads) or float("inf")) * 1e9
 
     def _say(self, layers: int, said: PredictedRank) -> None:
         whole = self.ready.model.num_hidden_layers
@@ -186,68 +235,3 @@ def _needs(phases: Sequence[Phase], said: PredictedRank) -> tuple[int, int]:
         least = max(least, (known.allocated_bytes or 0) + own)
         used = max(used, reserved + own)
     return least + said.communicators_bytes, used + said.communicators_bytes
-
-
-_QUEUED = "cluster=slurm"  # A GPU of the queue rehearses what this machine cannot.
-
-
-class _Depths:
-    def __init__(
-        self, spec: RunSpec, stage: int, place: Device, steps: int, seconds: float, threads: Mapping[str, str]
-    ) -> None:
-        self._spec, self._stage, self._place, self._steps, self._seconds = spec, stage, place, steps, seconds
-        self._threads = threads
-        self._rate: float | None = None
-
-    def best(self) -> tuple[int, ...]:
-        """The first that the device can hold, with estimates on a line to the whole model's; else ConfigErrors."""
-        lacks, ways, possible = "", [_QUEUED], []
-        for depths in choice.candidates(self._spec, self._stage):
-            lacks, *ways = self._lacks(depths)
-            if not lacks:
-                bent = self._bent(depths)
-                if bent <= comparison.STRAIGHT:
-                    return depths
-                possible.append((bent, depths))
-        if possible:
-            return min(possible)[1]
-        noun = "layer" if depths[-1] == 1 else "layers"
-        raise ConfigErrors([ConfigError("rehearse", None, f"even {depths[-1]} {noun} of the model {lacks}", ways)])
-
-    def _bent(self, depths: tuple[int, ...]) -> float:
-        """The miss of the line at the whole model, as a share of it, by the estimate."""
-        if len(depths) == 1:
-            return 0.0
-        built = [choice.at(self._spec, number) for number in depths]
-        layers = [choice.layers_of(spec, self._stage) for spec in built]
-        estimates = [predict(spec, self._stage) for spec in built]
-        whole = choice.layers_of(self._spec, self._stage)
-        return abs(comparison.bent(layers, estimates, predict(self._spec, self._stage), whole))
-
-    def _lacks(self, depths: tuple[int, ...]) -> tuple[str, ...]:
-        smaller = ["train.micro_batch_size=1"] if self._spec.micro_batch_size > 1 else []
-        said = predict(choice.at(self._spec, depths[-1]), self._stage)
-        own = said.outside_bytes - said.communicators_bytes
-        on_cpu = self._place.kind == "cpu"
-        own += processes_of(self._spec.backend.name).rank_bytes if on_cpu else 0
-        needs = said.peak_bytes + own
-        if needs > self._place.memory_bytes:
-            text = f"need {gib(needs)}, and {self._place.name} has {gib(self._place.memory_bytes)} to give"
-            return (text, *smaller, _QUEUED)
-        if not on_cpu:
-            return ("",)
-        takes = self._takes(depths)
-        if takes > _PATIENCE * self._seconds:
-            speed = f"{self._flops_a_second() / 1e9:.0f} GFLOP/s, tried just now"
-            text = f"take {duration(takes)} in {self._steps} steps on this processor ({speed})"
-            return (text, *smaller, f"--minutes {ceil(takes / _PATIENCE / 60) + 1}", _QUEUED)
-        return ("",)
-
-    def _takes(self, depths: tuple[int, ...]) -> float:
-        work = self._steps * sum(choice.flops(choice.at(self._spec, number)) for number in depths)
-        return 0.0 if work < _QUICK_FLOPS else work / self._flops_a_second()
-
-    def _flops_a_second(self) -> float:
-        if self._rate is None:
-            self._rate = (process.gflops(self._spec.precision.compute, self._threads) or float("inf")) * 1e9
-        return self._rate

@@ -94,6 +94,10 @@ class RunSpec:
         """Ranks over which FSDP or ZeRO shards: data, context and Ulysses ranks of one HSDP replica."""
         return self.data_degree * self.parallel.context * self.parallel.ulysses // self.parallel.replicate
 
+    def stage_of(self, rank: int) -> int:
+        """The pipeline stage of a rank: every engine lays its stages out outermost, each one's ranks in a row."""
+        return rank // (self.gpus // self.parallel.pipeline)
+
     @property
     def sequence_length(self) -> int:
         """Tokens of one sequence: as set, or the longest that the model takes, at most 4096."""

@@ -24,7 +24,7 @@ def _ranks(spec: RunSpec, **asked: int | bool) -> tuple[int, ...]:
 def test_the_rank_is_of_the_stage_that_needs_the_most_by_the_estimate() -> None:
     spec = composed_once(*PIPELINE)
     [rank] = _ranks(spec)
-    assert choice.stage_of(spec, rank) == estimated(spec).peak.stage
+    assert spec.stage_of(rank) == estimated(spec).peak.stage
     assert _ranks(spec, stage=3) == (6,)
     assert _ranks(spec, rank=5) == (5,)
     zero2 = composed_once("model=tiny", "parallel=zero2", "cluster.gpus_per_node=4")
@@ -34,7 +34,7 @@ def test_the_rank_is_of_the_stage_that_needs_the_most_by_the_estimate() -> None:
 def test_the_distinct_stages_are_rehearsed_in_turn_the_fullest_first() -> None:
     spec = composed_once(*PIPELINE)
     ranks, estimate = _ranks(spec, all_stages=True), estimated(spec)
-    stages = [choice.stage_of(spec, rank) for rank in ranks]
+    stages = [spec.stage_of(rank) for rank in ranks]
     assert stages[0] == estimate.peak.stage
     held = {peak.stage: (peak.allocated_bytes, peak.static_bytes) for peak in estimate.ranks}
     assert {held[stage] for stage in stages} == set(held.values())

@@ -9,7 +9,7 @@ from launcher.base.units import GIB
 from launcher.job import versions
 from launcher.job.memory import Rehearsed, RehearsedPhase
 from launcher.preflight.evidence import Evidence
-from launcher.rehearsing import choice, rehearse
+from launcher.rehearsing import rehearse
 from launcher.rehearsing.comparison import predict
 from launcher.rehearsing.device import Device
 from launcher.rehearsing.rehearse import Stage
@@ -57,7 +57,7 @@ class Worker:
     ) -> Rehearsed:
         self.asked.append((rank, spec.model.num_hidden_layers))
         self.specs.append(spec)
-        stage = choice.stage_of(spec, rank)
+        stage = spec.stage_of(rank)
         peaks = {phase: counters.allocated_bytes or 0 for phase, counters in predict(spec, stage).phases.items()}
         del peaks["checkpoint_save"]
         return Rehearsed(

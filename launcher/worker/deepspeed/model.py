@@ -152,7 +152,7 @@ class Stages(PipelineModule):  # type: ignore[misc]  # DeepSpeed has no types.
 
     def __init__(self, model: LanguageModel, context: Context) -> None:
         self._ties = context.spec.model.tie_word_embeddings
-        stage, count = stage_of(context), context.spec.parallel.pipeline
+        stage, count = context.spec.stage_of(context.rank), context.spec.parallel.pipeline
         layers = [Stage(model, first=stage == 0)] * count  # Each rank builds its own alone.
         super().__init__(layers=layers, num_stages=count, loss_fn=model.loss, partition_method="uniform")
         for parameter in self.parameters():
@@ -181,13 +181,8 @@ class Stages(PipelineModule):  # type: ignore[misc]  # DeepSpeed has no types.
         return found
 
 
-def stage_of(context: Context) -> int:
-    """This rank's stage: stages are far apart among the ranks, as ``PipeDataParallelTopology`` puts them."""
-    return context.rank // (context.world // context.spec.parallel.pipeline)
-
-
 def _cut_to_stage(made: Any, context: Context) -> None:
-    spec, stage = context.spec, stage_of(context)
+    spec, stage = context.spec, context.spec.stage_of(context.rank)  # As ``PipeDataParallelTopology`` puts them.
     network.cut(made, stage_layers(spec, stage), first=stage == 0, last=stage == spec.parallel.pipeline - 1)
 
 

@@ -56,9 +56,8 @@ def networks(context: Context, attention: Any) -> Iterator[Any]:
 
 
 def _chunks(context: Context) -> Sequence[int]:
-    """Numbers of this rank's chunks in the order of the model. The ranks of one stage are neighbours."""
-    stage = context.rank // (context.world // context.spec.parallel.pipeline)
-    return chunks_of(cut_of(context.spec), stage)
+    """Numbers of this rank's chunks in the order of the model."""
+    return chunks_of(cut_of(context.spec), context.spec.stage_of(context.rank))
 
 
 class Pipeline:

@@ -46,11 +46,6 @@ class Rehearsal:
     steps: int
     words: Sequence[str] = ()
 
-    @property
-    def stage(self) -> int:
-        """The rank's pipeline stage: stages are far apart among the ranks, in every engine."""
-        return self.rank // (self.spec.gpus // self.spec.parallel.pipeline)
-
 
 @contextlib.contextmanager
 def entered(rehearsal: Rehearsal, backend: str | None = None) -> Iterator[Context]:
@@ -100,7 +95,7 @@ def _document(rehearsal: Rehearsal, context: Context, seconds: Sequence[float], 
     return Rehearsed(
         rank=context.rank,
         world=context.world,
-        stage=rehearsal.stage,
+        stage=rehearsal.spec.stage_of(rehearsal.rank),
         layers=rehearsal.spec.model.num_hidden_layers,
         device=context.device.type,
         device_name=name or "cpu",
