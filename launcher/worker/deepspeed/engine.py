@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from deepspeed.ops.op_builder import AsyncIOBuilder
 from deepspeed.runtime.pipe import schedule
+from deepspeed.runtime.sequence_parallel import parallel_state_sp
 from deepspeed.runtime.utils import is_model_parallel_parameter
 
 from launcher.base.files import JsonObject, load_json
@@ -42,11 +43,11 @@ def build(context: Context) -> "DeepSpeedTraining":
     spec = context.spec
     config: JsonObject = load_json(context.directory / "ds_config.json")
     _prepare(context.device, config)
-    shared = ulysses.Grouped(context) if spec.parallel.ulysses > 1 else None
+    shared = ulysses.grouped(spec) if spec.parallel.ulysses > 1 else None
     built, groups = model.build(context, config, shared)
     network.prepare_blocks([built.network], context)
     whole = model.Stages(built, context) if spec.parallel.pipeline > 1 else built
-    mpu = shared.mpu if shared else None
+    mpu = parallel_state_sp if shared else None  # It is asked for groups and sizes.
     own = spec.optimizer.name not in ("adamw", "sgd")  # DeepSpeed makes these by its configuration.
     stepping = shards.optimizer(spec, groups, flat=True) if own else None
     with _explained():

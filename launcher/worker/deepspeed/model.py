@@ -29,7 +29,7 @@ from launcher.estimate.rank.stages import stage_layers
 from launcher.spec import RunSpec
 from launcher.worker.engine import Context
 from launcher.worker.model import LanguageModel, adapters, initial, network, optimizers, weights
-from launcher.worker.model.ulysses import Grouped
+from launcher.worker.model.ulysses import Ulysses
 
 _TABLE = "embedding"
 _LINEAR = nn.functional.linear
@@ -40,7 +40,7 @@ _NOTES = (AUTOTP_NOTE, DS_IS_REPLACED_MODULE, DS_TENSOR_MODEL_PARALLEL, "gather_
 
 
 def build(
-    context: Context, config: JsonObject, shared: Grouped | None = None
+    context: Context, config: JsonObject, shared: Ulysses | None = None
 ) -> tuple[LanguageModel, list[dict[str, Any]]]:
     """Make the model with its values, and its parameters in groups for the optimizer.
 

@@ -161,7 +161,6 @@ class MemoryTracker:
 
     @contextlib.contextmanager
     def _measured(self, alive: Iterable[torch.Tensor]) -> Iterator[None]:
-        self._live.enter("")
         self._live.follow(alive)
         self._label()
         self._live.restart()
@@ -173,7 +172,6 @@ class MemoryTracker:
             self._live.end_forward()
         if phase == "optimizer":
             self._label()
-        self._live.enter(phase)
         self._live.begin(1, phase)
 
     def _collect(self) -> None:
@@ -184,7 +182,6 @@ class MemoryTracker:
             if before is None or moment.bytes > before.allocated_bytes:
                 piles = _named(recording.piles(moment.event))
                 self._sample.phases[phase] = PhaseMemory(allocated_bytes=moment.bytes, piles=piles)
-        self._live.enter("")  # What follows, where a budget is still kept, is of no measured phase.
 
     def _label(self) -> None:
         for pile, tensors in self.kept():

@@ -10,7 +10,6 @@ allocator on a GPU.
 import gc
 import math
 import weakref
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any, NoReturn, Self
@@ -28,20 +27,14 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ty
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.bytes = 0  # Alive now.
-        self.peaks: dict[str, int] = defaultdict(int)  # The highest ``bytes`` of each phase.
+        self.peak = 0  # The highest ``bytes`` since somebody has set it.
         self.limit: float = math.inf  # Bytes that may be alive.
         # Told of a request beyond the limit, while all else is alive.
         self.refused: Callable[[int, str], None] = lambda requested, operation: None
         # Told of an operation's error: the C library may have had no memory for it.
         self.failed: Callable[[RuntimeError, str], None] = lambda error, operation: None
-        self._phase = ""
         self._sizes: dict[int, int] = {}
         self.entered = 0  # How often it is entered, one within the other; 0 while nothing is followed.
-
-    def enter(self, phase: str) -> None:
-        """Begin a phase, to which bytes alive from now on belong; an empty name begins none."""
-        self._phase = phase
-        self._grow(0)
 
     def follow(self, tensors: Iterable[object]) -> None:
         """Count the storages of tensors, also in lists and tuples of them; other objects are passed over."""
@@ -121,8 +114,8 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ty
 
     def _grow(self, size: int) -> None:
         self.bytes += size
-        if self._phase and self.peaks[self._phase] < self.bytes <= self.limit:
-            self.peaks[self._phase] = self.bytes
+        if self.bytes <= self.limit:
+            self.peak = max(self.peak, self.bytes)
 
     def _freed(self, key: int) -> None:
         self.bytes -= self._sizes.pop(key)

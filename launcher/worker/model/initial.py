@@ -240,9 +240,9 @@ def own_values(made: Any) -> dict[str, torch.Tensor]:
     return found
 
 
-def own_draws(made: Any) -> dict[str, Callable[[torch.Tensor, torch.Generator], torch.Tensor]]:
+def own_draws(made: Any) -> dict[str, Draw]:
     """How linears begin whose weight the module around them draws, by the name of the parameter."""
-    found: dict[str, Callable[[torch.Tensor, torch.Generator], torch.Tensor]] = {}
+    found: dict[str, Draw] = {}
     by_class: dict[type, list[str]] = {}
     for path, module in made.named_modules():
         if any(isinstance(getattr(each, "base_layer", each), nn.Linear) for each in module.children()):
@@ -253,32 +253,26 @@ def own_draws(made: Any) -> dict[str, Callable[[torch.Tensor, torch.Generator], 
     return found
 
 
-@torch.no_grad()
 def _drawn(made: Any, module: nn.Module) -> list[str]:
     """The weights of linears in a module that ``_init_weights`` writes to when it is called with the module."""
     twin = _twin(module, depth=-1)
     linears = [path for path, each in twin.named_modules() if path and isinstance(each, nn.Linear)]
     before = {path: twin.get_submodule(path).weight._version for path in linears}
-    with torch.random.fork_rng(devices=()):
-        made._init_weights(twin)
+    _initialise(made, twin, 0)
     return [f"{path}.weight" for path in linears if twin.get_submodule(path).weight._version != before[path]]
 
 
-def _drawn_rows(made: Any, module: nn.Module, name: str) -> Callable[[torch.Tensor, torch.Generator], torch.Tensor]:
+def _drawn_rows(made: Any, module: nn.Module, name: str) -> Draw:
     def draw(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         twin = _twin(module, depth=-1)
         owner, _, last = name.rpartition(".")
         twin.get_submodule(owner)._parameters[last] = nn.Parameter(values, requires_grad=False)
-        device = values.device
-        with torch.random.fork_rng(devices=(device,) if device.type == "cuda" else ()), torch.no_grad():
-            torch.manual_seed(generator.initial_seed())
-            made._init_weights(twin)
+        _initialise(made, twin, generator.initial_seed(), values.device)
         return values
 
     return draw
 
 
-@torch.no_grad()
 def outer_buffers(made: Any, names: Collection[str]) -> dict[str, torch.Tensor]:
     """Values of the named buffers that ``_init_weights`` sets when it is called with a module around theirs."""
     around = {name.rsplit(".", cut)[0] for name in names for cut in range(2, name.count(".") + 1)}
@@ -289,9 +283,7 @@ def outer_buffers(made: Any, names: Collection[str]) -> dict[str, torch.Tensor]:
         for name, below in inside.items():
             owner, _, last = below.rpartition(".")
             twin.get_submodule(owner)._buffers[last] = _empty(made.get_buffer(name), depth=0)
-        with torch.random.fork_rng(devices=()):
-            torch.manual_seed(zlib.crc32(path.encode()))
-            made._init_weights(twin)
+        _initialise(made, twin, zlib.crc32(path.encode()))
         for name, below in inside.items():
             value = twin.get_buffer(below)
             if value.device.type != "meta" and not bool(value.isnan().any()):
@@ -309,17 +301,24 @@ def _is_odd(module: nn.Module) -> bool:
 
 def _set(made: Any, path: str, module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     twin = _twin(module)
-    with torch.random.fork_rng(devices=()), torch.no_grad():
-        torch.manual_seed(zlib.crc32(path.encode()))
-        if isinstance(twin, nn.Conv1d):
-            twin.reset_parameters()
-        made._init_weights(twin)
+    _initialise(made, twin, zlib.crc32(path.encode()))
     for name, value in (*twin.named_parameters(), *twin.named_buffers()):
         owner, _, last = name.rpartition(".")
         matrix = value.dim() > 1 and last in _MATRICES and not isinstance(twin.get_submodule(owner), nn.Conv1d)
         if value.device.type == "meta" or matrix or (value.is_floating_point() and bool(value.isnan().any())):
             continue
         yield name, value.detach()
+
+
+@torch.no_grad()
+def _initialise(made: Any, twin: nn.Module, seed: int, device: torch.device | None = None) -> None:
+    """Let the network's class give a module its first values, drawn from a seed."""
+    on_gpu = device is not None and device.type == "cuda"
+    with torch.random.fork_rng(devices=(device,) if on_gpu else ()):
+        torch.manual_seed(seed)
+        if isinstance(twin, nn.Conv1d):
+            twin.reset_parameters()
+        made._init_weights(twin)
 
 
 def _twin(module: nn.Module, depth: int = 1) -> nn.Module:

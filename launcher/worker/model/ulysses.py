@@ -10,7 +10,6 @@ from deepspeed.sequence.layer import DistributedAttention
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from launcher.spec import RunSpec
-from launcher.worker.engine import Context
 
 
 def connect(device: torch.device) -> None:
@@ -72,14 +71,10 @@ def _local(
     return found
 
 
-class Grouped(Ulysses):
-    """The ranks that share a sequence; DeepSpeed asks ``mpu`` for their groups and sizes."""
-
-    def __init__(self, context: Context) -> None:
-        """Called by all ranks together, once DeepSpeed has started."""
-        self.mpu: Any = parallel_state_sp
-        parallel_state_sp.initialize_sequence_parallel(context.spec.parallel.ulysses)
-        super().__init__(parallel_state_sp.get_sequence_parallel_group())
+def grouped(spec: RunSpec) -> Ulysses:
+    """The ranks that share a sequence, by DeepSpeed's own groups; called by all together, once it has started."""
+    parallel_state_sp.initialize_sequence_parallel(spec.parallel.ulysses)
+    return Ulysses(parallel_state_sp.get_sequence_parallel_group())
 
 
 def excess(spec: RunSpec) -> int:

@@ -177,15 +177,14 @@ def _layer(block: nn.Module, call: Call, linears_of_it: Collection[str]) -> Seen
             output = block(*args, **kwargs)
         output = output[0] if isinstance(output, tuple | list) else output
         gradient = torch.ones_like(output)
-        before = live.bytes
-        live.enter("backward")
+        before = live.peak = live.bytes
         torch.autograd.backward(output, gradient)
     return Seen(
         saved=sum(saved.values()),
         adapted=sum(adapted.values()),
         frozen=sum(frozen.values()),
         keeps_input=hidden.untyped_storage()._cdata in saved,
-        extra=max(0, live.peaks["backward"] - before),
+        extra=live.peak - before,
     )
 
 

@@ -18,6 +18,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from launcher.spec import RunSpec
 from launcher.worker import TrainingError, replaced
 from launcher.worker.process import RankPlace
+from launcher.worker.trace.shims import done
 
 BACKEND = "rehearsed"  # The name of :class:`Alone` among torch's backends.
 _SPREAD = 0.02  # Standard deviation of drawn values, as of first weights (Hugging Face's ``initializer_range``).
@@ -98,7 +99,7 @@ def _of_each(collective: Callable[..., dist.Work]) -> Callable[..., dist.Work]:
     def coalesced(group: "Alone", outputs: _Tensors, inputs: _Tensors, *_: Any, **__: Any) -> dist.Work:
         for output, mine in zip(outputs, inputs, strict=True):
             collective(group, output, mine)
-        return _done(outputs)
+        return done(outputs)
 
     return coalesced
 
@@ -137,7 +138,7 @@ class Alone(_ProcessGroup):  # type: ignore[misc]  # It is Any for the reason ab
         """Collectives of one kernel, as DeepSpeed gathers on a GPU: here each ends by itself."""
 
     def _end_coalescing(self, device: torch.device) -> dist.Work:
-        return _done(())
+        return done(())
 
     def allreduce(self, tensors: _Tensors, opts: Any = None, *_: Any, **__: Any) -> dist.Work:
         """Multiply single numbers, on which ranks agree; a kernel over every gradient would cost too much."""
@@ -145,47 +146,47 @@ class Alone(_ProcessGroup):  # type: ignore[misc]  # It is Any for the reason ab
             for tensor in tensors:
                 if tensor.numel() == 1:
                     tensor.detach().mul_(self._size)
-        return _done(tensors)
+        return done(tensors)
 
     def _leave(self, tensors: _Tensors, *_: Any, **__: Any) -> dist.Work:
-        return _done(tensors)
+        return done(tensors)
 
     allreduce_coalesced = reduce = send = _leave
 
     def barrier(self, *_: Any, **__: Any) -> dist.Work:
         """Wait for nobody."""
-        return _done(())
+        return done(())
 
     def broadcast(self, tensors: _Tensors, opts: Any = None, *_: Any, **__: Any) -> dist.Work:
         """Leave this rank's tensors as they are, and draw another root's."""
         if opts is None or opts.rootRank != self._rank:
             draw(tensors)
-        return _done(tensors)
+        return done(tensors)
 
     def allgather(self, outputs: Sequence[_Tensors], inputs: _Tensors, *_: Any, **__: Any) -> dist.Work:
         """Copy this rank's own tensor for each rank."""
         for row, mine in zip(outputs, inputs, strict=True):
             for output in row:
                 _copy(output, mine)
-        return _done(list(outputs))
+        return done(list(outputs))
 
     def allgather_coalesced(self, outputs: Sequence[_Tensors], inputs: _Tensors, *_: Any, **__: Any) -> dist.Work:
         """Gather as :meth:`allgather`; the rows are the ranks."""
         for row in outputs:
             for output, mine in zip(row, inputs, strict=True):
                 _copy(output, mine)
-        return _done(list(outputs))
+        return done(list(outputs))
 
     def _allgather_base(self, output: torch.Tensor, mine: torch.Tensor, *_: Any, **__: Any) -> dist.Work:
         for part in output.view(-1).chunk(self._size):
             _copy(part, mine.reshape(-1))
-        return _done((output,))
+        return done((output,))
 
     allgather_into_tensor_coalesced = _of_each(_allgather_base)
 
     def _reduce_scatter_base(self, output: torch.Tensor, mine: torch.Tensor, *_: Any, **__: Any) -> dist.Work:
         _copy(output.view(-1), mine.reshape(-1).chunk(self._size)[self._rank])
-        return _done((output,))
+        return done((output,))
 
     reduce_scatter_tensor_coalesced = _of_each(_reduce_scatter_base)
 
@@ -193,11 +194,11 @@ class Alone(_ProcessGroup):  # type: ignore[misc]  # It is Any for the reason ab
         """Take this rank's part of its own tensors."""
         for output, parts in zip(outputs, inputs, strict=True):
             _copy(output, parts[self._rank])
-        return _done(outputs)
+        return done(outputs)
 
     def gather(self, outputs: Sequence[_Tensors], inputs: _Tensors, *_: Any, **__: Any) -> dist.Work:
         """Copy this rank's own tensor for each rank, where it is the one that gathers."""
-        return self.allgather(outputs, inputs) if outputs else _done(())
+        return self.allgather(outputs, inputs) if outputs else done(())
 
     def scatter(self, outputs: _Tensors, inputs: Sequence[_Tensors], *_: Any, **__: Any) -> dist.Work:
         """Take this rank's part, or draw it where another rank scatters."""
@@ -206,19 +207,19 @@ class Alone(_ProcessGroup):  # type: ignore[misc]  # It is Any for the reason ab
                 _copy(output, inputs[number][self._rank])
             else:
                 draw((output,))
-        return _done(outputs)
+        return done(outputs)
 
     def alltoall_base(self, output: torch.Tensor, mine: torch.Tensor, *_: Any, **__: Any) -> dist.Work:
         """Copy this rank's own input, over and over where it is too short."""
         _copy(output.view(-1), mine.reshape(-1))
-        return _done((output,))
+        return done((output,))
 
     alltoall = _of_each(alltoall_base)
 
     def recv(self, tensors: _Tensors, *_: Any) -> dist.Work:
         """Draw the tensors of another rank."""
         draw(tensors)
-        return _done(tensors)
+        return done(tensors)
 
     recv_anysource = recv
     all_gather_single = gather_single = _allgather_base
@@ -252,10 +253,3 @@ def draw(tensors: Iterable[torch.Tensor]) -> None:
     for tensor in tensors:
         if tensor.is_floating_point():
             tensor.detach().normal_(0.0, _SPREAD)
-
-
-def _done(tensors: Any) -> dist.Work:
-    future: torch.futures.Future[Any] = torch.futures.Future()
-    future.set_result(list(tensors))
-    work: dist.Work = torch._C._distributed_c10d._create_work_from_future(future)
-    return work

@@ -8,7 +8,7 @@ import contextlib
 import functools
 import importlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
 
 import torch
@@ -26,21 +26,6 @@ from launcher.worker.model import LanguageModel
 
 _AGREEMENTS = ("partitioned_param_coordinator", "partition_parameters", "stage3")
 """Modules of DeepSpeed that ask whether all ranks have the same numbers."""
-
-
-class _Done:
-    """A collective that has ended; torch's fake process group has no tensors in its future."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self._tensor = tensor
-
-    def wait(self) -> bool:
-        """Return at once."""
-        return True
-
-    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
-        """Return the tensor as it was given."""
-        return _finished([self._tensor])
 
 
 class _KeepsBuckets:
@@ -139,7 +124,7 @@ def agreed() -> Iterator[None]:
 
 
 def _reduce(all_reduce: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    return None if all_reduce(tensor, *args, **kwargs) is None else _Done(tensor)
+    return None if all_reduce(tensor, *args, **kwargs) is None else done([tensor])
 
 
 def _replicate(replicate: Callable[..., DistributedDataParallel], *args: Any) -> DistributedDataParallel:
@@ -154,6 +139,12 @@ def _replicate(replicate: Callable[..., DistributedDataParallel], *args: Any) ->
 def reduced_in_place(_: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Hook for DDP, which takes the reduced bucket from a future that is empty in the fake process group."""
     return _finished(bucket.buffer())
+
+
+def done(tensors: Iterable[Any]) -> dist.Work:
+    """A collective that has ended, with its tensors in its future; torch's fake process group leaves that empty."""
+    work: dist.Work = torch._C._distributed_c10d._create_work_from_future(_finished(list(tensors)))
+    return work
 
 
 def _finished(value: Any) -> torch.futures.Future[Any]:
