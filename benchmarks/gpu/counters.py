@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from launcher.estimate.memory.moments import Phase
-from launcher.worker import memory
 from launcher.worker.memory import CudaTracker
 
 
@@ -24,19 +22,16 @@ class PhaseCounters(CudaTracker):
         vocabulary: frozenset[int] = frozenset(),
     ) -> None:
         super().__init__(device, heard, vocabulary=vocabulary)
-        self._reserved_by_phase: dict[str, int] = {}
         self._card_by_phase: dict[str, int] = {}
 
     def summary(self) -> dict[str, Any]:
         """The entry of ``memory.json``, and what is reserved: its highest bytes by phase, the card's, and by stream."""
-        more = {"reserved_by_phase": self._reserved_by_phase, "device_by_phase": self._card_by_phase}
+        more = {"reserved_by_phase": self.reserved_by_phase, "device_by_phase": self._card_by_phase}
         return {**super().summary(), **more, "segments": _segments(self._device)}
 
     def _look(self) -> None:
         if self._phase is not None:
-            reserved, used = torch.cuda.max_memory_reserved(self._device), card(self._device)
-            for found, value in ((self._reserved_by_phase, reserved), (self._card_by_phase, used)):
-                found[self._phase] = max(found.get(self._phase, 0), value)
+            self._card_by_phase[self._phase] = max(self._card_by_phase.get(self._phase, 0), card(self._device))
         super()._look()
 
 
@@ -53,10 +48,6 @@ def _segments(device: torch.device) -> list[dict[str, Any]]:
             held["active_bytes"] += segment["active_size"]
             held["segments"] += 1
     return sorted(found.values(), key=lambda each: -int(each["bytes"]))
-
-
-tracker = functools.partial(memory.tracker, of_gpus=PhaseCounters)
-"""The tracker for a device; on the CPU that of every run."""
 
 
 def card(device: torch.device) -> int:

@@ -78,7 +78,8 @@ def measure(spec: RunSpec, directory: Path) -> dict[str, Any]:
 def _by_engine(spec: RunSpec, directory: Path) -> dict[str, Any]:
     device = torch.device(spec.hardware.device, 0) if spec.hardware.device == "cuda" else torch.device("cpu")
     _join(spec.gpus, device)
-    tracker = counters.tracker(device)
+    with replaced(memory, "CudaTracker", counters.PhaseCounters):
+        tracker = memory.tracker(device)
     context = Context(spec=spec, directory=directory, rank=0, world=spec.gpus, device=device, memory=tracker)
     torch.manual_seed(spec.train.seed)
     with tracker.measuring("load"), _let_ddp_reduce(spec.gpus):
@@ -110,7 +111,10 @@ def _by_megatron(spec: RunSpec, directory: Path) -> dict[str, Any]:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     arguments = json.loads((directory / "arguments.json").read_text())
     backend = "gloo" if spec.hardware.device == "cpu" else "nccl"
-    with replaced(memory, "tracker", counters.tracker), loop.entered(spec, directory, backend=backend) as context:
+    with (
+        replaced(memory, "CudaTracker", counters.PhaseCounters),
+        loop.entered(spec, directory, backend=backend) as context,
+    ):
         worker._train(context, arguments)
         found = {**context.memory.summary(), **_held(context.device)}
     rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]

@@ -6,9 +6,7 @@ no verdict.
 """
 
 import os
-import re
 from dataclasses import replace
-from pathlib import Path
 
 from launcher.base import machine
 from launcher.base.errors import ConfigError, ConfigErrors
@@ -43,10 +41,11 @@ def here() -> Device:
         gpu = facts.gpus[0]
         memory = gpu.memory_bytes - (gpu.reserved_bytes or 0)
         return Device(kind="cuda", name=gpu.name, memory_bytes=memory, host_memory_bytes=host, cpus=cpus)
+    in_use = machine.memory_in_use()
     return Device(
         kind="cpu",
         name=machine.processor() or os.uname().machine,
-        memory_bytes=_free(host),
+        memory_bytes=host if in_use is None else min(host, in_use[1] - in_use[0]),
         host_memory_bytes=host,
         cpus=cpus,
     )
@@ -95,11 +94,3 @@ def _on_cpu(spec: RunSpec, device: Device) -> RunSpec:
 def environment(spec: RunSpec, device: Device) -> dict[str, str]:
     """Variables of the rehearsed rank beside its job's: a processor in a GPU's place may use all of its cores."""
     return {"OMP_NUM_THREADS": str(device.cpus)} if device.stands_in(spec) else {}
-
-
-def _free(limit: int, meminfo: Path = Path("/proc/meminfo")) -> int:
-    try:
-        found = re.search(r"^MemAvailable:\s*(\d+) kB$", meminfo.read_text(), re.MULTILINE)
-    except OSError:
-        found = None
-    return min(limit, int(found[1]) * 1024) if found else limit

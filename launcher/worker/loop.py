@@ -12,7 +12,7 @@ import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -61,9 +61,9 @@ def entered(spec: RunSpec, directory: Path, backend: str | None = None) -> Itera
             yield context
 
 
-def context_of(spec: RunSpec, directory: Path, place: RankPlace, pulse: Beat, **options: Any) -> Context:
-    """This rank of a run with nothing measured yet; further ``options`` are those of :func:`memory.tracker`."""
-    tracker = memory.tracker(place.device, pulse.enter, vocabulary_sizes(spec), **options)
+def context_of(spec: RunSpec, directory: Path, place: RankPlace, pulse: Beat) -> Context:
+    """This rank of a run with nothing measured yet."""
+    tracker = memory.tracker(place.device, pulse.enter, vocabulary_sizes(spec))
     tracker.recomputes = spec.checkpointing.mode != "none"
     return Context(
         spec=spec,

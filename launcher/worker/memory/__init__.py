@@ -210,6 +210,7 @@ class CudaTracker(MemoryTracker):
         self._device = device
         self._phase: Part | None = None
         self._allocated = self._reserved = self._allocated_of_line = self._usual = 0
+        self.reserved_by_phase: dict[str, int] = {}  # The peak of reserved bytes of each phase.
         self._saved = SavedBytes(vocabulary)
         self._labelled: dict[int, tuple[Pile, weakref.ref[torch.UntypedStorage]]] = {}
         self.layers.passed = self._look
@@ -261,6 +262,7 @@ class CudaTracker(MemoryTracker):
         self._allocated_of_line = max(self._allocated_of_line, peak)
         if self._phase is not None:
             before = self._sample.phases.get(self._phase)
+            self.reserved_by_phase[self._phase] = max(self.reserved_by_phase.get(self._phase, 0), reserved)
             self._sample.reserved_bytes = max(self._sample.reserved_bytes or 0, reserved)
             if before is None or peak > before.allocated_bytes:
                 piles = self._piles(peak)
@@ -297,13 +299,9 @@ def _named(piles: dict[Any, int]) -> dict[str, int]:
 
 
 def tracker(
-    device: torch.device,
-    heard: Heard = lambda phase: None,
-    vocabulary: frozenset[int] = frozenset(),
-    *,
-    of_gpus: type[CudaTracker] = CudaTracker,
+    device: torch.device, heard: Heard = lambda phase: None, vocabulary: frozenset[int] = frozenset()
 ) -> MemoryTracker:
-    """Make the tracker for a device, for a GPU one of that class."""
+    """Make the tracker for a device."""
     if device.type == "cpu":
         return MemoryTracker(heard, vocabulary=vocabulary)
-    return of_gpus(device, heard, vocabulary=vocabulary)
+    return CudaTracker(device, heard, vocabulary=vocabulary)

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -51,29 +50,10 @@ class Rehearsal:
 def entered(rehearsal: Rehearsal, backend: str | None = None) -> Iterator[Context]:
     """The rank in its world, with nothing measured yet; ``backend`` is for :func:`world.only_rank`."""
     with world.only_rank(rehearsal.spec, rehearsal.rank, backend) as place:
-        context = context_of(rehearsal.spec, rehearsal.directory, place, Beat(), of_gpus=CudaPhases)
+        context = context_of(rehearsal.spec, rehearsal.directory, place, Beat())
         (rehearsal.directory / "logs").mkdir(exist_ok=True)  # For the snapshot of a rank that runs out of memory.
         with out_of_memory.watched(context):
             yield context
-
-
-class CudaPhases(memory.CudaTracker):
-    """The tracker of a GPU, which also keeps the peak of reserved bytes of each phase."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.reserved: dict[str, int] = {}
-
-    def _look(self) -> None:
-        if self._phase is not None:
-            peak = torch.cuda.max_memory_reserved(self._device)
-            self.reserved[self._phase] = max(self.reserved.get(self._phase, 0), peak)
-        super()._look()
-
-    def around(self) -> int:
-        """Bytes of the device that are in use besides those reserved: the context, and whatever else runs there."""
-        free, total = torch.cuda.mem_get_info(self._device)
-        return total - free - torch.cuda.memory_reserved(self._device)
 
 
 def measure(rehearsal: Rehearsal, context: Context, train: Callable[[list[float]], None]) -> Rehearsed:
@@ -101,19 +81,21 @@ def _document(rehearsal: Rehearsal, context: Context, seconds: Sequence[float], 
         device_name=name or "cpu",
         method=f"{_METHODS[context.device.type]}; {_ALONE}",
         static_bytes=context.memory.summary()["static_bytes"],
-        phases=_phases(context.memory),
+        phases=_phases(context),
         step_seconds=tuple(seconds),
         ran_out=ran_out,
         versions={name: found for name in _PACKAGES if (found := versions.installed(name)) is not None},
     )
 
 
-def _phases(tracker: memory.MemoryTracker) -> dict[str, RehearsedPhase]:
-    peaks = tracker.take().phases.items()
+def _phases(context: Context) -> dict[str, RehearsedPhase]:
+    tracker, peaks = context.memory, context.memory.take().phases.items()
     found = {name: RehearsedPhase(allocated_bytes=peak.allocated_bytes, piles=peak.piles) for name, peak in peaks}
-    if not isinstance(tracker, CudaPhases):
+    if not isinstance(tracker, memory.CudaTracker):
         return found
-    around, reserved = tracker.around(), tracker.reserved
+    free, total = torch.cuda.mem_get_info(context.device)
+    # In use besides those reserved: the context, and whatever else runs there.
+    around, reserved = total - free - torch.cuda.memory_reserved(context.device), tracker.reserved_by_phase
     return {
         name: replace(phase, reserved_bytes=reserved[name], device_bytes=reserved[name] + around)
         for name, phase in found.items()
