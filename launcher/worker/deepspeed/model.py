@@ -114,7 +114,9 @@ def _with_memory(
         for name, parameter in module.named_parameters(recurse=False):
             if id(parameter) not in real:
                 fresh = nn.Parameter(torch.empty_like(parameter, device=device), parameter.requires_grad)
-                _hand_on(parameter, fresh)
+                for note in _NOTES:
+                    if hasattr(parameter, note):
+                        setattr(fresh, note, getattr(parameter, note))
                 real[id(parameter)] = fresh
                 if partition is not None:
                     partition(fresh)
@@ -206,12 +208,6 @@ def _cut_by_plan(made: Any, settings: Mapping[str, Any]) -> AutoTP:
     cutter.update_linear_policies()
     cutter._replace_module(made)
     return cutter
-
-
-def _hand_on(parameter: torch.Tensor, fresh: torch.Tensor) -> None:
-    for name in _NOTES:
-        if hasattr(parameter, name):
-            setattr(fresh, name, getattr(parameter, name))
 
 
 def _finish(model: Any, cutter: AutoTP) -> None:

@@ -193,10 +193,11 @@ class FsdpEngine:
         summed = dist.all_reduce(total, async_op=True)  # Beside the optimizer, which does not need it.
         memory.enter("optimizer")
         rate = optimizers.set_rate(self._optimizers, spec, step)
-        self._scaler.unscale(self._optimizers)
+        for each in self._optimizers:
+            self._scaler.unscale_(each)
         stages, copies = self._passes.group, self._passes.copies
         norm = optimizers.clip(self._parameters, spec.optimizer.clip, stages=stages, copies=copies)
-        scale = self._scaler.step(self._optimizers, norm)
+        scale = self._scaler.step_all(self._optimizers, norm)
         network.rescale(self._model, spec)
         for each in self._optimizers:
             each.zero_grad(set_to_none=True)
@@ -279,7 +280,7 @@ class FsdpEngine:
         """Tensors by their names in the whole model; the optimizer's settings follow from the run and are left out."""
         model, optimizer = get_state_dict(self._model, self._optimizers, options=self._options())
         states = {_in_model(name): value for name, value in optimizer.items() if name.startswith("state.")}
-        scale = self._scaler.state()
+        scale = self._scaler.saved()
         parts = {"model": {_in_model(name): value for name, value in model.items()}, "optimizer": states}
         return {**parts, SCALE: scale} if scale else parts
 

@@ -162,7 +162,8 @@ def clip(
     """Scale all gradients, with those of ``stages`` and less ``copies``, to a norm; returns the norm before."""
     found = [parameter for parameter in parameters if parameter.grad is not None]
     counted = [each.grad for each in found if each.grad is not None and each not in copies]
-    parts = [_whole_norm(some) for some in _by_mesh(counted)]
+    norms = [torch.nn.utils.get_total_norm(some) for some in _by_mesh(counted)]
+    parts = [each.full_tensor() if isinstance(each, DTensor) else each for each in norms]
     norm = parts[0] if len(parts) == 1 else torch.nn.utils.get_total_norm(parts)
     if stages is not None:
         squared = norm.square()
@@ -180,8 +181,3 @@ def _by_mesh(tensors: Iterable[torch.Tensor]) -> list[list[torch.Tensor]]:
     for tensor in tensors:
         groups.setdefault(getattr(tensor, "device_mesh", None), []).append(tensor)
     return list(groups.values()) or [[]]
-
-
-def _whole_norm(gradients: list[torch.Tensor]) -> torch.Tensor:
-    norm = torch.nn.utils.get_total_norm(gradients)
-    return norm.full_tensor() if isinstance(norm, DTensor) else norm
