@@ -126,7 +126,16 @@ class DeepSpeedTraining:
 
     def piles(self) -> Iterator[Kept]:
         """Tensors that DeepSpeed keeps, by its own names."""
-        return kept(self._engine)
+        wrapper = self._engine.optimizer
+        optimizer = getattr(wrapper, "optimizer", wrapper)
+        yield from model_piles([self._engine.module])
+        for name in _MASTERS:
+            yield "master_weights", list(flat(getattr(wrapper, name, ())))
+        for name in _GRADIENTS:
+            yield "gradients", list(flat(getattr(wrapper, name, ())))
+        for bucket in getattr(wrapper, _BUCKETS, {}).values():
+            yield "reduce_buffers", list(flat(bucket.buffer))
+        yield "optimizer_states", list(flat(optimizer.state))
 
     def tensors(self) -> Iterable[torch.Tensor]:
         """Every tensor of the process: DeepSpeed keeps its partitions and buffers in dozens of places."""
@@ -197,20 +206,6 @@ class PipelineTraining(DeepSpeedTraining):
 def _pairs(batches: Sequence[torch.Tensor]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """The same tokens as inputs for the first stage and as labels for the last; each takes its own columns."""
     return ((tokens, tokens) for tokens in batches)
-
-
-def kept(engine: Any) -> Iterator[Kept]:
-    """Tensors that a DeepSpeed engine keeps, by pile."""
-    wrapper = engine.optimizer
-    optimizer = getattr(wrapper, "optimizer", wrapper)
-    yield from model_piles([engine.module])
-    for name in _MASTERS:
-        yield "master_weights", list(flat(getattr(wrapper, name, ())))
-    for name in _GRADIENTS:
-        yield "gradients", list(flat(getattr(wrapper, name, ())))
-    for bucket in getattr(wrapper, _BUCKETS, {}).values():
-        yield "reduce_buffers", list(flat(bucket.buffer))
-    yield "optimizer_states", list(flat(optimizer.state))
 
 
 def _follow_buckets(engine: Any, memory: MemoryTracker) -> None:

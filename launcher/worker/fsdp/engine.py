@@ -23,7 +23,6 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import Optimizer
 
 from launcher.backends.fsdp.traits import dtypes, splits
 from launcher.base.frozen import dataclass
@@ -269,8 +268,18 @@ class FsdpEngine:
         export.write(self._networks, self._context, directory, stages=self._passes.group)
 
     def piles(self) -> Iterator[Kept]:
-        """Parameters with buffers, gradients, gathered parameters and optimizer states."""
-        return kept(self._model, self._optimizers)
+        """Parameters with buffers, gradients, FSDP2's gathered parameters, and optimizer states."""
+        yield from model_piles([self._model])
+        sharded = [
+            each for module in self._model.modules() if isinstance(module, FSDPModule) for each in _parameters(module)
+        ]
+        for each in sharded:
+            gathered = getattr(each, "_unsharded_param", None)
+            yield "gather_buffers", [*each.all_gather_outputs, *([] if gathered is None else [gathered])]
+        parts = [each.sharded_param for each in sharded]
+        yield "parameters", parts
+        yield "gradients", [part.grad for part in parts if part.grad is not None]
+        yield "optimizer_states", [tensor for optimizer in self._optimizers for tensor in flat(optimizer.state)]
 
     def tensors(self) -> Iterator[torch.Tensor]:
         """Parameters, gradients, buffers and optimizer states, as this rank holds them."""
@@ -302,19 +311,6 @@ def _apart(states: dict[str, Any]) -> dict[str, Any]:
 
 def _in_model(name: str) -> str:
     return re.sub(r"(^|\.)\d+\.network\.", r"\1network.", name, count=1)
-
-
-def kept(model: nn.Module, optimizers: Iterable[Optimizer]) -> Iterator[Kept]:
-    """Parameters with buffers, gradients, FSDP2's gathered parameters, and optimizer states."""
-    yield from model_piles([model])
-    sharded = [each for module in model.modules() if isinstance(module, FSDPModule) for each in _parameters(module)]
-    for each in sharded:
-        gathered = getattr(each, "_unsharded_param", None)
-        yield "gather_buffers", [*each.all_gather_outputs, *([] if gathered is None else [gathered])]
-    parts = [each.sharded_param for each in sharded]
-    yield "parameters", parts
-    yield "gradients", [part.grad for part in parts if part.grad is not None]
-    yield "optimizer_states", [tensor for optimizer in optimizers for tensor in flat(optimizer.state)]
 
 
 def _parameters(module: FSDPModule) -> Iterator[Any]:
