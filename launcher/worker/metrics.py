@@ -31,7 +31,7 @@ class Metrics:
 
     def __init__(self, context: Context, *, resumed_at: int) -> None:
         """Open the file behind step ``resumed_at``: later lines are from steps that will be done again."""
-        self._context, self._last_step = context, resumed_at
+        self._context = context
         self._file: IO[str] | None = None
         self._losses = spikes.Judge(context.spec.train.spike_deviations)
         self._skipped = 0
@@ -109,7 +109,6 @@ class Metrics:
 
     def rewind(self, step: int) -> None:
         """Cut the lines of steps that will be done again, from a checkpoint of ``step``."""
-        self._last_step = step
         if self._file is not None:
             self._file.close()
             self._open(step)

@@ -40,7 +40,6 @@ class _Block:
 
     pool: _Pool
     bytes: int
-    segment: int
     order: int
     free: bool = False
     before: "_Block | None" = None
@@ -109,8 +108,7 @@ class CachingAllocator:
         wanted = _segment_size(size)
         if not self._reserve(wanted):
             return None
-        order = next(self._orders)
-        return _Block(pool=pool, bytes=wanted, segment=order, order=order)
+        return _Block(pool=pool, bytes=wanted, order=next(self._orders))
 
     def _expanded(self, pool: _Pool, size: int) -> _Block | None:
         tail = self._tails.get(pool)
@@ -124,10 +122,9 @@ class CachingAllocator:
             self._forget(usable)
             usable.bytes += wanted
             return usable
-        order = next(self._orders)
-        block = _Block(pool=pool, bytes=wanted, segment=order, order=order, before=tail)
+        block = _Block(pool=pool, bytes=wanted, order=next(self._orders), before=tail)
         if tail is not None:
-            tail.after, block.segment = block, tail.segment
+            tail.after = block
         self._tails[pool] = block
         return block
 
@@ -136,7 +133,7 @@ class CachingAllocator:
         rest = block.bytes - size
         if rest < _SMALLEST or (not block.pool[1] and not self._expandable and rest <= _SMALL):
             return
-        other = _Block(block.pool, rest, block.segment, next(self._orders), before=block, after=block.after)
+        other = _Block(block.pool, rest, next(self._orders), before=block, after=block.after)
         if block.after is not None:
             block.after.before = other
         elif self._expandable:
