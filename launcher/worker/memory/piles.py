@@ -158,7 +158,8 @@ class SavedBytes:
     def _pile(self, tensor: torch.Tensor, held: torch.Tensor) -> Pile:
         if _is_copy_of_weights(tensor):
             return "gather_buffers"
-        return "logits" if has_logits(held, self._vocabulary) or _is_of_the_loss(tensor) else "activations"
+        of_the_loss = tensor.grad_fn is not None and tensor.grad_fn.name().startswith("LogSoftmax")
+        return "logits" if of_the_loss or has_logits(held, self._vocabulary) else "activations"
 
     def _count(self, held: torch.Tensor, pile: Pile) -> None:
         storage = held.untyped_storage()
@@ -194,11 +195,6 @@ def _is_copy_of_weights(tensor: torch.Tensor) -> bool:
     if node is None or node.name() != "ToCopyBackward0":
         return False
     return isinstance(getattr(node.next_functions[0][0], "variable", None), nn.Parameter)
-
-
-def _is_of_the_loss(tensor: torch.Tensor) -> bool:
-    node = tensor.grad_fn
-    return node is not None and node.name().startswith("LogSoftmax")
 
 
 class Layers:
