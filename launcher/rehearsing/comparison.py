@@ -37,11 +37,6 @@ class PredictedRank:
         """Bytes allocated at the peak."""
         return max(counters.allocated_bytes or 0 for counters in self.phases.values())
 
-    @property
-    def device_bytes(self) -> int:
-        """Bytes of the process at its peak."""
-        return max(counters.device_bytes or 0 for counters in self.phases.values())
-
 
 def predict(spec: RunSpec, stage: int) -> PredictedRank:
     """The estimate of a rank of a stage."""

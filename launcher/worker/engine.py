@@ -33,11 +33,6 @@ class Context:
         stages = self.spec.parallel.pipeline
         return self.rank % (self.world // stages) // (self.spec.model_parallel // stages)
 
-    @property
-    def data_ranks(self) -> int:
-        """Number of different parts of a global batch."""
-        return self.spec.data_degree
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossScale:

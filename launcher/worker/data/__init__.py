@@ -123,7 +123,7 @@ def order_of(context: Context, size: int, *, shuffle: bool, start: Position = _F
         global_batch_size=spec.global_batch_size,
         micro_batch_size=spec.micro_batch_size,
         data_rank=context.data_rank,
-        data_ranks=context.data_ranks,
+        data_ranks=spec.data_degree,
         start=start,
     )
 

@@ -57,7 +57,7 @@ class MemoryTracker:
         self.followed = False  # True once something was measured, which takes time; whoever times steps sets it back.
         self.recomputes = False  # True if backward passes run blocks again.
         self._live = LivePiles(vocabulary=vocabulary, layers=self.layers)
-        self._on = self._one_phase = False
+        self.measured = self._one_phase = False  # ``measured`` while a step, or what follows one, is.
         self._peaks: dict[str, int] = {}
         self._static: int | None = None
         self._sample = Sample()
@@ -66,13 +66,13 @@ class MemoryTracker:
         """The engine enters a phase of its step; costs next to nothing while nothing is measured."""
         self._heard(phase)
         self.layers.now = None
-        if self._on and not self._one_phase:
+        if self.measured and not self._one_phase:
             self._enter(phase)
 
     @contextlib.contextmanager
     def measuring(self, phase: Part, alive: Iterable[torch.Tensor] = (), *, summary: bool = True) -> Iterator[None]:
         """Measure the code inside, where ``alive`` existed before; ``forward`` begins a step."""
-        self._on = self.layers.on = self.followed = True
+        self.measured = self.layers.on = self.followed = True
         self._one_phase = phase != "forward"
         try:
             with self._measured(alive):
@@ -83,7 +83,7 @@ class MemoryTracker:
                     peaks = {name: peak.allocated_bytes for name, peak in self._sample.phases.items()}
                     self._peaks |= {name: max(self._peaks.get(name, 0), peak) for name, peak in peaks.items()}
         finally:
-            self._on = self._one_phase = self.layers.on = False
+            self.measured = self._one_phase = self.layers.on = False
             self.layers.forget()
 
     def enforce(self, limit: int) -> contextlib.AbstractContextManager[object]:
@@ -94,11 +94,6 @@ class MemoryTracker:
     def tell(self, *, refused: Callable[[int, str], None], failed: Callable[[RuntimeError, str], None]) -> None:
         """Tell somebody of requests beyond the capacity, and of operations that fail (:class:`LiveBytes`)."""
         self._live.refused, self._live.failed = refused, failed
-
-    @property
-    def measured(self) -> bool:
-        """True while a step, or what follows one, is measured."""
-        return self._on
 
     def alive(self) -> list[Held] | None:
         """Return the live allocations; None where they are not followed at the moment."""
@@ -121,7 +116,7 @@ class MemoryTracker:
 
     def rest(self, alive: Iterable[torch.Tensor], *, summary: bool = True) -> None:
         """End a step: the tensors alive now are those between two steps."""
-        if not self._on:
+        if not self.measured:
             return
         self._live.follow(alive)
         self._label()
@@ -132,7 +127,7 @@ class MemoryTracker:
 
     def label(self, pile: Pile, tensors: Iterable[torch.Tensor]) -> None:
         """Tell what tensors are for that come and go within a step; costs next to nothing while nothing is measured."""
-        if self._on:
+        if self.measured:
             self._live.label(pile, tensors)
 
     def take(self) -> Sample:
@@ -227,7 +222,7 @@ class CudaTracker(MemoryTracker):
 
     def rest(self, alive: Iterable[torch.Tensor], *, summary: bool = True) -> None:
         """End a step: the bytes allocated now are those between two steps."""
-        if not self._on:
+        if not self.measured:
             return
         allocated = torch.cuda.memory_allocated(self._device)
         self._sample.static = self._piles(allocated)
@@ -236,7 +231,7 @@ class CudaTracker(MemoryTracker):
 
     def label(self, pile: Pile, tensors: Iterable[torch.Tensor]) -> None:
         """As of :class:`MemoryTracker`; they are remembered by weak references."""
-        if self._on:
+        if self.measured:
             for storage in storages(tensors):
                 self._labelled[storage._cdata] = (pile, weakref.ref(storage))
 

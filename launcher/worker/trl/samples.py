@@ -50,10 +50,7 @@ class Tokens:
     def __init__(self, context: Context) -> None:
         shorter = edit.changed(context.spec, "train.sequence_length", context.spec.sequence_length - 1)
         self._spec, self._batches = context.spec, data.batches(replace(context, spec=shorter))
-
-    def identity(self) -> JsonObject:
-        """As of the corpus."""
-        return self._batches.identity()
+        self.identity = self._batches.identity
 
     @property
     def first(self) -> tuple[Any, Any]:
