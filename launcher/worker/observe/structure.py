@@ -200,46 +200,17 @@ class _Output(MoeModelOutputWithPast):  # type: ignore[misc]  # transformers has
         return None
 
 
-class _Given(nn.Module):
-    """In the place of the network: it hands on hidden states, and has the network's own numbers."""
-
-    def __init__(self, hidden: torch.Tensor, network: nn.Module) -> None:
-        super().__init__()
-        self.hidden, self._network = hidden, [network]
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "decoder":  # Which OPT's class calls in place of the network.
-            return self
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(self._network[0], name)
-
-    def forward(self, *_: object, **__: object) -> _Output:
-        """Return them as the last ones."""
-        return _Output(last_hidden_state=self.hidden)
-
-
-class _Unchanged(nn.Module):
-    """In the place of the output projection, whose weight's format a class may ask for."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones((1, 1), dtype=torch.float64))
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return the hidden states."""
-        return hidden
-
-
 def logits(made: Any, name: str) -> tuple[float, float | None] | None:
     """The factor and the cap of the logits; None where they are made in another way.
 
     ``name`` is the attribute of ``made``, which is used up, that holds the network without its head.
     """
     hidden = torch.tensor(_VALUES, dtype=torch.float64).view(1, -1, 1)
-    setattr(made, name, _Given(hidden, getattr(made, name)))
-    made.set_output_embeddings(_Unchanged())
+    network, head = getattr(made, name), nn.Identity()
+    for module in (network, getattr(network, "decoder", network)):  # OPT's class calls the decoder itself.
+        module.forward = lambda *_, **__: _Output(last_hidden_state=hidden)
+    head.weight = nn.Parameter(torch.ones((1, 1), dtype=torch.float64))  # A class may ask for its format.
+    made.set_output_embeddings(head)
     try:
         found = made(input_ids=torch.zeros((1, len(_VALUES)), dtype=torch.int64), use_cache=False).logits.double()
     except Exception:  # Code of any class: it may look at more than hidden states.
