@@ -11,7 +11,7 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -63,7 +63,11 @@ def record(spec: RunSpec, rank: int) -> Recording:
         stream=streams.current,
     )
     phases = Phases(recorder)
-    with _world(spec, rank), tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=spec.gpus)
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        stack.callback(dist.destroy_process_group)
+        propagate = recorder.pausing(ShardingPropagator._propagate_tensor_meta_non_cached)
+        stack.enter_context(replaced(ShardingPropagator, "_propagate_tensor_meta_non_cached", propagate))
         if cuda:
             stack.enter_context(streams.installed())
             stack.enter_context(gpu_kernels(cudnn=spec.hardware.effective_capability >= HOPPER))
@@ -72,15 +76,6 @@ def record(spec: RunSpec, rank: int) -> Recording:
         )
         _train(context, recorder, phases)
         return recorder.recording.snapshot()  # What is freed from here on is the end of the trace, not of a step.
-
-
-@contextlib.contextmanager
-def _world(spec: RunSpec, rank: int) -> Iterator[None]:
-    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=spec.gpus)
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
 
 
 def _train(context: Context, recorder: "Recorder", phases: Phases) -> None:
@@ -272,16 +267,6 @@ class Recorder(LivePiles):  # type: ignore[no-untyped-call]  # torch types the b
         self._granularity, self._current_stream = granularity, stream
         self._paused = False
 
-    def __enter__(self) -> Self:
-        self._propagate = ShardingPropagator._propagate_tensor_meta_non_cached
-        ShardingPropagator._propagate_tensor_meta_non_cached = self._pausing(self._propagate)  # type: ignore[method-assign]
-        super().__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        ShardingPropagator._propagate_tensor_meta_non_cached = self._propagate  # type: ignore[method-assign]
-        super().__exit__(*error)
-
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
@@ -303,15 +288,12 @@ class Recorder(LivePiles):  # type: ignore[no-untyped-call]  # torch types the b
     def _stream(self) -> int:
         return self._current_stream()
 
-    def _pausing(self, propagate: Callable[..., Any]) -> Callable[..., Any]:
-        """DTensor finds out shapes by running operations on fake tensors of the whole size, which hold no memory."""
+    def pausing(self, propagate: Callable[..., Any]) -> Callable[..., Any]:
+        """DTensor's finding of shapes, which runs operations on fake tensors of the whole size: they hold no memory."""
 
         def propagated(propagator: ShardingPropagator, *args: Any, **kwargs: Any) -> Any:
-            before, self._paused = self._paused, True
-            try:
+            with replaced(self, "_paused", True):
                 return propagate(propagator, *args, **kwargs)
-            finally:
-                self._paused = before
 
         return propagated
 
