@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import atexit
 import gc
+import importlib
 import multiprocessing
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection, forkserver
@@ -35,6 +37,7 @@ class _Job:
     count: int
     environment: Mapping[str, str]
     log: Path
+    late: Sequence[str]
 
 
 _agents: dict[tuple[object, ...], Connection] = {}
@@ -48,6 +51,7 @@ def run(
     count: int,
     environment: Mapping[str, str],
     log: Path,
+    late: Sequence[str] = (),
 ) -> None:
     """Call a program in every rank, until all have come to its end.
 
@@ -58,6 +62,7 @@ def run(
         count: CPU processes.
         environment: All variables but those of a rank's place.
         log: What the ranks print.
+        late: Modules that this job and likely later ones need, but not every one.
 
     Raises:
         AssertionError: A rank failed, or a rank is not done in time; the others are ended.
@@ -65,7 +70,7 @@ def run(
     read = {name: environment[name] for name in _READ_BY_IMPORTS if name in environment}
     key = (imports, *read.items())
     agent = _agents.pop(key, None) or _start(imports, read)  # One that is interrupted here is not asked again.
-    agent.send(_Job(program, arguments, count, environment, log))
+    agent.send(_Job(program, arguments, count, environment, log, late))
     codes = agent.recv()
     _agents[key] = agent
     said = log.read_text()[-4000:]
@@ -91,14 +96,23 @@ def _serve(imports: Callable[[], None], environment: Mapping[str, str], jobs: Co
     process.die_with_agent()
     os.environ.update(environment)
     imports()
-    gc.collect()
-    gc.freeze()  # DeepSpeed and both engines' accounts of memory look through all objects, of which these are most.
+    _put_by()
     while True:
         try:
             job: _Job = jobs.recv()
         except EOFError:
             return
+        if late := [name for name in job.late if name not in sys.modules]:
+            for name in late:
+                importlib.import_module(name)
+            _put_by()
         jobs.send(_codes(job))
+
+
+def _put_by() -> None:
+    """DeepSpeed and both engines' accounts of memory look through all objects, of which those so far are most."""
+    gc.collect()
+    gc.freeze()
 
 
 def _codes(job: _Job) -> list[int | None] | None:

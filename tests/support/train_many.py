@@ -17,15 +17,31 @@ from typing import Any
 from launcher.preflight import plan
 from launcher.spec.parse import parse
 
+_LATE = (
+    *("launcher.worker.loop", "launcher.worker.data.corpus"),
+    *(f"transformers.models.{name}.modeling_{name}" for name in ("llama", "qwen3", "gpt2", "mixtral")),
+)
+_LATE_OF_DEEPSPEED = (
+    *("deepspeed.runtime.zero.muon.muon_optimizer", "deepspeed.runtime.superoffload.superoffload_stage3"),
+    *("deepspeed.module_inject.auto_ep_layer", "deepspeed.sequence.layer", "setuptools"),
+)
+_LATE_OF_MEGATRON = (
+    *("core.tokenizers.text.libraries", "core.tokenizers.text.models", "core.models.mimo"),
+    "core.dist_checkpointing.strategies.cached_metadata_filesystem_reader",
+)
+ADAPTERS = ("peft", "torchao.float8", "torchao.quantization")
+"""What ranks import as they go on, adapters a thousand modules: once in the agent takes less than in every rank."""
+
 
 def with_fsdp() -> None:
     """Import what a rank of FSDP or DDP needs."""
-    importlib.import_module("launcher.worker.fsdp.engine")
+    for name in ("launcher.worker.fsdp.engine", *_LATE):
+        importlib.import_module(name)
 
 
 def with_deepspeed() -> None:
     """Import what a rank of DeepSpeed needs, and what its initialisation imports late."""
-    for name in ("launcher.worker.deepspeed.engine", "deepspeed.runtime.zero.muon.muon_optimizer"):
+    for name in ("launcher.worker.deepspeed.engine", *_LATE_OF_DEEPSPEED, *_LATE):
         importlib.import_module(name)
 
 
@@ -34,10 +50,12 @@ def with_megatron() -> None:
     from launcher.worker.megatron import cpu
 
     cpu.install()
-    for name in ("layout", "follow", "data"):
+    for name in ("layout", "follow", "data", "pretraining"):
         importlib.import_module(f"launcher.worker.megatron.{name}")
-    for name in ("argument_utils", "arguments", "training"):
-        importlib.import_module(f"megatron.training.{name}")
+    for name in ("training.argument_utils", "training.arguments", "training.training", *_LATE_OF_MEGATRON):
+        importlib.import_module(f"megatron.{name}")
+    for name in ("launcher.backends.megatron", "transformers.models.llama.modeling_llama"):
+        importlib.import_module(name)
     _read_docstrings_once()
 
 
@@ -60,7 +78,9 @@ def _read_docstrings_once() -> None:
 
 def with_trl() -> None:
     """Import what a rank of TRL needs, and what its trainers import late."""
-    for name in ("launcher.worker.trl.training", "trl.trainer.sft_trainer", "trl.trainer.dpo_trainer"):
+    for name in ("launcher.worker.trl.training", "trl.trainer.sft_trainer", "trl.trainer.dpo_trainer", *_LATE):
+        importlib.import_module(name)
+    for name in ("trl.scripts", *_LATE_OF_DEEPSPEED):
         importlib.import_module(name)
 
 
