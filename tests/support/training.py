@@ -84,12 +84,6 @@ def prepare(directory: Path, *overrides: str, ranks: int) -> RunSpec:
     return spec
 
 
-def argv(directory: Path, spec: RunSpec, ranks: int) -> list[str]:
-    """The torchrun command of a recorded run."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    return [*torchrun, "-m", "--", f"launcher.worker.{spec.backend.name}", "--run", str(directory)]
-
-
 def environment() -> dict[str, str]:
     """What the launcher would set."""
     wanted = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "DS_ACCELERATOR": "cpu", "LAUNCH_CACHE": ""}
@@ -117,14 +111,18 @@ def train_all(folder: Path, runs: Mapping[str, Sequence[str]], *, ranks: int) ->
         count=ranks,
         environment=environment(),
         log=folder / "ranks.log",
+        late=train_many.ADAPTERS if any(spec.adapter.name != "none" for spec in specs.values()) else (),
     )
     return {name: losses(folder / name) for name in runs}
 
 
 def free_ports(count: int) -> list[int]:
-    """Of those that no system gives away by itself, since most are used minutes after they were looked for."""
+    """Of those that no system gives away by itself, since most are used minutes after they were looked for.
+
+    A development cluster beside takes those above (``slurm.dev_cluster``).
+    """
     found: list[int] = []
-    for port in random.sample(range(20_000, 32_000), 10 * count):
+    for port in random.sample(range(2_000, 11_000), 10 * count):
         with socket.socket() as each, contextlib.suppress(OSError):
             each.bind(("127.0.0.1", port))
             found.append(port)

@@ -10,6 +10,7 @@ import resource
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -198,10 +199,13 @@ def test_other_data_are_refused_also_where_planning_did_not_see_the_checkpoint(r
 
 
 def begin(directory: Path, *overrides: str, limit: Callable[[], None] | None = None) -> subprocess.Popen[bytes]:
+    """Start a run's one rank, which can be signalled and limited as no rank of an agent's can."""
     spec = training.prepare(directory, *overrides, ranks=1)
+    place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+    place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(training.free_ports(1)[0])}
     return subprocess.Popen(
-        training.argv(directory, spec, 1),
-        env=training.environment(),
+        [sys.executable, "-m", f"launcher.worker.{spec.backend.name}", "--run", str(directory)],
+        env={**training.environment(), **place},
         stderr=subprocess.DEVNULL,
         start_new_session=True,
         preexec_fn=limit,
@@ -214,13 +218,6 @@ def until(condition: Callable[[], bool], process: subprocess.Popen[bytes], what:
         assert process.poll() is None, f"ended with {process.returncode} before {what}"
         assert time.monotonic() < deadline, f"no {what} in two minutes"
         time.sleep(0.001)
-
-
-def trainer(agent: int) -> int:
-    """The one rank below a torchrun agent."""
-    children = Path(f"/proc/{agent}/task/{agent}/children").read_text().split()
-    assert len(children) == 1
-    return int(children[0])
 
 
 def test_a_kill_during_a_save_costs_nothing_and_a_signal_ends_with_a_checkpoint(runs: Runs, tmp_path: Path) -> None:
@@ -238,7 +235,7 @@ def test_a_kill_during_a_save_costs_nothing_and_a_signal_ends_with_a_checkpoint(
     process = begin(run, *long)
     steps = len(training.lines(run))
     until(lambda: len(training.lines(run)) > steps + 3, process, "steps after the resumption")
-    os.kill(trainer(process.pid), signal.SIGUSR2)
+    os.kill(process.pid, signal.SIGUSR2)
     assert process.wait(300) == 0
     outcome = json.loads((run / "logs" / "outcome.json").read_text())
     assert outcome["state"] == "interrupted"
