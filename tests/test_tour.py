@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from launcher.base.package import IMPORT_FOLDER
-from tests.support import hostile
+from tests.support import hostile, torchrun
 
 PAGE = (IMPORT_FOLDER / "docs" / "tour.md").read_text()
 
@@ -78,13 +78,14 @@ def test_three_points_stand_for_what_may_differ_and_nothing_else_may(
     assert matches(printed, text) is same
 
 
-def test_every_line_of_the_tour_prints_what_the_page_says(tmp_path: Path) -> None:
+def test_every_line_of_the_tour_prints_what_the_page_says_under_a_torchrun_without_torch(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="the tour trains")
     todo = steps(PAGE)
     assert len(todo) > 15
     environment = {
         **os.environ,
         "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])),
+        "PYTHONPATH": str(torchrun.without_torch(tmp_path / "agent")),
         "XDG_CACHE_HOME": str(tmp_path / "cache"),
         "XDG_DATA_HOME": str(tmp_path / "data"),
     }
