@@ -18,7 +18,7 @@ from launcher.base.files import LARGEST
 from launcher.base.terminal import CONTROL
 from launcher.base.typed import Reader, Scalars, bare, describe, reader
 from launcher.base.units import bytes_of, seconds_of
-from launcher.spec import RunSpec, bounds
+from launcher.spec import RunSpec, bounds, edit
 from launcher.spec.training import ProfileSpec
 
 MISSING = "???"  # OmegaConf's mark for a mandatory value that nobody set.
@@ -202,7 +202,15 @@ def _module(value: object, path: str, errors: list[ConfigError]) -> object:
 def _wrong(kind: Any, value: object, path: str) -> ConfigError:
     if isinstance(value, int | float) and LARGEST < abs(value) < math.inf:
         return ConfigError(path, value, "is beyond 64 bits, which no setting is")
-    return ConfigError(path, _plain(value), f"must be {describe(kind, _WORDS)}", _way_out(kind, value, path))
+    ways = _way_out(kind, value, path) or _usual(path)
+    return ConfigError(path, _plain(value), f"must be {describe(kind, _WORDS)}", ways)
+
+
+def _usual(path: str) -> list[str]:
+    try:
+        return [edit.override(path, value)] if (value := edit.default(path)) != MISSING else []
+    except KeyError:  # It is no key of conf/, but a part of one's value.
+        return []
 
 
 def _reader(kind: Any) -> Reader:

@@ -63,14 +63,14 @@ def test_wrong_types_values_and_ranges_are_all_named_at_once() -> None:
         save__every=0,
     )
     assert found == {
-        "train.steps": ("must be an integer of at least 1 or null", ()),
+        "train.steps": ("must be an integer of at least 1 or null", ("train.steps=null",)),
         "train.compile": ("must be true or false", ("train.compile=true", "train.compile=false")),
         "checkpointing.mode": ("must be one of none, selective, full", ("checkpointing.mode=full",)),
-        "optimizer.lr": ("must be a number above 0", ()),
+        "optimizer.lr": ("must be a number above 0", ("optimizer.lr=0.0003",)),
         "optimizer.beta1": ("must be a number from 0 to below 1", ("optimizer.beta1=0.9",)),
         "adapter.targets": ("must be a list, each text of one line", ("adapter.targets=[q_proj]",)),
         "backend.name": ("must be one of deepspeed, fsdp, megatron, trl", ("backend.name=deepspeed",)),
-        "cluster.environment": ("must be a mapping of names to values", ()),
+        "cluster.environment": ("must be a mapping of names to values", ("cluster.environment={}",)),
         "zero.stage": ("must be an integer from 0 to 3", ("zero.stage=3",)),
         "save.every": ("must be an integer of at least 1 or null", ("save.every=1",)),
     }
