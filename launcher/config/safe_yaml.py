@@ -5,7 +5,6 @@ recurses as deep as the text does, and takes a time that grows with the square o
 """
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,14 +42,11 @@ def load(path: Path) -> object:
 def loads(text: str, where: str) -> object:
     """Read text as :func:`load` does; ``where`` names it in errors."""
     import yaml  # Late, because most commands read no YAML.
-    from yaml.events import CollectionEndEvent, CollectionStartEvent
 
-    loader = _loader()
+    loader, nodes = _loader(), _Nodes(where, plain=True)
     try:
-        depth = 0
-        for number, event in enumerate(yaml.parse(text, Loader=loader)):
-            depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
-            _refuse(event, depth, number, where)
+        for event in yaml.parse(text, Loader=loader):
+            nodes.count(event)
         return _plain(yaml.load(text, Loader=loader), where, where)
     except (yaml.YAMLError, ValueError) as error:
         raise _error(where, None, f"it is not YAML: {said(error)}") from None
@@ -76,10 +72,13 @@ def require_bounded(path: Path) -> None:
 
 
 class _Nodes:
-    """The nodes of a document as its events come, an alias counted as all that it stands for."""
+    """The nodes of a document as its events come, within the limits; an alias counts as all that it stands for.
 
-    def __init__(self, where: str) -> None:
-        self._where = where
+    ``plain`` refuses aliases, and tags.
+    """
+
+    def __init__(self, where: str, *, plain: bool = False) -> None:
+        self._where, self._is_plain = where, plain
         self._total = 0
         self._begun: list[tuple[str | None, int]] = []
         self._sizes: dict[str, int] = {}
@@ -89,6 +88,11 @@ class _Nodes:
         from yaml import events
 
         anchor = getattr(event, "anchor", None)
+        line = f"{self._where}: line {event.start_mark.line + 1 if event.start_mark else '?'}"
+        if self._is_plain and anchor is not None:
+            raise _error(line, anchor, "anchors and aliases are not read")
+        if self._is_plain and (tag := getattr(event, "tag", None)):
+            raise _error(line, tag, "tags are not read: it is plain data")
         self._total += self._sizes.get(str(anchor), 1) if isinstance(event, events.AliasEvent) else 1
         if isinstance(event, events.CollectionStartEvent):
             self._begun.append((anchor, self._total))
@@ -97,15 +101,14 @@ class _Nodes:
             if name is not None:
                 self._sizes[name] = self._total - before + 1
         if len(self._begun) > files.DEEPEST:
-            raise _error(self._where, None, f"it is nested deeper than {files.DEEPEST}")
+            raise _error(line, None, f"it is nested deeper than {files.DEEPEST}")
         if self._total > files.MOST_NODES:
-            raise _error(self._where, None, f"it holds more than {files.MOST_NODES:,} values, its aliases put in")
+            raise _error(line, None, f"it holds more than {files.MOST_NODES:,} values, its aliases put in")
         if isinstance(event, events.ScalarEvent) and _is_long_number(event):
-            raise _error(self._where, f"{event.value[:_LONGEST]}...", f"no number has more than {_LONGEST} characters")
+            raise _error(line, f"{event.value[:_LONGEST]}...", f"no number has more than {_LONGEST} characters")
         if isinstance(event, events.ScalarEvent) and event.implicit[0] and _BASE_60.fullmatch(event.value):
-            line = event.start_mark.line + 1 if event.start_mark else "?"
             rule = f"{event.value} {_IS_BASE_60}, as in '{event.value}'"  # Its reader would take 24:00:00 for 86400.
-            raise _error(f"{self._where}: line {line}", event.value, rule)
+            raise _error(line, event.value, rule)
 
 
 def _is_long_number(event: Any) -> bool:
@@ -125,28 +128,7 @@ def _loader() -> Any:
     base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     loader: Any = type("Loader", (base,), {"construct_mapping": _construct_mapping})
     loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789"))
-    for kind, construct in (("int", base.construct_yaml_int), ("float", base.construct_yaml_float)):
-        loader.add_constructor(f"tag:yaml.org,2002:{kind}", _number_by(construct))
     return loader
-
-
-def _number_by(construct: Callable[[Any, Any], float]) -> Callable[[Any, Any], float]:
-    import yaml
-
-    def number(self: Any, node: Any) -> float:
-        text = str(node.value)
-        reason = None
-        if ":" in text:
-            reason = _IS_BASE_60
-        elif len(text) > _LONGEST:
-            reason = f"is a number of {len(text)} characters: none has more than {_LONGEST}"
-        elif type(value := construct(self, node)) is int and abs(value) > files.LARGEST:
-            reason = "is beyond 64 bits, which no setting is"
-        if reason is not None:
-            raise yaml.constructor.ConstructorError(None, None, f"{text[:_LONGEST]} {reason}", node.start_mark)
-        return value
-
-    return number
 
 
 def _construct_mapping(self: Any, node: Any, deep: bool = False) -> dict[object, object]:
@@ -166,23 +148,13 @@ def _construct_mapping(self: Any, node: Any, deep: bool = False) -> dict[object,
     return content
 
 
-def _refuse(event: "Event", depth: int, number: int, where: str) -> None:
-    line = f"{where}: line {event.start_mark.line + 1 if event.start_mark else '?'}"
-    if depth > files.DEEPEST:
-        raise _error(line, depth, f"it is nested deeper than {files.DEEPEST}")
-    if number > files.MOST_NODES:
-        raise _error(line, None, f"it holds more than {files.MOST_NODES:,} values")
-    if (anchor := getattr(event, "anchor", None)) is not None:
-        raise _error(line, anchor, "anchors and aliases are not read")
-    if tag := getattr(event, "tag", None):
-        raise _error(line, tag, "tags are not read: it is plain data")
-
-
 def _plain(value: object, path: str, where: str) -> object:
     if isinstance(value, dict):
         return {key: _plain(item, f"{path}: {key}", where) for key, item in value.items()}
     if isinstance(value, list):
         return [_plain(item, path, where) for item in value]
+    if type(value) is int and abs(value) > files.LARGEST:
+        raise _error(path, None, f"{str(value)[:_LONGEST]} is beyond 64 bits, which no setting is")
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise _error(path, str(value), "a date or binary is not read: quote it as text")

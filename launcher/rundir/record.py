@@ -4,6 +4,7 @@ All of it is written into ``.<name>.<pid>.partial`` beside its place and renamed
 submission that fails leaves a run that ``launch resume`` submits. Only then is it noted in the user's own list of runs.
 """
 
+import contextlib
 import errno
 import itertools
 import json
@@ -11,7 +12,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -64,49 +65,56 @@ def record(
     Raises Taken, Unwritten, or ConfigErrors where a file of it would hold a secret.
     """
     named = plan.spec.run.name is not None or plan.spec.run.directory is not None
-    for number in itertools.count(1):
-        place = directory if number == 1 else directory.with_name(f"{directory.name}-{number}")
+    content = lock.build(plan, job_as_dict(plan.job), overrides, made_of)
+    require_no_secret(plan.spec, plan.job)
+    for place in numbered(directory):
         try:
-            _record(plan, place, overrides=overrides, forced=forced, made_of=made_of, tokens=tokens)
+            with _placed(place) as partial:
+                lock.write(partial / contents.LOCK, content)
+                (partial / "logs").mkdir()
+                (partial / "checkpoints").mkdir()
+                write_settings(partial, place, plan, overrides, forced=forced)
+                _keep_script(partial, plan.spec)
+                home.write(partial, place)
+                if tokens is not None:
+                    _point_to(tokens, partial, plan.spec)
         except Taken:
             if named:
                 raise
         else:
+            _remove_earlier_tries(plan.spec, place)
             return place
     raise AssertionError("the numbers have no end")
 
 
-def _record(
-    plan: Plan,
-    directory: Path,
-    *,
-    overrides: tuple[str, ...],
-    forced: bool,
-    made_of: Mapping[str, Any] | None,
-    tokens: TokenFolder | None,
-) -> None:
+def numbered(directory: Path) -> Iterator[Path]:
+    """The directory, and its name with a number behind it: ``<name>-2`` and on."""
+    yield directory
+    yield from (directory.with_name(f"{directory.name}-{number}") for number in itertools.count(2))
+
+
+def _point_to(tokens: TokenFolder, run: Path, spec: RunSpec) -> None:
+    token_folder.point(run, spec.data, tokens, steps=epoch.steps_of(spec, tokens))
+    if tokens.bad_rows.count:
+        events.add(run, "bad_rows", tokens.bad_rows.sentences, step=None)
+
+
+@contextlib.contextmanager
+def _placed(directory: Path) -> Iterator[Path]:
+    """A folder that becomes the run directory with the end of the block, and of which nothing is left where that fails.
+
+    Raises Taken, and Unwritten.
+    """
     partial = directory.with_name(f".{directory.name}.{os.getpid()}.{threading.get_ident()}.partial")
     try:
-        content = lock.build(plan, job_as_dict(plan.job), overrides, made_of)
-        require_no_secret(plan.spec, plan.job)
         if directory.exists() and any(directory.iterdir()):
             _make_place(directory)
         directory.parent.mkdir(parents=True, exist_ok=True)
         partial.mkdir()
-        lock.write(partial / contents.LOCK, content)
-        (partial / "logs").mkdir()
-        (partial / "checkpoints").mkdir()
-        write_settings(partial, directory, plan, overrides, forced=forced)
-        _keep_script(partial, plan.spec)
-        home.write(partial, directory)
-        if tokens is not None:
-            token_folder.point(partial, plan.spec.data, tokens, steps=epoch.steps_of(plan.spec, tokens))
-            if tokens.bad_rows.count:
-                events.add(partial, "bad_rows", tokens.bad_rows.sentences, step=None)
+        yield partial
         files.require_room(partial, ROOM_BYTES)
         partial.rename(directory)
         run_names.remember(directory)
-        _remove_earlier_tries(plan.spec, directory)
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST) and directory.is_dir():  # Another launch was quicker.
             raise taken(directory) from None

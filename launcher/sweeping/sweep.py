@@ -4,7 +4,6 @@ A point is the words that all share plus its own overrides, composed anew. ``swe
 that ``launch resume`` reads the same axes again, and every point with its verdict, also those left out and why.
 """
 
-import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field, replace
@@ -32,7 +31,7 @@ from launcher.preflight.assess_here import Judging, assess_here
 from launcher.preflight.measured.known import Measured
 from launcher.preflight.this_machine import obstacles
 from launcher.rundir import contents, loading, results, run_names, signature, state, status
-from launcher.rundir.record import Unwritten, directory_for, taken
+from launcher.rundir.record import Unwritten, directory_for, numbered, taken
 from launcher.spec import RunSpec, secrecy
 from launcher.sweeping.point import Point, invalid, read_point
 
@@ -169,8 +168,7 @@ def directory_of(settings: RunSpec, *, folder: Path, kind: str = "sweep") -> Pat
         if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
             raise taken(directory)
         return directory
-    numbered = (directory.with_name(f"{directory.name}-{number}") for number in itertools.count(2))
-    for place in itertools.chain((directory,), numbered):
+    for place in numbered(directory):
         try:
             place.mkdir(parents=True)
         except FileExistsError:
