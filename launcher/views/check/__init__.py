@@ -3,13 +3,12 @@
 The cell has only inline styles and no script, since a notebook shows an untrusted cell without either; text is escaped.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.frozen import dataclass
-from launcher.base.terminal import in_html
 from launcher.base.units import gib
 from launcher.estimate.memory.result import MemoryEstimate, Peak
 from launcher.estimate.memory.terms import Pile
@@ -107,61 +106,54 @@ _COLOURS: dict[VerdictName, str] = {
     "fits": "#2e8b57", "tight": "#c77f0a", "does_not_fit": "#c0392b", "invalid": "#c0392b", "unknown": "#808080",
 }  # fmt: skip
 _BAR = "display:inline-block;height:.8em;background:{};width:{:.1f}%"
-_WIDTH = "30em"
+_CELLS = ("text-align:left", "text-align:right;white-space:nowrap", "text-align:left;width:30em")
 
 
 def _as_html(check: Check) -> str:
+    from launcher.charts.html import tag
     from launcher.views.check import sentences, text
 
-    verdict, assessment, colour = check.verdict, check.assessment, _COLOURS[check.verdict]
-    parts = [f'<div><b style="color:{colour}">{verdict.replace("_", " ").upper()}</b>']
+    assessment, colour = check.assessment, _COLOURS[check.verdict]
+    parts: list[object] = [tag("b", check.verdict.replace("_", " ").upper(), style=f"color:{colour}")]
     if assessment is not None and not assessment.errors:
         run, answer = text.heading(assessment)
-        parts.append(f" {in_html(run)}<br>{in_html(answer)}")
-        parts += [f"<br>{in_html(sentence)}" for sentence in sentences.speed(assessment)]
+        parts.append(f" {run}")
+        parts += [part for said in (answer, *sentences.speed(assessment)) for part in (tag("br"), said)]
     if assessment is not None and assessment.estimate is not None:
-        parts += _piles(assessment.estimate, assessment.verdict.capacity_bytes, colour)
-    parts += [*_findings("errors", check.errors), *_findings("warnings", check.warnings)]
-    if assessment is not None:
-        parts += _fixes(assessment.fixes, fits=assessment.verdict.fits is True)
-    return "".join([*parts, "</div>"])
+        parts.append(_piles(assessment.estimate, assessment.verdict.capacity_bytes, colour))
+    for title, errors in (("errors", check.errors), ("warnings", check.warnings)):
+        parts += _listed(title, map(_finding, errors))
+    title = f"what would {'leave room' if check.fits else 'fit'}, cheapest first"
+    fixes = (
+        [tag("code", " ".join(fix.overrides)), f" needs {gib(fix.peak_bytes)}; {fix.price}"] for fix in check.fixes
+    )
+    return tag("div", *parts, *_listed(title, fixes))
 
 
-def _piles(estimate: MemoryEstimate, capacity: int | None, colour: str) -> Iterator[str]:
+def _piles(estimate: MemoryEstimate, capacity: int | None, colour: str) -> str:
+    from launcher.charts.html import tag
+
     total = estimate.peak.device_bytes
+    known = sorted((pile for pile in estimate.piles if pile.bytes), key=lambda pile: -pile.bytes)
+    rows = [(pile.pile.replace("_", " "), pile.bytes, "#4d7ea8") for pile in known]
+    rows.append(("whole process", total, colour))
+    rows += [] if capacity is None else [("capacity", capacity, "#888888")]
     scale = 100 / max(total, capacity or 0, 1)
-    yield '<table style="margin-top:.5em">'
-    for pile in sorted((pile for pile in estimate.piles if pile.bytes), key=lambda pile: -pile.bytes):
-        yield _row(pile.pile.replace("_", " "), pile.bytes, scale, "#4d7ea8")
-    yield _row("whole process", total, scale, colour)
-    if capacity is not None:
-        yield _row("capacity", capacity, scale, "#888888")
-    yield "</table>"
+    drawn = ((name, gib(size), tag("span", style=_BAR.format(hue, size * scale))) for name, size, hue in rows)
+    cells = ([tag("td", cell, style=style) for cell, style in zip(row, _CELLS, strict=True)] for row in drawn)
+    return tag("table", *(tag("tr", *row) for row in cells), style="margin-top:.5em")
 
 
-def _row(name: str, size: int, scale: float, colour: str) -> str:
-    bar = f'<span style="{_BAR.format(colour, size * scale)}"></span>'
-    cells = f'<td style="text-align:left">{name}</td><td style="text-align:right;white-space:nowrap">{gib(size)}</td>'
-    return f'<tr>{cells}<td style="text-align:left;width:{_WIDTH}">{bar}</td></tr>'
+def _finding(finding: ConfigError) -> Iterator[object]:
+    from launcher.charts.html import tag
+
+    yield from (tag("code", finding.where), f": {finding.rule}")
+    for number, way in enumerate(finding.way_out):
+        yield from ("; try " if number == 0 else " or ", tag("code", way))
 
 
-def _findings(kind: str, findings: Iterable[ConfigError]) -> Iterator[str]:
-    rows = [
-        f"<li><code>{in_html(finding.where)}</code>: {in_html(finding.rule)}{_ways(finding.way_out)}</li>"
-        for finding in findings
-    ]
-    if rows:
-        yield f"<p>{kind}</p><ul>{''.join(rows)}</ul>"
+def _listed(title: str, entries: Iterable[Iterable[object]]) -> Iterator[str]:
+    from launcher.charts.html import items, joined, tag
 
-
-def _ways(ways: Sequence[str]) -> str:
-    return f"; try {' or '.join(f'<code>{in_html(way)}</code>' for way in ways)}" if ways else ""
-
-
-def _fixes(fixes: Iterable[Fix], *, fits: bool) -> Iterator[str]:
-    rows = [
-        f"<li><code>{in_html(' '.join(fix.overrides))}</code> needs {gib(fix.peak_bytes)}; {in_html(fix.price)}</li>"
-        for fix in fixes
-    ]
-    if rows:
-        yield f"<p>what would {'leave room' if fits else 'fit'}, cheapest first</p><ul>{''.join(rows)}</ul>"
+    if found := [joined(*entry) for entry in entries]:
+        yield from (tag("p", title), items(found))

@@ -1,12 +1,11 @@
 """A plan as the Python API gives it: as text, as the document of ``plan --json``, and as a notebook's cell."""
 
-from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
 from launcher.base.frozen import dataclass
-from launcher.base.terminal import in_html
 from launcher.base.units import gib, rounded
+from launcher.charts.html import tag
 from launcher.planner import document, layouts, slower_because, wording
 from launcher.planner.document import line
 from launcher.planner.layouts import Layout
@@ -44,12 +43,15 @@ _STYLES = (_RIGHT, _LEFT, _RIGHT, _RIGHT, _RIGHT, _RIGHT, _LEFT)
 
 
 def _as_html(plan: Plan) -> str:
-    parts = [f"<div>{in_html(_heading(plan))}<br>"]
-    parts += [f"assumed <code>{in_html(each.override)}</code>: {in_html(each.why)}<br>" for each in plan.assumptions]
+    parts: list[object] = [_heading(plan), tag("br")]
+    for each in plan.assumptions:
+        parts += ["assumed ", tag("code", each.override), f": {each.why}", tag("br")]
     if plan.layouts:
-        parts += _table(plan, plan.layouts[0])
-        parts.append(f"the first: <code>{in_html(line(plan, plan.layouts[0]))}</code>")
-    return "".join([*parts, "</div>"])
+        first = plan.layouts[0]
+        cells = ((str(number), *_cells(each, first)) for number, each in enumerate((*plan.layouts, *plan.others), 1))
+        parts.append(tag("table", _row("th", _HEADS), *(_row("td", row) for row in cells)))
+        parts += ["the first: ", tag("code", line(plan, first))]
+    return tag("div", *parts)
 
 
 def _heading(plan: Plan) -> str:
@@ -60,17 +62,8 @@ def _heading(plan: Plan) -> str:
     return f"{spec.model.name} on {spec.gpus} x {spec.hardware.title}: the best of {counts.considered:,} layouts"
 
 
-def _table(plan: Plan, first: Layout) -> Iterator[str]:
-    yield "<table>"
-    yield _row("th", _HEADS)
-    for number, each in enumerate((*plan.layouts, *plan.others), 1):
-        yield _row("td", (str(number), *_cells(each, first)))
-    yield "</table>"
-
-
 def _row(kind: str, cells: tuple[str, ...]) -> str:
-    made = (f'<{kind} style="{style}">{in_html(cell)}</{kind}>' for cell, style in zip(cells, _STYLES, strict=True))
-    return f"<tr>{''.join(made)}</tr>"
+    return tag("tr", *(tag(kind, cell, style=style) for cell, style in zip(cells, _STYLES, strict=True)))
 
 
 def _cells(layout: Layout, first: Layout) -> tuple[str, ...]:
