@@ -15,7 +15,7 @@ from typing import Any
 from launcher.actions.find_runs import refusal
 from launcher.actions.requests import Output, folder
 from launcher.actions.stop import stop
-from launcher.base import files, machine
+from launcher.base import machine
 from launcher.base.errors import ConfigError, ConfigErrors, JobFailed
 from launcher.base.files import JsonObject
 from launcher.base.terminal import say
@@ -198,7 +198,7 @@ def diff(first: str, second: str) -> Output:
 
 def _describe(name: str) -> tuple[RunSpec, Mapping[str, Any] | None]:
     for path in (folder() / "runs" / name, folder() / name):
-        if (path / contents.LOCK).is_file() or (path.is_file() and _is_lock(path)):
+        if lock.is_lock(path):
             found = lock.read(path)
             return found.spec, found.content
         if contents.exists(path, contents.SPEC):
@@ -206,8 +206,3 @@ def _describe(name: str) -> tuple[RunSpec, Mapping[str, Any] | None]:
     catalog = Catalog(folder=folder())
     recipes.load(catalog.recipe(name))
     return request([f"recipe={name}"], catalog=catalog).require(), None
-
-
-def _is_lock(path: Path) -> bool:
-    with files.opened(path) as file:
-        return b"\nspec:\n" in file.read(files.MOST_BYTES)

@@ -135,7 +135,7 @@ def judge_run(found: Request, judging: Judging, *, resumed: bool = False) -> Ass
     if found.spec is None:
         raise ConfigErrors(found.errors)
     spec, missing = (found.spec, ()) if resumed else _resolve_load(found.spec)
-    judged = assess_here(spec, judging, earlier=(*found.errors, *missing)).assessment
+    judged = assess_here(spec, judging, earlier=(*found.errors, *missing))
     if judging.measured is not None:
         judging.measured.tell(say)
     catalog = Catalog(folder=folder())

@@ -3,7 +3,7 @@
 import hashlib
 import os
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from launcher import backends
@@ -12,7 +12,7 @@ from launcher.base import files
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.files import JsonObject
 from launcher.base.terminal import say
-from launcher.config import recipes, safe_yaml
+from launcher.config import recipes
 from launcher.config.catalog import Catalog, yaml_files
 from launcher.config.recipes import literal
 from launcher.config.trust import privileged_settings
@@ -160,16 +160,11 @@ def _sources(word: str) -> list[Source]:
             raise ConfigErrors([ConfigError("FILE", word, rule, ["launch recipe trust recipes/NAME.yaml"])])
         options = privileged_settings.of_conf(path).items()
         return [Source(path=file, privileged=privileged) for file, privileged in options]
-    if path.is_dir() or (path.is_file() and _is_lock(path)):
+    if lock.is_lock(path):
         found = lock.read(path)
         return [Source(path=found.path, privileged=privileged_settings.of_spec(found.spec), written=True)]
     recipe = Catalog(folder=folder()).recipe(word)
     return [Source(path=recipe, privileged=privileged_settings.of_recipe(recipes.load(recipe)))]
-
-
-def _is_lock(path: Path) -> bool:
-    content = safe_yaml.load(path)
-    return isinstance(content, Mapping) and "spec" in content
 
 
 def _trust_origin(place: Path) -> Output:

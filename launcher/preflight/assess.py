@@ -50,6 +50,7 @@ class Assessment:
     fixes: tuple[Fix, ...] = ()
     nearest: Fix | None = None  # Where no change suffices, the one that comes nearest; it is not enough.
     as_typed: bool = True  # False where a word could not be read: ``spec`` is then not the run that was meant.
+    here: tuple[ConfigError, ...] = ()  # The part of its warnings that comes from a look at this machine.
     data: Seen | None = None  # What a look at the data has found; None where nobody looked.
     # The predicted speed, of a run that does not fit as if it did; None where it is unknown.
     speed: SpeedEstimate | None = None

@@ -34,15 +34,7 @@ class Judging:
     measured: Measured | None = None  # The user's own measured runs; None takes the shipped constants.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AssessedHere:
-    """The answer about a run, and the part of its warnings that comes from a look at this machine."""
-
-    assessment: Assessment
-    here: tuple[ConfigError, ...]
-
-
-def assess_here(spec: RunSpec, judging: Judging, *, earlier: Iterable[ConfigError] = ()) -> AssessedHere:
+def assess_here(spec: RunSpec, judging: Judging, *, earlier: Iterable[ConfigError] = ()) -> Assessment:
     """Judge a run and look at its data; what this machine lacks stands last among the warnings."""
     measured = judging.measured
     judged = assess(
@@ -60,7 +52,7 @@ def assess_here(spec: RunSpec, judging: Judging, *, earlier: Iterable[ConfigErro
     disk = () if judged.estimate is None else tuple(saving.too_large_here(spec, judged.estimate.disk))
     unpacked = job_python.warnings(spec, judging.python)
     here = (*disk, *unpacked, *not_seen_here(spec), *without_template(spec), *found.warnings)
-    return AssessedHere(assessment=replace(judged, data=found, warnings=(*judged.warnings, *here)), here=here)
+    return replace(judged, data=found, warnings=(*judged.warnings, *here), here=here)
 
 
 def judge_by_rehearsal(assessment: Assessment, words: str) -> Assessment:

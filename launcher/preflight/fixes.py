@@ -10,7 +10,7 @@ are tried.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from itertools import combinations
 from typing import Protocol
 
@@ -147,11 +147,9 @@ class _Tree:
     """The runs that steps lead to from one run: each change is made once, and each run judged once."""
 
     def __init__(self, spec: RunSpec, judge: Callable[[RunSpec], Verdict | None]) -> None:
-        self._judge = judge
-        self._changes: dict[_Steps, tuple[Change, ...] | None] = {(): ()}
-        self._variants: dict[tuple[_Steps, Neighbour], tuple[Change, ...]] = {}
-        self._fixes: dict[_Steps, Fix | None] = {}
-        self._spec = spec
+        self._judge, self._spec = judge, spec
+        # Each is made once.
+        self.variants, self.fix, self._changed = cache(self._variants), cache(self._fix), cache(self._changes)
         start = self.fix(())
         assert start is not None, "only a valid run is searched"
         self.start = start
@@ -166,30 +164,20 @@ class _Tree:
         """True if it asks for no more than a few times the GPUs, or a usual node of them."""
         return fix.spec.gpus <= max(_NODE, _MODEST * self._spec.gpus)
 
-    def variants(self, steps: _Steps, neighbour: Neighbour) -> tuple[Change, ...]:
+    def _variants(self, steps: _Steps, neighbour: Neighbour) -> tuple[Change, ...]:
         """The variants of one neighbour after the steps; none where the steps are not possible."""
-        key = (steps, neighbour)
-        if key not in self._variants:
-            changes = self._changed(steps)
-            here = changes[-1].spec if changes else self._spec
-            self._variants[key] = () if changes is None else tuple(neighbour(here))
-        return self._variants[key]
+        changes = self._changed(steps)
+        return () if changes is None else tuple(neighbour(changes[-1].spec if changes else self._spec))
 
-    def fix(self, steps: _Steps) -> Fix | None:
-        """Take the steps one after the other; None where one is not possible or the end is invalid."""
-        if steps not in self._fixes:
-            self._fixes[steps] = self._fix(steps)
-        return self._fixes[steps]
-
-    def _changed(self, steps: _Steps) -> tuple[Change, ...] | None:
-        if steps not in self._changes:
-            *before, (neighbour, index) = steps
-            earlier, variants = self._changed(tuple(before)), self.variants(tuple(before), neighbour)
-            possible = earlier is not None and index < len(variants)
-            self._changes[steps] = (*(earlier or ()), variants[index]) if possible else None
-        return self._changes[steps]
+    def _changes(self, steps: _Steps) -> tuple[Change, ...] | None:
+        if not steps:
+            return ()
+        *before, (neighbour, index) = steps
+        earlier, variants = self._changed(tuple(before)), self.variants(tuple(before), neighbour)
+        return (*earlier, variants[index]) if earlier is not None and index < len(variants) else None
 
     def _fix(self, steps: _Steps) -> Fix | None:
+        """Take the steps one after the other; None where one is not possible or the end is invalid."""
         changes = self._changed(steps)
         if changes is None:
             return None

@@ -181,6 +181,14 @@ def spec_of(run: Path) -> RunSpec:
         raise BadRecord(run / SPEC, f"{first.where}: {first.rule}") from None
 
 
+def known_spec(run: Path) -> RunSpec | None:
+    """As :func:`spec_of`; None where there is none, or none that this version reads."""
+    try:
+        return spec_of(run)
+    except BadRecord:
+        return None
+
+
 def job_of(run: Path) -> JsonObject:
     """The job of a run with its directory in place of ``{run}``; :class:`BadRecord` where it cannot be started."""
     content = read(run, JOB)

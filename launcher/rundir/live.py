@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from launcher.base import files, typed
+from launcher.base import files
 from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
 from launcher.job import memory
@@ -103,14 +103,14 @@ def _memory(run: Path) -> MemoryNow | None:
         size, rank, step, piles, capacity = measured[phase], None, None, {}, None
     else:
         return None
-    predicted = (contents.known(run, contents.PLAN).get("peak") or {}).get("allocated_bytes")
+    spec = None if capacity is not None else contents.known_spec(run)
     return MemoryNow(
         rank=rank,
         step=step,
         phase=phase,
         allocated_bytes=size,
-        predicted_bytes=predicted if typed.is_whole(predicted) else None,
-        capacity_bytes=_capacity(run) if capacity is None else capacity,
+        predicted_bytes=results.predicted_peak(run),
+        capacity_bytes=spec.rank_memory_bytes if capacity is None and spec is not None else capacity,
         piles=piles,
     )
 
@@ -124,13 +124,6 @@ def newest_records(run: Path) -> list[MemoryRecord]:
                 found = {}
             found[record.rank] = record
     return list(found.values())
-
-
-def _capacity(run: Path) -> int | None:
-    try:
-        return contents.spec_of(run).rank_memory_bytes
-    except contents.BadRecord:
-        return None
 
 
 def _slowest(run: Path) -> Slowest | None:

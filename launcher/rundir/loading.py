@@ -79,11 +79,8 @@ def is_own(checkpoint: Path) -> bool:
 
 def _other_layout(spec: RunSpec, found: Path) -> Iterator[ConfigError]:
     """Reasons of the engine's own; the run that saved has its specification beside its checkpoints."""
-    try:
-        before = contents.spec_of(found.parent.parent)
-    except contents.BadRecord:  # There is none, or it is of a version that had other keys.
-        return
-    if before.backend.name == spec.backend.name:
+    before = contents.known_spec(found.parent.parent)
+    if before is not None and before.backend.name == spec.backend.name:
         yield from backends.of(spec).unreadable(before, spec)
 
 

@@ -163,6 +163,16 @@ def _is_row(row: object) -> bool:
     return "grad_norm" in row and isinstance(row["grad_norm"], int | float | None)
 
 
+def is_lock(path: Path) -> bool:
+    """True if a file, or the folder of a run, is or holds a lock, whether it can be read or not."""
+    if path.is_dir():
+        return (path / LOCK).is_file()
+    if not path.is_file():
+        return False
+    with files.opened(path) as file:
+        return b"\nspec:\n" in file.read(files.MOST_BYTES)
+
+
 def respecified(lock: Lock, overrides: Sequence[Override]) -> RunSpec:
     """The run of a lock under a new name, with keys set over it; ConfigErrors for an option or a wrong value."""
     chosen = [override for override in overrides if override.group]

@@ -4,7 +4,6 @@ Runs are ranked by held-out losses where the data are the same; by losses of tra
 too, since a larger batch sees more of the data in as many steps.
 """
 
-import contextlib
 import itertools
 import json
 import statistics
@@ -95,6 +94,12 @@ def predicted_speed(run: Path) -> PredictedSpeed | None:
     return PredictedSpeed(*values) if len(values) == len(keys) else None
 
 
+def predicted_peak(run: Path) -> int | None:
+    """Bytes of the predicted peak of allocations on the worst rank by the plan; None where it is unknown."""
+    size = (contents.known(run, contents.PLAN).get("peak") or {}).get("allocated_bytes")
+    return size if typed.is_whole(size) else None
+
+
 def predicted_phases(run: Path) -> dict[str, int]:
     """The predicted peak of each phase by the plan; of a run that has gone on from a checkpoint, with its load."""
     found = contents.known(run, contents.PLAN).get("phases") or {}
@@ -181,8 +186,8 @@ def last_step_of(run: Path) -> int | None:
     if steps is None and counted is not None:
         return counted if typed.is_whole(counted) else None
     if steps is None and (train.get("tokens") is not None or train.get("epochs") is not None):
-        with contextlib.suppress(contents.BadRecord):
-            steps = contents.spec_of(run).steps
+        whole = contents.known_spec(run)
+        steps = None if whole is None else whole.steps
     return steps if spec.get("script") is None and typed.is_whole(steps) else None
 
 

@@ -86,14 +86,14 @@ class Sweep:
         loaded = loading.resolved(found.spec, self.catalog.folder)
         earlier = (*found.errors, *loaded.errors)
         judging = Judging(search=None, looking=self.looking, measured=self.measured)
-        judged = assess_here(loaded.spec, judging, earlier=earlier)
-        assessment, errors = judged.assessment, judged.assessment.errors
+        assessment = assess_here(loaded.spec, judging, earlier=earlier)
+        errors = assessment.errors
         if not errors and directory is not None:
             untrusted = () if self.trusted else loading.foreign_pickles(loaded.spec)
             errors = (*obstacles(loaded.spec, self.facts), *untrusted)
         if errors:
             return invalid(name, overrides, errors), None
-        warnings = (each for each in (*found.warnings, *judged.here) if each.path not in self.meant)
+        warnings = (each for each in (*found.warnings, *assessment.here) if each.path not in self.meant)
         self._note(name, (*(f"launch: {line}" for line in loaded.said), *map(_warning_text, warnings)))
         verdict, estimate, speed = assessment.verdict, assessment.estimate, assessment.speed
         short = verdict.shortages

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher.base import typed
 from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
 from launcher.base.units import Pair
@@ -109,12 +108,11 @@ def compare(directories: Sequence[Path]) -> Comparison:
 
 
 def _side(run: Path, row: RunState) -> Side:
-    content, plan = contents.known(run, contents.SPEC), contents.known(run, contents.PLAN)
-    rows = results.steps(run)
+    content, rows = contents.known(run, contents.SPEC), results.steps(run)
     points = ((results.number(line, "step"), results.number(line, "loss")) for line in rows)
     curve = {int(step): loss for step, loss in points if step is not None and loss is not None}
     predicted, ranks = results.predicted_speed(run), gpus(run)
-    measured, size = results.speed(rows, predicted), (plan.get("peak") or {}).get("allocated_bytes")
+    measured = results.speed(rows, predicted)
     return Side(
         run=row,
         settings=lock.settings(content),
@@ -123,7 +121,7 @@ def _side(run: Path, row: RunState) -> Side:
         curve=tuple(sorted(curve.items())),  # A script that starts again repeats steps.
         trained=results.trained_on(run, rows),
         speed=Pair(predicted and predicted.per_gpu, measured and measured / ranks),
-        memory=Pair(size if typed.is_whole(size) else None, max(results.measured(run).values(), default=None)),
+        memory=Pair(results.predicted_peak(run), max(results.measured(run).values(), default=None)),
     )
 
 

@@ -43,10 +43,7 @@ class Subject:
     @cached_property
     def settings(self) -> RunSpec | None:
         """Its settings, where this version reads them."""
-        try:
-            return contents.spec_of(self.run)
-        except contents.BadRecord:
-            return None
+        return contents.known_spec(self.run)
 
     @cached_property
     def spec(self) -> RunSpec | None:

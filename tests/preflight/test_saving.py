@@ -123,11 +123,11 @@ def test_the_newest_runs_of_the_cluster_tell_its_storage_if_they_wrote_enough_on
 def test_a_check_takes_the_bandwidth_that_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     written(users_own(), wrote(10 * GIB, 5.0))
-    judged = assess_here(make_spec(*SEVEN), Judging(looking=look, search=None, measured=Measured())).assessment
+    judged = assess_here(make_spec(*SEVEN), Judging(looking=look, search=None, measured=Measured()))
     assert judged.saves is not None
     assert judged.saves.bandwidth == 2 * GIB
     own = make_spec(*SEVEN, "cluster.storage_bandwidth=1e9")
-    judged = assess_here(own, Judging(looking=look, search=None, measured=Measured())).assessment
+    judged = assess_here(own, Judging(looking=look, search=None, measured=Measured()))
     assert judged.saves is not None
     assert judged.saves.bandwidth == 1e9
 

@@ -1,6 +1,6 @@
 """Memory in the page of a run: predicted against measured by phase and pile, over time, and of the host."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from launcher.base import typed
 from launcher.base.files import JsonObject
@@ -108,11 +108,19 @@ def _ends(phase: _Phase) -> Iterator[tuple[tuple[str, str], str]]:
 
 def worst(records: Sequence[MemoryRecord]) -> dict[str, PhaseMemory]:
     """The fullest rank's peak of each phase, over all steps."""
-    found: dict[str, PhaseMemory] = {}
+    return {phase: peak for phase, (_, peak) in _fullest(records, lambda record, phase: phase).items()}
+
+
+def _fullest[K](
+    records: Sequence[MemoryRecord], key: Callable[[MemoryRecord, str], K]
+) -> dict[K, tuple[str, PhaseMemory]]:
+    """The phase and piles of the highest peak of each kind of peak."""
+    found: dict[K, tuple[str, PhaseMemory]] = {}
     for record in records:
         for phase, peak in record.phases.items():
-            if phase not in found or peak.allocated_bytes > found[phase].allocated_bytes:
-                found[phase] = peak
+            kind = key(record, phase)
+            if kind not in found or peak.allocated_bytes > found[kind][1].allocated_bytes:
+                found[kind] = phase, peak
     return found
 
 
@@ -170,13 +178,11 @@ def _over_time(source: Source) -> Iterator[Chart | Html | str]:
         if not source.is_script:
             yield _missing("Memory over time is not known: the run left no memory.jsonl (train.log_memory_every).")
         return
-    ranks = sorted({record.rank for record in stepped})
-    too_many = len(ranks) > _RANKS
-    shown = _fullest(stepped) if too_many else ranks
-    top = max(peak.allocated_bytes for record in stepped for peak in record.phases.values())
+    sizes = {rank: peak.allocated_bytes for rank, (_, peak) in _fullest(stepped, lambda each, _: each.rank).items()}
+    shown, top = sorted(sorted(sizes, key=lambda rank: (-sizes[rank], rank))[:_RANKS]), max(sizes.values())
     unit, name = piles.unit_for(top)
     rows = [row for rank in shown for row in _rows_of(stepped, rank, unit, MOST // len(shown))]
-    left_out = f" Of {len(ranks)} ranks those {_RANKS} with the largest peaks are here." if too_many else ""
+    left_out = f" Of {len(sizes)} ranks those {_RANKS} with the largest peaks are here." * (len(sizes) > _RANKS)
     title = f"allocated at a step's peak, {name}"
     yield Chart(
         title="Over time, by pile",
@@ -187,17 +193,9 @@ def _over_time(source: Source) -> Iterator[Chart | Html | str]:
     )
 
 
-def _fullest(records: Sequence[MemoryRecord]) -> list[int]:
-    peaks: dict[int, int] = {}
-    for record in records:
-        peak = max(each.allocated_bytes for each in record.phases.values())
-        peaks[record.rank] = max(peak, peaks.get(record.rank, 0))
-    return sorted(sorted(peaks, key=lambda rank: -peaks[rank])[:_RANKS])
-
-
 def _rows_of(records: Sequence[MemoryRecord], rank: int, unit: int, most: int) -> Iterator[JsonObject]:
     """Every pile of the rank at each step, also where it is empty: the areas of the others stand on it."""
-    fullest = _peaks(records, rank)
+    fullest = _fullest([record for record in records if record.rank == rank], lambda record, _: record.step)
     shown = dict.fromkeys(pile for _, peak in fullest.values() for pile in peak.piles)
     steps = sorted(fullest)
     for number in thinned_places([float(fullest[step][1].allocated_bytes) for step in steps], max(8, most)):
@@ -206,15 +204,6 @@ def _rows_of(records: Sequence[MemoryRecord], rank: int, unit: int, most: int) -
             size = peak.piles.get(pile, 0)
             place = {"step": steps[number], "rank": str(rank), "pile": piles.name_of(pile)}
             yield place | {"bytes": round(size / unit, 4), "size": gib(size), "phase": phase.replace("_", " ")}
-
-
-def _peaks(records: Sequence[MemoryRecord], rank: int) -> dict[int, tuple[str, PhaseMemory]]:
-    found: dict[int, tuple[str, PhaseMemory]] = {}
-    for record in records:
-        for phase, peak in record.phases.items() if record.rank == rank else ():
-            if record.step not in found or peak.allocated_bytes > found[record.step][1].allocated_bytes:
-                found[record.step] = phase, peak
-    return found
 
 
 def _warned(source: Source) -> str:
