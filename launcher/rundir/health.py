@@ -8,13 +8,11 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-from launcher.base import files, machine
+from launcher.base import files
 from launcher.base.files import JsonObject
 from launcher.base.units import duration
 from launcher.job import events
-from launcher.job.beat import Beat
 from launcher.rundir import failure
 from launcher.rundir.state import State
 
@@ -58,28 +56,8 @@ def stacks(run: Path) -> Path | None:
     return path if path is not None and path.is_file() else None
 
 
-def rank_row(rank: int, beat: Beat, taken: Any, at: float, *, begun: bool) -> JsonObject:
-    """One rank that hangs, as plain data: its last heartbeat, and its process as ``RankStacks`` of submission has it.
-
-    ``at`` is the time by the heartbeat's clock; ``begun`` is False where the rank has no heartbeat of its own yet.
-    """
-    return {
-        "rank": rank,
-        "host": machine.node(),
-        "step": beat.step,
-        "phase": beat.phase,
-        "seconds": round(at - beat.began, 1) if begun else 0.0,
-        "usual": round(beat.usual, 3),
-        "state": taken.state if begun else taken.state or "still being started",
-        "source": taken.source,
-        "stack": list(taken.stack),
-        "threads": taken.threads,
-        "collectives": taken.collectives,
-    }
-
-
 def say_hang(directory: Path, step: int, ranks: Sequence[JsonObject]) -> str:
-    """Write the file with all stacks and the event, from a row for each rank (:func:`rank_row`); the sentence."""
+    """Write the file with all stacks and the event, from a row for each rank; the sentence."""
     path = _FOLDER / f"step-{step}.txt"
     text = f"{_sentence(step, ranks)}; stacks of all ranks: {path}"
     files.write_text_atomically(directory / path, "\n".join([text, *(line for row in ranks for line in _page(row))]))

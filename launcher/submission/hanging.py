@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Generator, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
 
@@ -29,7 +29,7 @@ from launcher.job.beat import Beat
 from launcher.rundir import attempts, failure, health, results, state
 from launcher.submission import stacks
 from launcher.submission.processes import SlurmPlace
-from launcher.submission.stacks import Rank
+from launcher.submission.stacks import Rank, RankStacks
 
 _LOOK_S = 0.5  # Seconds between two looks at the heartbeats: short beside the shortest timeout.
 _GATHER_S = 8.0  # Seconds in which the other nodes have looked at their ranks, too.
@@ -157,10 +157,7 @@ class Watch:
     def _report(self, ranks: list[Rank], process: subprocess.Popen[bytes], now: float) -> None:
         known = ranks if self._lines is None else [replace(each, beat=None) for each in ranks]
         found = stacks.take_stacks(self.folder, known, self._program)
-        rows = [
-            health.rank_row(each.rank, each.beat or _NOT_BEGUN, found[each.rank], now, begun=each.beat is not None)
-            for each in ranks
-        ]
+        rows = [_row(each, found[each.rank], now) for each in ranks]
         step = max((each.beat.step for each in ranks if each.beat is not None), default=0)
         part = health.part(self._directory, step, 0 if self._place is None else self._place.number)
         part.parent.mkdir(parents=True, exist_ok=True)
@@ -189,6 +186,14 @@ class Watch:
         if self._is_first:
             text = f"it goes on, {duration(seconds)} after that was said"
             events.add(self._directory, "hang", text, step=None, over=True)
+
+
+def _row(rank: Rank, found: RankStacks, now: float) -> JsonObject:
+    """A rank that hangs, or has not begun, as plain data: its last heartbeat, and its process."""
+    last = rank.beat or _NOT_BEGUN
+    row = {"rank": rank.rank, "host": machine.node(), "step": last.step, "phase": last.phase, **asdict(found)}
+    row |= {"seconds": round(now - last.began, 1), "usual": round(last.usual, 3)}
+    return row if rank.beat else row | {"seconds": 0.0, "state": found.state or "still being started"}
 
 
 class _Lines:

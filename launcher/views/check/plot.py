@@ -94,7 +94,7 @@ def _memory(
 def _step(speed: SpeedEstimate) -> Chart:
     of, name = plot_time.unit(speed.step_seconds)
     where = " on the slowest stage" if len(speed.stages) > 1 else ""
-    parts = plot_time.step_parts(speed)
+    parts = list(plot_time.step_parts(speed))
     return Chart(
         title="The time of a step, by part",
         spec=plot_time.chart(parts, speed.step_seconds, of, f"time of a step{where}, {name}"),
@@ -180,13 +180,11 @@ def _counters(assessment: Assessment, estimate: MemoryEstimate) -> Html:
 
 def _speed(speed: SpeedEstimate) -> Html:
     rows = []
-    for part, terms in speed.parts():
-        exposed = speed.exposed(part)
-        hidden = sum(term.seconds for term in terms) - exposed
-        formula = Cell(" + ".join(term.formula for term in terms), wide=True)
-        source = Cell("; ".join(dict.fromkeys(term.source for term in terms)), wide=True)
-        share, behind = f"{exposed / speed.step_seconds:.1%}", plot_time.seconds_text(hidden) if hidden > _NOISE else ""
-        rows.append([name_of(part), plot_time.seconds_text(exposed), share, behind, formula, source])
+    for part in plot_time.step_parts(speed):
+        share = f"{part.exposed / speed.step_seconds:.1%}"
+        behind = plot_time.seconds_text(part.hidden) if part.hidden > _NOISE else ""
+        texts = (Cell(part.formula, wide=True), Cell(part.source, wide=True))
+        rows.append([name_of(part.name), plot_time.seconds_text(part.exposed), share, behind, *texts])
     foot = [["a step", plot_time.seconds_text(speed.step_seconds), "100.0%", "", "", ""]]
     return table(["part", "waited for", "share", "hidden", "formula", "source"], rows, foot=foot, identity="speed")
 

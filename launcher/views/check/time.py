@@ -5,10 +5,11 @@ is drawn behind the last one. Of many micro-batches the first and the last are d
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from launcher import backends
+from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
 from launcher.base.units import rounded
 from launcher.charts.bars import Piece, bars
@@ -16,6 +17,7 @@ from launcher.charts.page import Chart
 from launcher.estimate.speed import schedule
 from launcher.estimate.speed.result import SpeedEstimate, name_of
 from launcher.estimate.speed.terms import StepPart
+from launcher.rundir import results
 from launcher.spec import RunSpec
 
 COLOURS: dict[StepPart, str] = {
@@ -51,23 +53,34 @@ class Part:
     source: str  # Where that stands.
 
 
-def step_parts(speed: SpeedEstimate) -> list[Part]:
-    """Parts of a step that are long enough to be seen, in the order of ``PARTS``."""
-    found = []
+def step_parts(speed: SpeedEstimate) -> Iterator[Part]:
+    """The parts of a step, in the order of ``PARTS``."""
     for part, terms in speed.parts():
         exposed = sum(term.exposed_seconds for term in terms)
         hidden = sum(term.seconds for term in terms) - exposed
-        if max(exposed, hidden) >= _LEAST_SHARE * speed.step_seconds:
-            formula = " + ".join(term.formula for term in terms)
-            source = "; ".join(dict.fromkeys(term.source for term in terms))
-            found.append(Part(name=part, exposed=exposed, hidden=hidden, formula=formula, source=source))
-    return found
+        formula = " + ".join(term.formula for term in terms)
+        source = "; ".join(dict.fromkeys(term.source for term in terms))
+        yield Part(name=part, exposed=exposed, hidden=hidden, formula=formula, source=source)
 
 
-def chart(parts: Sequence[Part], step: float, of: float, title: str) -> dict[str, Any]:
-    """A row a part, each from where the one above ends, with its seconds and share behind it; ``of`` is a unit in s."""
+def recorded_parts(plan: JsonObject) -> Iterator[Part]:
+    """The parts of a step as ``plan.json`` has them."""
+    for row in (plan.get("speed") or {}).get("parts") or ():
+        exposed, seconds = (results.number(row, key) for key in ("exposed_seconds", "seconds"))
+        if exposed is not None:
+            texts = {key: str(row.get(key) or "") for key in ("formula", "source")}
+            yield Part(name=str(row.get("part")), exposed=exposed, hidden=max(0.0, (seconds or 0) - exposed), **texts)
+
+
+def chart(parts: Iterable[Part], step: float, of: float, title: str) -> dict[str, Any]:
+    """A row a part, each from where the one above ends, with its seconds and share behind it; ``of`` is a unit in s.
+
+    Parts that are too short to be seen have none.
+    """
     begun, pieces, ends = 0.0, [], {}
     for part in parts:
+        if max(part.exposed, part.hidden) < _LEAST_SHARE * step:
+            continue
         name, end = name_of(part.name), begun + part.exposed
         text = f"{seconds_text(part.exposed)}, {part.exposed / step:.1%}"
         text += f" (and {seconds_text(part.hidden)} hidden)" if part.hidden >= _LEAST_SHARE * step else ""

@@ -3,11 +3,10 @@
 import statistics
 from collections.abc import Iterator
 
-from launcher.base import typed
-from launcher.base.files import JsonObject
 from launcher.base.units import Pair, rounded
 from launcher.charts.html import Cell, Html, table, tag
 from launcher.charts.page import Chart, Section
+from launcher.estimate.speed.result import name_of
 from launcher.rundir import results
 from launcher.views.check import time as plot_time
 from launcher.views.check.time import seconds_text
@@ -45,33 +44,16 @@ def _compared(source: Source) -> Iterator[Html | str]:
 
 
 def _parts(source: Source) -> Iterator[Chart]:
-    parts = [part for part in (source.plan.get("speed") or {}).get("parts") or () if isinstance(part, dict)]
-    known = [part for part in parts if _seconds(part, "exposed_seconds") is not None]
-    whole = sum(_seconds(part, "exposed_seconds") or 0.0 for part in known)
+    parts = list(plot_time.recorded_parts(source.plan))
+    whole = sum(part.exposed for part in parts)
     if not whole:
         return
     of, unit = plot_time.unit(whole)
+    told = [(name_of(part.name), seconds_text(part.exposed), part) for part in parts]
+    rows = ((name, took, Cell(part.formula, wide=True), Cell(part.source, wide=True)) for name, took, part in told)
     yield Chart(
         title="A step as it was predicted, part by part",
-        spec=plot_time.chart([_part(part) for part in known], whole, of, f"time of a step, {unit}"),
-        said=f"A step takes {seconds_text(whole)}: "
-        + ", ".join(f"{part['part']} {seconds_text(_seconds(part, 'exposed_seconds') or 0.0)}" for part in known),
-        numbers=table(["part", "waited for", "formula", "source"], map(_row, known)),
+        spec=plot_time.chart(parts, whole, of, f"time of a step, {unit}"),
+        said=f"A step takes {seconds_text(whole)}: " + ", ".join(f"{name} {took}" for name, took, _ in told),
+        numbers=table(["part", "waited for", "formula", "source"], rows),
     )
-
-
-def _part(part: JsonObject) -> plot_time.Part:
-    exposed = _seconds(part, "exposed_seconds") or 0.0
-    hidden = max(0.0, (_seconds(part, "seconds") or 0.0) - exposed)
-    texts = {key: str(part.get(key) or "") for key in ("formula", "source")}
-    return plot_time.Part(name=str(part.get("part")), exposed=exposed, hidden=hidden, **texts)
-
-
-def _row(part: JsonObject) -> tuple[object, ...]:
-    texts = (Cell(part.get("formula") or "", wide=True), Cell(part.get("source") or "", wide=True))
-    return str(part.get("part")).replace("_", " "), seconds_text(_seconds(part, "exposed_seconds") or 0.0), *texts
-
-
-def _seconds(part: JsonObject, key: str) -> float | None:
-    value = part.get(key)
-    return float(value) if typed.is_number(value) else None
