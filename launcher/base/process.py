@@ -9,12 +9,11 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Self
 
-from launcher.base import typed
 from launcher.base.frozen import dataclass
 
 _PROC = Path("/proc")
@@ -52,11 +51,12 @@ class Process:
     @classmethod
     def recorded(cls, content: object) -> Self | None:
         """The process of a record; None where the record has none."""
-        try:
-            found = typed.read(cls, content)
-        except typed.Unfit:
+        if not isinstance(content, Mapping):
             return None
-        return found if is_pid(found.pid) else None
+        fields = {name: content.get(name) for name in cls.__slots__}
+        texts = all(isinstance(fields[name], str) for name in ("boot", "namespace", "host"))
+        numbers = isinstance(fields["pid"], int) and isinstance(fields["start"], int | None)
+        return cls(**fields) if texts and numbers and is_pid(fields["pid"]) else None  # type: ignore[arg-type]
 
     def as_dict(self) -> dict[str, object]:
         """The form of records."""
