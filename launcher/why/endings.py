@@ -38,10 +38,9 @@ def _killed(run: Subject) -> Answer:
         *run.evidence_in("logs/node.err", r"exitcode\s*:\s*-\d+"),
         *_slurm_evidence(run, r"(?i)oom[-_]kill|error:"),
     ]
-    ways = [run.resume(text=run.from_here())]
-    if run.settings is not None and run.settings.data.workers and run.takes(("data.workers=0",)):
-        ways.append(run.resume("data.workers=0", text="less host memory: no processes that read ahead"))
-    node = run.failure.node
+    reads_ahead, node = run.settings is not None and run.settings.data.workers, run.failure.node
+    fewer = run.offer("data.workers=0", "less host memory: no processes that read ahead", when=reads_ahead)
+    ways = [run.resume(text=run.from_here()), *fewer]
     return run.answer(
         "rank_killed", said, where=Where(rank=_rank(run), step=_last_step(run), node=node), evidence=found, ways=ways
     )
@@ -54,12 +53,12 @@ def _hang(run: Subject) -> Answer:
         found += run.evidence_of(stacks, "the Python stacks of all ranks")
     found += first_error(run)
     ranks = _hung_ranks(run)
+    by_hand = run.settings is not None and run.settings.train.on_hang != "restart"
     ways = [
         Way(command=shlex.join(["launch", "logs", run.name]), text="shows the stacks"),
         run.resume(text=run.from_here()),
+        *run.offer("train.on_hang=restart", "begins again by itself when a step hangs", when=by_hand),
     ]
-    if run.settings is not None and run.settings.train.on_hang != "restart" and run.takes(("train.on_hang=restart",)):
-        ways.append(run.resume("train.on_hang=restart", text="begins again by itself when a step hangs"))
     first = ranks[0] if ranks else {}
     step = first.get("step") or _step_in(run.reason) or _last_step(run)
     at = Where(rank=first.get("rank", _rank(run)), phase=first.get("phase"), step=step, node=first.get("host"))
@@ -77,8 +76,7 @@ def _nan(run: Subject) -> Answer:
     if rows:
         last = rows[-1]
         said.append(f"the last loss before was {last['loss']:.4g} in step {last['step']}{_gradient(last)}")
-    ways = [] if run.settings is None else list(_calmer(run))
-    ways.append(run.resume(text=run.from_here()))
+    ways = [*_calmer(run), run.resume(text=run.from_here())]
     return run.answer("nan", said, where=Where(step=_step_in(run.reason)), evidence=found, ways=ways)
 
 
@@ -95,35 +93,26 @@ def _gradient(last: JsonObject) -> str:
 
 
 def _calmer(run: Subject) -> Iterator[Way]:
-    spec = run.settings
-    assert spec is not None
-    lower = edit.override("optimizer.lr", spec.optimizer.lr / 2)
-    asked = [
-        (("optimizer.clip=1.0",), "gradients of a norm of at most 1", spec.optimizer.clip in (None, 0)),
-        ((lower,), "half of the learning rate", True),
-        (("train.on_spike=rollback",), "goes back by itself and leaves the samples out", bool(run.saved)),
-    ]
-    for words, text, sensible in asked:
-        if sensible and run.takes(words):
-            yield run.resume(*words, text=text)
+    if (spec := run.settings) is None:
+        return
+    unclipped = spec.optimizer.clip in (None, 0)
+    yield from run.offer("optimizer.clip=1.0", "gradients of a norm of at most 1", when=unclipped)
+    yield from run.offer(edit.override("optimizer.lr", spec.optimizer.lr / 2), "half of the learning rate")
+    yield from run.offer("train.on_spike=rollback", "goes back by itself and leaves the samples out", when=run.saved)
 
 
 def _time_limit(run: Subject) -> Answer:
-    spec, ways = run.settings, []
-    if spec is not None and spec.cluster.time_limit_min is not None:
-        longer = (f"cluster.time_limit_min={2 * spec.cluster.time_limit_min}",)
-        if run.takes(longer):
-            ways.append(run.resume(*longer, text="twice the time"))
-    if spec is not None and spec.save_every is None and run.takes(("save.every=100",)):
-        ways.append(run.resume("save.every=100", text="a checkpoint every 100 steps, so that less is lost"))
-    return _ended_by_slurm(run, "time_limit", ways)
+    spec = run.settings
+    limit, seldom = None if spec is None else spec.cluster.time_limit_min, spec is not None and spec.save_every is None
+    longer = run.offer(f"cluster.time_limit_min={2 * (limit or 0)}", "twice the time", when=limit)
+    often = run.offer("save.every=100", "a checkpoint every 100 steps, so that less is lost", when=seldom)
+    return _ended_by_slurm(run, "time_limit", [*longer, *often])
 
 
 def _preempted(run: Subject) -> Answer:
-    spec, ways = run.settings, []
-    if spec is not None and spec.cluster.requeues < 3 and run.takes(("cluster.requeues=10",)):
-        ways.append(run.resume("cluster.requeues=10", text="is put back into the queue up to ten times in a row"))
-    return _ended_by_slurm(run, "preempted", ways)
+    seldom = run.settings is not None and run.settings.cluster.requeues < 3
+    often = run.offer("cluster.requeues=10", "is put back into the queue up to ten times in a row", when=seldom)
+    return _ended_by_slurm(run, "preempted", often)
 
 
 def _ended_by_slurm(run: Subject, cause: Cause, ways: list[Way]) -> Answer:

@@ -31,7 +31,10 @@ def of_the_host(run: Subject, oom: OutOfMemory, asked: str) -> Answer:
     pile = _named(rows)
     ways: tuple[Way, ...] = ()
     if spec is not None and estimate is not None:
-        ways = (*_more(run, spec), *_fitting(run, spec, oom, estimate))
+        asks_for_a_part = spec.cluster.kind == "slurm" and spec.cluster.memory not in (None, "0")
+        text = "all memory of the node, where the partition gives it"
+        more = run.offer("cluster.memory=0", text, when=asks_for_a_part)
+        ways = (*more, *_fitting(run, spec, oom, estimate))
     return run.answer(
         "out_of_memory",
         (first, *_sentences(oom, estimate, rows, pile)),
@@ -138,12 +141,6 @@ def _sentences(
             f"{each.get('name') or each.get('pid')} {gib(int(each.get('bytes') or 0))}" for each in oom.others[:3]
         )
         yield f"the largest processes there: {named}"
-
-
-def _more(run: Subject, spec: RunSpec) -> Iterator[Way]:
-    words = ("cluster.memory=0",)
-    if spec.cluster.kind == "slurm" and spec.cluster.memory not in (None, "0") and run.takes(words):
-        yield run.resume(*words, text="all memory of the node, where the partition gives it")
 
 
 def _fitting(run: Subject, spec: RunSpec, oom: OutOfMemory, estimate: MemoryEstimate) -> tuple[Way, ...]:

@@ -65,9 +65,9 @@ def answer(run: Subject, oom: OutOfMemory) -> Answer:
 def _without_prediction(run: Subject, oom: OutOfMemory) -> Answer:
     said = [asked(oom), f"nothing was predicted that it can be compared with: {_not_judged(run)}"]
     ways = [Way(command=shlex.join(["launch", "logs", run.name]), text="the traceback and the ranks' output")]
-    smallest = ("train.micro_batch_size=1",)
-    if run.settings is not None and run.settings.micro_batch_size > 1 and run.takes(smallest):
-        ways.insert(0, run.resume(*smallest, text="the smallest micro-batch; the global batch stays"))
+    larger = run.settings is not None and run.settings.micro_batch_size > 1
+    text = "the smallest micro-batch; the global batch stays"
+    ways = [*run.offer("train.micro_batch_size=1", text, when=larger), *ways]
     return run.answer(
         "out_of_memory",
         said,

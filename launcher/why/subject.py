@@ -84,6 +84,11 @@ class Subject:
         """A line that goes on with it."""
         return Way(command=resume(self.name, words), overrides=words, text=text)
 
+    def offer(self, words: str, text: str, *, when: object = True) -> list[Way]:
+        """The same as a list, empty unless that makes sense and a resumed run takes the words."""
+        changed = tuple(words.split())
+        return [self.resume(*changed, text=text)] if when and self.takes(changed) else []
+
     def from_here(self) -> str:
         """The place where a resumed run goes on, as a clause."""
         return "it goes on from the start" if not self.saved else f"it goes on from the checkpoint of step {self.saved}"
