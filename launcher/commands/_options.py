@@ -1,7 +1,7 @@
 """Options that several verbs share, refused in combinations that mean nothing before anything is printed."""
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -93,6 +93,11 @@ def _require_nothing_of_one_run(options: argparse.Namespace, several: str) -> No
 def print_json(document: JsonObject) -> None:
     """Print the one document."""
     print(terminal.as_json(document))
+
+
+def print_answer(options: argparse.Namespace, document: Callable[[], JsonObject], text: Callable[[], str]) -> None:
+    """Print the one document with ``--json``, else the text; only that is made."""
+    print(terminal.as_json(document()) if options.json else text(), flush=True)
 
 
 def request_from[T](kind: type[T], options: argparse.Namespace, **more: Any) -> T:

@@ -4,12 +4,13 @@ A sweep's name stands for its runs. Runs of any kind and state are compared by w
 """
 
 import argparse
+from functools import partial
 from pathlib import Path
 
 from launcher.actions.find_runs import find
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.terminal import say, width
-from launcher.commands._options import add_shared, print_json, settle
+from launcher.commands._options import add_shared, print_answer, settle
 from launcher.rundir import run_names, status
 
 
@@ -42,8 +43,6 @@ def run(options: argparse.Namespace) -> int:
 
         many.write(options.plot, found)
         say(f"launch: the figure is in {options.plot}")
-    if options.json:
-        print_json({"schema": 1, "compare": found.as_dict()})
-    else:
-        print(comparison_text.text(found, width()))
+    text = partial(comparison_text.text, found, width())
+    print_answer(options, lambda: {"schema": 1, "compare": found.as_dict()}, text)
     return 0

@@ -8,7 +8,7 @@ launch completion fish     > ~/.config/fish/completions/launch.fish
 import argparse
 
 from launcher.base.package import FOLDER
-from launcher.commands._options import add_shared, print_json
+from launcher.commands._options import add_shared, print_answer
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -22,8 +22,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print the script."""
     script = (FOLDER / "cli" / "completion" / f"launch.{options.shell}").read_text()
-    if options.json:
-        print_json({"schema": 1, "completion": {"shell": options.shell, "script": script}})
-    else:
-        print(script, end="")
+    document = {"schema": 1, "completion": {"shell": options.shell, "script": script}}
+    print_answer(options, lambda: document, lambda: script.removesuffix("\n"))
     return 0

@@ -18,7 +18,7 @@ from launcher.actions.importing import kinds, read, refusals, variables_of
 from launcher.actions.requests import write_new
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.terminal import pasteable, say, width, wrapped
-from launcher.commands._options import add_shared, print_json
+from launcher.commands._options import add_shared, print_answer, print_json
 from launcher.config import left_out
 from launcher.config.trust import privileged_settings
 from launcher.config.trust import sources as trust
@@ -55,10 +55,8 @@ def run(options: argparse.Namespace) -> int:
         say(f"launch: look at this before you run it: {setting}")
     if options.recipe is not None:
         _write_recipe(options.recipe, imported, options.file, privileged)
-    if options.json:
-        print_json({"schema": 1, "import": imported.as_dict()})
-    else:
-        print(pasteable(imported.overrides))
+    document = {"schema": 1, "import": imported.as_dict()}
+    print_answer(options, lambda: document, lambda: pasteable(imported.overrides))
     return 0
 
 

@@ -10,13 +10,12 @@ submission failed, 5 the rehearsal itself failed.
 """
 
 import argparse
-import sys
 
 from launcher.actions.rehearse import RehearseRequest, judge_rehearsed, question_of, rehearse_here
 from launcher.actions.requests import Output
 from launcher.base.errors import DoesNotFit
 from launcher.base.terminal import say, width
-from launcher.commands._options import add_shared, print_json, print_output, request_from
+from launcher.commands._options import add_shared, print_answer, print_output, request_from
 from launcher.rehearsing.choice import MINUTES, STEPS
 from launcher.views.rehearsal import Rehearsed
 
@@ -44,11 +43,7 @@ def run(options: argparse.Namespace) -> int:
     found = _found(options)
     if isinstance(found, Output):
         return print_output(found, as_json=options.json)
-    if options.json:
-        print_json(found.as_dict())
-    else:
-        print(found.as_text(width()))
-    sys.stdout.flush()
+    print_answer(options, found.as_dict, lambda: found.as_text(width()))
     return DoesNotFit.exit_status if found.verdict == "does_not_fit" or found.rehearsal.worst.ran_out else 0
 
 

@@ -12,7 +12,7 @@ from launcher.actions.requests import JudgeRequest, folder
 from launcher.base import files
 from launcher.base.errors import DoesNotFit
 from launcher.base.terminal import say, width
-from launcher.commands._options import add_shared, print_json, request_from
+from launcher.commands._options import add_shared, print_answer, request_from
 from launcher.config.catalog import Catalog
 
 
@@ -25,19 +25,13 @@ def run(options: argparse.Namespace) -> int:
     """Print the job, or the keys of a group."""
     catalog = Catalog(folder=folder())
     if len(options.overrides) == 1 and options.overrides[0] in catalog.groups:
-        group = options.overrides[0]
-        if options.json:
-            keys = {"group": group, "options": list(catalog.groups[group]), "keys": _keys(catalog, group)}
-            print_json({"schema": 1, "show": keys})
-        else:
-            options_of = textwrap.fill(f"{group}= {' '.join(catalog.groups[group])}", width(), subsequent_indent="  ")
-            print(f"{options_of}\n\n{_keys(catalog, group)}".rstrip("\n"))
+        group, keys = options.overrides[0], _keys(catalog, options.overrides[0])
+        document = {"schema": 1, "show": {"group": group, "options": list(catalog.groups[group]), "keys": keys}}
+        names = textwrap.fill(f"{group}= {' '.join(catalog.groups[group])}", width(), subsequent_indent="  ")
+        print_answer(options, lambda: document, lambda: f"{names}\n\n{keys}".rstrip("\n"))
         return 0
     found = translate_run(request_from(JudgeRequest, options).command_line())
-    if options.json:
-        print_json(found.as_dict())
-    else:
-        print(found)
+    print_answer(options, found.as_dict, lambda: str(found))
     if found.plan.assessment.verdict.name == "does_not_fit":
         say("launch: this run does not fit; `launch check` says why")
         return DoesNotFit.exit_status

@@ -15,7 +15,7 @@ from launcher.actions.requests import folder
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.files import JsonObject
 from launcher.base.terminal import say, width
-from launcher.commands._options import add_shared, print_json, settle
+from launcher.commands._options import add_shared, print_answer, print_json, settle
 from launcher.rundir import live, status
 from launcher.rundir.status import RunState
 from launcher.spec.parse import closest
@@ -97,16 +97,13 @@ def _sweep(directory: Path, options: argparse.Namespace) -> None:
 
     points = _in_order(sweep.rows(directory), options.sort)
     best = sweep.best(points)
-    if options.json:
-        found = None
-        if best is not None:
-            loss = sweep.basis(points).loss(best.trained)
-            found = {"point": best.point.id, "loss": loss, "overrides": sweep.words(directory, best)}
-        print_json({"schema": 1, "runs": [row.as_dict() for row in points], "best": found})
-        return
-    print(runs.sweep_text(points, width()))
-    if said := runs.best_line(directory, best, points):
-        print(said)
+    found = None
+    if best is not None:
+        loss = sweep.basis(points).loss(best.trained)
+        found = {"point": best.point.id, "loss": loss, "overrides": sweep.words(directory, best)}
+    texts = (runs.sweep_text(points, width()), runs.best_line(directory, best, points))
+    document = {"schema": 1, "runs": [row.as_dict() for row in points], "best": found}
+    print_answer(options, lambda: document, lambda: "\n".join(filter(None, texts)))
 
 
 def _in_order[R: RunState | Row](rows: Sequence[R], column: str | None) -> list[R]:

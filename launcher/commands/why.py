@@ -14,9 +14,10 @@ from launcher.actions.find_runs import find, sweep_of
 from launcher.actions.requests import folder
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.terminal import width
-from launcher.commands._options import add_shared, print_json, settle
+from launcher.commands._options import add_shared, print_answer, settle
 from launcher.rundir import status
 from launcher.views.why import as_line, as_text
+from launcher.why.answer import Answer
 from launcher.why.explain import explain
 
 _BAD = ("failed", "lost", "requeued", "not_visible", "unreadable")
@@ -35,26 +36,19 @@ def run(options: argparse.Namespace) -> int:
     settle(options)
     swept = sweep_of(options.runs[0])
     if swept is not None:
-        _of_sweep(swept, find(options.runs), as_json=options.json)
+        runs = find(options.runs)
+        bad = [row for row in status.read_all(runs) if row.state in _BAD]
+        answers = [explain(Path(row.directory), folder(), lambda words: False) for row in bad]
+        none = f"no run of {swept.name} has failed ({len(runs)} runs)"
+        document = {"schema": 1, "why": [answer.as_dict() for answer in answers]}
+        print_answer(options, lambda: document, lambda: _of_several(answers) or none)
         return 0
     [directory] = find(options.runs)[:1]
     found = explain_end(directory)
-    if options.json:
-        print_json({"schema": 1, "why": found.as_dict()})
-    else:
-        print(as_text(found, width()))
+    print_answer(options, lambda: {"schema": 1, "why": found.as_dict()}, lambda: as_text(found, width()))
     return 0
 
 
-def _of_sweep(swept: Path, directories: Sequence[Path], *, as_json: bool) -> None:
-    bad = [row for row in status.read_all(directories) if row.state in _BAD]
-    answers = [explain(Path(row.directory), folder(), lambda words: False) for row in bad]
-    if as_json:
-        print_json({"schema": 1, "why": [answer.as_dict() for answer in answers]})
-        return
-    if not answers:
-        print(f"no run of {swept.name} has failed ({len(directories)} runs)")
-    for answer in answers:
-        print(as_line(answer))
-    if answers:
-        print(f"all about one of them: launch why {shlex.quote(answers[0].id)}")
+def _of_several(answers: Sequence[Answer]) -> str:
+    further = [f"all about one of them: launch why {shlex.quote(answer.id)}" for answer in answers[:1]]
+    return "\n".join([*map(as_line, answers), *further])
