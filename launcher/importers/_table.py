@@ -52,10 +52,11 @@ def program(name: str, words: str) -> list[Any]:
     return [found[word] for word in words.split()]
 
 
-def rows(name: str, *by: Enter, **shared: Sequence[Row]) -> tuple[Row, ...]:
+def rows(name: str, *by: Callable[..., None], **shared: Sequence[Row]) -> tuple[Row, ...]:
     """The rows of ``tables/NAME.yaml``.
 
-    A row ``by`` is entered by the function ``call``, one of ``by``; ``rows`` stands for rows that peers share.
+    A row ``by`` is entered by the function ``call``, one of ``by``, and so is one of a kind that is such a function's
+    name, which gets the row, too; ``rows`` stands for rows that peers share.
     """
     calls = {function.__name__.lstrip("_"): function for function in by}
     found: list[Row] = []
@@ -64,11 +65,11 @@ def rows(name: str, *by: Enter, **shared: Sequence[Row]) -> tuple[Row, ...]:
     return tuple(found)
 
 
-def _row(spec: JsonObject, calls: Mapping[str, Enter]) -> Row:
+def _row(spec: JsonObject, calls: Mapping[str, Callable[..., None]]) -> Row:
     kind, keys = next(iter(spec.items()))
     sets = ", ".join(f"{name}={recipes.literal(value)}" for name, value in spec.get("sets", {}).items())
     told = (spec[name] for name in ("differs", "effect", "why") if name in spec)
-    enter = calls[spec["call"]] if kind == "by" else partial(_KINDS[kind], spec)
+    enter = calls[spec["call"]] if kind == "by" else partial(_KINDS.get(kind) or calls[kind], spec)
     if not _CONDITIONS.isdisjoint(spec):
         enter = partial(_enter_where, spec, enter)
     differs = next(told, "other words are refused" if kind == "words" else "")
@@ -172,30 +173,6 @@ def choose(reading: Reading, key: str, settings: Mapping[str, Any]) -> None:
     reading.ledger.say(key, *settings)
 
 
-def say_word(
-    reading: Reading,
-    key: str,
-    setting: str,
-    table: Mapping[str, Any],
-    otherwise: str,
-    *,
-    last: bool = False,
-    matters: bool = True,
-) -> None:
-    """Say a word by its value of the setting, or by its settings; ``otherwise`` is the effect of other words.
-
-    ``last`` takes the last part of a dotted name.
-    """
-    value = str(reading.value(key)).rpartition(".")[2] if last else reading.value(key)
-    found = table.get(str(value).lower(), table) if not isinstance(value, list | dict) else table
-    if found is table:
-        reading.ledger.leave(key, otherwise.replace("{}", str(value)), matters=matters)
-    elif found is None:
-        reading.ledger.default(key)
-    else:
-        choose(reading, key, found if isinstance(found, dict) else {setting: found})
-
-
 def usual(reading: Reading, key: str, values: Iterable[Any], effect: str, *, matters: bool = True) -> None:
     """Enter a key with which the run is the same here at one of these values, and is another at any other."""
     if _is_one_of(reading.value(key), values):
@@ -210,11 +187,23 @@ def _is_one_of(value: Any, values: Iterable[Any]) -> bool:
 
 
 def _words(row: JsonObject, reading: Reading, key: str) -> None:
-    if "wrong" in row and str(reading.value(key)).lower() not in row["table"]:
+    """Say a word, where the row says ``last`` that behind its dots, by its value of the setting or by its settings.
+
+    Any other is left out with the effect ``otherwise``, or is wrong.
+    """
+    table, value = row["table"], reading.value(key)
+    word = str(value).rpartition(".")[2] if row.get("last") else str(value)
+    known = not isinstance(value, list | dict) and word.lower() in table
+    found = table[word.lower()] if known else None
+    if not known and "wrong" in row:
         reading.wrong(key, row["wrong"])
+    elif not known:
+        effect = row.get("otherwise", "").replace("{}", word)
+        reading.ledger.leave(key, effect, matters=row.get("matters", True))
+    elif found is None:
+        reading.ledger.default(key)
     else:
-        how = {name: row[name] for name in ("last", "matters") if name in row}
-        say_word(reading, key, row.get("says", ""), row["table"], row.get("otherwise", ""), **how)
+        choose(reading, key, found if isinstance(found, dict) else {row["says"]: found})
 
 
 def _switch(row: JsonObject, reading: Reading, key: str) -> None:
@@ -289,11 +278,16 @@ def _is(value: Any, values: Any) -> bool:
     return is_number(value) and value > (1 if values == "many" else 0)
 
 
-def _holds(reading: Reading, row: JsonObject) -> bool:
-    """True where choices and settings (``where``), and other keys of the file (``beside``), are as a row asks."""
+def _holds(row: JsonObject, reading: Reading, key: str) -> bool:
+    """True where choices and settings (``where``), and keys of the file (``beside``), are as a row asks.
+
+    A key that begins with a dot is one of the same block.
+    """
     said = {**reading.choose, **reading.settings}
+    block = key.rpartition(".")[0]
     return all(_is(said.get(path), values) for path, values in row.get("where", {}).items()) and all(
-        _is(reading.plain(other), values) for other, values in row.get("beside", {}).items()
+        _is(reading.plain(f"{block}{other}" if other.startswith(".") else other), values)
+        for other, values in row.get("beside", {}).items()
     )
 
 
@@ -318,9 +312,10 @@ def _enter_where(row: JsonObject, enter: Enter, reading: Reading, key: str) -> N
         reading.idle(f"the program that reads the file fills it in: {row['says']} decides here", key)
     elif switch is not None and not reading.flag(switch):
         reading.idle(row["only"][switch], key)
-    elif not _holds(reading, row):
+    elif not _holds(row, reading, key):
         if "else" in row:
-            reading.idle(row["else"], key)
+            beside = [reading.value(other) for other in row.get("beside", ())]
+            reading.idle(row["else"].format(*("no" if each is None else each for each in beside)), key)
     elif "tasks" in row and reading.choose.get("task", "sft") not in row["tasks"]:
         reading.idle("another task reads it", key)
     else:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from launcher.base.files import JsonObject
 from launcher.importers import _fine_tuning, _table
 from launcher.importers._reading import Reading
 from launcher.importers._table import choose, rows, under
@@ -64,9 +65,9 @@ def _warmup(reading: Reading, key: str) -> None:
         reading.ledger.default(key)
 
 
-def often(reading: Reading, key: str, steps: str, per_epoch: str) -> None:
+def often(row: JsonObject, reading: Reading, key: str) -> None:
     """Say how often something is done: every so many steps, or, below 1, after that share of the run."""
-    found = reading.number(key)
+    found, steps = reading.number(key), row["says"]
     if found is None:
         return
     if found >= 1:
@@ -75,7 +76,7 @@ def often(reading: Reading, key: str, steps: str, per_epoch: str) -> None:
     epochs = reading.number("num_train_epochs") or reading.number("num_epochs") or 0
     times = 1 / (found * epochs) if found > 0 and epochs else 0
     if times and abs(times - round(times)) < 1e-6:
-        reading.say(key, {per_epoch: round(times)})
+        reading.say(key, {row["per_epoch"]: round(times)})
     else:
         effect = f"it is a share of the run, and steps are counted here: {steps} says them"
         reading.ledger.leave(key, effect, matters=False)
@@ -94,22 +95,6 @@ def _evaluates(reading: Reading, key: str) -> None:
             reading.ledger.default(key)
     else:
         reading.wrong(key, "is no, steps or epoch")
-
-
-def _eval_steps(reading: Reading, key: str) -> None:
-    strategy = reading.value("eval_strategy") or reading.value("evaluation_strategy") or "no"
-    if str(strategy).lower() == "steps":
-        often(reading, key, "train.eval_every", "train.evals_per_epoch")
-    else:
-        reading.idle(f"eval_strategy is {strategy}", key)
-
-
-def _save_steps(reading: Reading, key: str) -> None:
-    strategy = str(reading.value("save_strategy") or "steps").lower()
-    if strategy == "steps":
-        often(reading, key, "save.every", "save.per_epoch")
-    else:
-        reading.idle(f"save_strategy is {strategy}", key)
 
 
 def times(share: float | None, rate: Any) -> float:
@@ -214,7 +199,7 @@ def shard(reading: Reading) -> None:
 FSDP = under(rows("fsdp"), "fsdp_config.", "fsdp_config.fsdp_", "fsdp_")
 SHARDING = rows("sharding", deepspeed, fsdp, fsdp=FSDP)
 ROWS = rows(
-    "trainer", schedule_arguments, tracks, _eval_steps, _evaluates, _save_steps,
+    "trainer", often, schedule_arguments, tracks, _evaluates,
     _waits, _warmup,
 )  # fmt: skip
 

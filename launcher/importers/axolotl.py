@@ -224,15 +224,6 @@ def _type(reading: Reading, place: str, kind: object) -> None:
         reading.ledger.leave(key, f"rows of the type {kind} are not known here: set data.columns")
 
 
-def _often(reading: Reading, key: str) -> None:
-    evaluates = key.startswith("eval")
-    _trainer.often(
-        reading,
-        key,
-        *(("train.eval_every", "train.evals_per_epoch") if evaluates else ("save.every", "save.per_epoch")),
-    )
-
-
 def _balances(reading: Reading, key: str) -> None:
     """A loss that balances experts, by the weight that their published configurations give it."""
     name = str(reading.value("base_model")).lower()
@@ -257,8 +248,8 @@ def _project(reading: Reading, key: str) -> None:
 _FIELDS = ("field_messages", "field_chosen", "field_rejected")
 _OF_A_DATA_SET = rows("axolotl_data_set", _thinks, _fine_tuning.template)
 TABLE = rows(
-    "axolotl", _balances, _lowest_rate, _often, _plugins, _project,
+    "axolotl", _balances, _lowest_rate, _plugins, _project,
     _thaws,
-    _fine_tuning.held_out, _fine_tuning.own_template, _fine_tuning.targets, _fine_tuning.template,
+    _trainer.often, _fine_tuning.held_out, _fine_tuning.own_template, _fine_tuning.targets, _fine_tuning.template,
     sharding=_trainer.SHARDING, trainer=_trainer.ROWS,
 )  # fmt: skip

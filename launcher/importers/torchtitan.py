@@ -125,17 +125,6 @@ def _evaluates(reading: Reading, key: str) -> None:
         reading.ledger.leave(key, f"where {word} is is torchtitan's to know: set data.eval_path")
 
 
-def _validates(reading: Reading, key: str) -> None:
-    if not _validating(reading, key.split(".")[0]):
-        reading.idle("nothing validates: its switch is off", key)
-    elif key.endswith("freq"):
-        reading.say_count(key, "train.eval_every", 1)
-    elif (reading.number(key) or 0) > 0:
-        reading.say_count(key, "train.eval_steps", 1)
-    else:
-        reading.ledger.leave(key, "the whole set evaluates there: set train.eval_steps", matters=False)
-
-
 def _validating(reading: Reading, block: str) -> bool:
     return bool(reading.value(f"{block}.enable") or reading.value(f"{block}.enabled"))
 
@@ -178,14 +167,6 @@ def _converters(reading: Reading, key: str) -> None:
         reading.ledger.default(key)
     else:
         reading.ledger.leave(key, f"{', '.join(sorted(found))}: FSDP computes in fp8 alone here: set precision.compute")
-
-
-def _gathers(reading: Reading, key: str) -> None:
-    recipe = reading.value(f"{key.rpartition('.')[0]}.recipe_name") or "tensorwise"
-    if reading.choose.get("precision") == "fp8" and recipe == "tensorwise" and reading.value(key) is True:
-        reading.say(key, {"zero.quantized_weights": True})
-    else:
-        reading.idle("weights are gathered in fp8 for products in fp8, by one scale a weight", key)
 
 
 def _schedule(reading: Reading) -> None:
@@ -255,7 +236,6 @@ def _loads_path(reading: Reading, key: str) -> None:
 
 
 TABLE = rows(
-    "torchtitan", _assets, _compiles, _converters, _data, _evaluates, _every_nth, _gathers,
+    "torchtitan", _assets, _compiles, _converters, _data, _evaluates, _every_nth,
     _loads, _loads_path, _names, _sequence,
-    _validates,
 )  # fmt: skip

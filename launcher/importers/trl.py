@@ -13,7 +13,7 @@ from launcher.base.files import JsonObject
 from launcher.config.ledger import Ledger, name_from
 from launcher.importers import Imported, _fine_tuning, _foreign, _trainer
 from launcher.importers._reading import Reading
-from launcher.importers._table import apply, choose, imported, program, rows, say_word, under
+from launcher.importers._table import apply, choose, imported, program, rows, under
 
 HAS_VARIABLES = True
 
@@ -199,13 +199,9 @@ def _mixer(reading: Reading, source: str) -> list[_fine_tuning.DataSet]:
 
 
 def _loss(reading: Reading, key: str) -> None:
-    task = reading.choose.get("task", "sft")
     value = reading.value(key)
     word = value[0] if isinstance(value, list) and len(value) == 1 else value
-    if task == "sft":
-        table = {"nll": None, "chunked_nll": None, "dft": {"task.loss": "dft"}}
-        say_word(reading, key, "task.loss", table, "{}: there is no such loss here: set task.loss")
-    elif isinstance(word, str) and task in ("dpo", "kto", "grpo"):
+    if isinstance(word, str) and reading.choose["task"] in ("dpo", "kto", "grpo"):
         reading.say(key, {"task.loss": word})
     else:
         reading.ledger.leave(key, "one loss trains here: set task.loss")
