@@ -291,7 +291,7 @@ def _holds(row: JsonObject, reading: Reading, key: str) -> bool:
     )
 
 
-_CONDITIONS = frozenset({"same", "when", "where", "beside", "auto", "only", "tasks"})
+_CONDITIONS = frozenset({"same", "when", "where", "beside"})
 
 
 def _enter_where(row: JsonObject, enter: Enter, reading: Reading, key: str) -> None:
@@ -299,24 +299,15 @@ def _enter_where(row: JsonObject, enter: Enter, reading: Reading, key: str) -> N
 
     ``when`` are the values that the row is for: with any other the next row of that key acts. ``where`` are choices or
     settings, ``beside`` other keys of the file, with values that it acts with; ``else`` says why it is idle without, or
-    the next row of that key acts. ``same`` are values with which the run is the same; ``auto`` says that the reader of
-    the file fills that word in; ``only`` is a switch that it takes, with the reason why it is idle without; ``tasks``
-    are those that read it.
+    the next row of that key acts. ``same`` are values with which the run is the same.
     """
-    switch, when = next(iter(row.get("only", {})), None), row.get("when")
+    when = row.get("when")
     if "when" in row and not _is(reading.plain(key) if isinstance(when, list) else reading.number(key), when):
         return
     if _is_one_of(reading.value(key), row.get("same", ())):
         reading.ledger.default(key)
-    elif row.get("auto") and str(reading.value(key)) == "auto":
-        reading.idle(f"the program that reads the file fills it in: {row['says']} decides here", key)
-    elif switch is not None and not reading.flag(switch):
-        reading.idle(row["only"][switch], key)
-    elif not _holds(row, reading, key):
-        if "else" in row:
-            beside = [reading.value(other) for other in row.get("beside", ())]
-            reading.idle(row["else"].format(*("no" if each is None else each for each in beside)), key)
-    elif "tasks" in row and reading.choose.get("task", "sft") not in row["tasks"]:
-        reading.idle("another task reads it", key)
-    else:
+    elif _holds(row, reading, key):
         enter(reading, key)
+    elif "else" in row:
+        beside = [reading.value(other) for other in row.get("beside", ())]
+        reading.idle(row["else"].format(*("no" if each is None else each for each in beside)), key)
