@@ -49,7 +49,6 @@ class Moment:
 
     bytes: int
     event: int
-    phase: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,11 +79,11 @@ class Recording:
 
     def peaks(self, step: int) -> dict[str, Moment]:
         """The peak of each phase of one step; a phase that is entered several times has one."""
-        found: dict[str, tuple[int, int]] = {}
+        found: dict[str, Moment] = {}
         for mark, event, alive in self._levels():
-            if mark.step == step and (mark.phase not in found or alive > found[mark.phase][0]):
-                found[mark.phase] = (alive, event)
-        return {phase: Moment(bytes=size, event=event, phase=phase) for phase, (size, event) in found.items()}
+            if mark.step == step and (mark.phase not in found or alive > found[mark.phase].bytes):
+                found[mark.phase] = Moment(bytes=alive, event=event)
+        return found
 
     def candidates(self, step: int) -> dict[Candidate, Moment]:
         """The peaks of the first and the second half of each visit of a phase in one step."""
@@ -99,7 +98,7 @@ class Recording:
             half = 1 if event >= (mark.event + ends[mark.event]) // 2 else 0
             candidate = Candidate(phase=mark.phase, visit=visits[mark.phase], half=half)
             if candidate not in found or alive > found[candidate].bytes:
-                found[candidate] = Moment(bytes=alive, event=event, phase=mark.phase)
+                found[candidate] = Moment(bytes=alive, event=event)
         return found
 
     def resting(self, step: int) -> int:

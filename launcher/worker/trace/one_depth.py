@@ -7,6 +7,7 @@ its allocator rounds.
 import contextlib
 import functools
 import gc
+import itertools
 import json
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -225,8 +226,8 @@ class Streams:
     """The streams of one traced rank; 0 is the default stream."""
 
     def __init__(self) -> None:
-        self._all = [Stream(0)]
-        self._current = [self._all[0]]
+        self._numbers = itertools.count()
+        self._current = [self._made()]
 
     def current(self) -> int:
         """The number of the stream that allocates now."""
@@ -243,8 +244,7 @@ class Streams:
             yield
 
     def _made(self, *_: object, **__: object) -> Stream:
-        self._all.append(Stream(len(self._all)))
-        return self._all[-1]
+        return Stream(next(self._numbers))
 
     def _now(self, *_: object) -> Stream:
         return self._current[-1]

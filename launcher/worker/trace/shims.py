@@ -9,7 +9,7 @@ import functools
 import importlib
 import os
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Self
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -39,13 +39,6 @@ class _KeepsBuckets:
 
     def _rebuild_buckets(self) -> bool:
         return False
-
-
-class _Placed(LanguageModel):
-    """A model that is where it should be, in the format that it should have: fake parameters cannot be swapped."""
-
-    def _apply(self, *_: Any, **__: Any) -> Self:
-        return self
 
 
 class _Quantizer:
@@ -93,14 +86,14 @@ def deepspeed(context: Context) -> Iterator[None]:
     from deepspeed.runtime.zero.partition_parameters import CUDAQuantizer
     from deepspeed.utils import groups
 
-    from launcher.worker.deepspeed import model
     from launcher.worker.model import adapters
 
     with contextlib.ExitStack() as stack:
         # DeepSpeed keeps groups of the world that it started in, and each depth is traced in a world of its own.
         stack.enter_context(replaced(comm, "cdb", None))
         stack.callback(groups._release_process_group_references)
-        stack.enter_context(replaced(model, "LanguageModel", _Placed))
+        # It is where it should be, in the format that it should have: fake parameters cannot be swapped.
+        stack.enter_context(replaced(LanguageModel, "_apply", lambda model, *_, **__: model))
         stack.enter_context(replaced(adapters, "inject", functools.partial(_inject, adapters.inject)))
         stack.enter_context(replaced(CUDAQuantizer, "quantizer_cuda_module", _Quantizer()))
         stack.enter_context(agreed())
