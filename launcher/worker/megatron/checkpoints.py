@@ -16,7 +16,7 @@ from pathlib import Path
 from torch.distributed.checkpoint.api import CheckpointException
 
 from launcher.base.files import load_json, read_text, write_atomically
-from launcher.saved.checkpoints import STATE, TRACKER, NoCheckpoint, find, state_content
+from launcher.saved.checkpoints import STATE, TRACKER, NoCheckpoint, find, state_content, whole_checkpoints
 from launcher.worker import CheckpointError, saving
 from launcher.worker.data import Batches
 from launcher.worker.engine import Context
@@ -104,7 +104,8 @@ class Checkpoints:
                 self._saving.released(step)
             else:
                 self._saving.note(path, step)
-            self._remove_old()
+            for old in whole_checkpoints(self._folder)[: -self._spec.save.keep]:  # Not one that is being written.
+                shutil.rmtree(old.path, ignore_errors=True)
 
     def finalize(self, finalize: Callable[[], object], *, last: bool) -> None:
         """Let Megatron end its background writes; the first that is not whole yet may have failed."""
@@ -149,12 +150,3 @@ class Checkpoints:
 
     def _kept(self) -> str | None:
         return folder_of(newest(self._folder)) if (self._folder / TRACKER).is_file() else None
-
-    def _remove_old(self) -> None:
-        """Megatron writes the tracker last, so a checkpoint that is still being written is newer than it."""
-        if not (self._folder / TRACKER).is_file():
-            return
-        last = newest(self._folder)
-        steps = sorted(int(match[1]) for path in self._folder.iterdir() if (match := _NAME.fullmatch(path.name)))
-        for step in [step for step in steps if step <= last][: -self._spec.save.keep]:
-            shutil.rmtree(self._folder / folder_of(step), ignore_errors=True)
