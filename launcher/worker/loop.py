@@ -247,6 +247,7 @@ class _Training:
                 with self._recorded.step(step, tokens_of(micro_batches)):
                     result = self._engine.train_step(step, micro_batches)
                 self._recorded.line(step, result, functools.partial(self._evaluate, step))
+                del result  # Its tensors are not of the next step.
             pulse.enter("collective")
             agreed = self._agreement.answer()
             self._pace.step(step)
