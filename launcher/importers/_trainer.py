@@ -3,22 +3,29 @@
 An evaluation, a save or a warm-up that is a share of the run is one here where the length of the run says so.
 """
 
+import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+from launcher.base import files
 from launcher.base.files import JsonObject
+from launcher.config.ledger import leaves
 from launcher.importers import _fine_tuning, _table
 from launcher.importers._reading import Reading
 from launcher.importers._table import choose, rows, under
+from launcher.importers.deepspeed import read_keys
+from launcher.importers.deepspeed.reading import content_of
 
 _STAGE = re.compile(r"(?:zero|stage|ds_?z|_z)[_-]?([0-3])", re.IGNORECASE)
 _OFFLOAD = re.compile(r"offload", re.IGNORECASE)
 _PARAMS = re.compile(r"offload_params?\b|offload_parameters", re.IGNORECASE)
 _DECAYS = {"linear": "linear", "cosine": "cosine", "1-sqrt": "minus_sqrt"}
 
-DEFAULTS, _LESS, _AS_HERE = _table.program("trainer", "defaults less as_here")
-"""Tables of Hugging Face's Trainer: its defaults, settings that an optimizer ignores, and our name of each schedule."""
+DEFAULTS, _LESS, _AS_HERE, _OFFLOADED = _table.program("trainer", "defaults less as_here offloaded")
+"""Tables of Hugging Face's Trainer: its defaults, settings that an optimizer ignores, our name of each schedule, and
+DeepSpeed files that offload and do not say so in their names."""
 
 
 def finish(reading: Reading, defaults: Mapping[str, Any]) -> None:
@@ -153,23 +160,56 @@ _DAY = 86400  # Seconds; a collective that waits longer is lost.
 
 
 def deepspeed(reading: Reading, key: str) -> None:
-    """A DeepSpeed file by its name (``zero3_bf16.json``, ``ds_z2_offload_config.json``): its stage and its offload."""
-    value = reading.value(key)
+    """A DeepSpeed file: what it says where it is here or stands in place of its name, else what its name says."""
+    value, block = reading.value(key), key.partition(".")[0]
+    for text, path in _named_here(reading, value):
+        _as_in_deepspeed(reading, key, leaves(content_of(text, path)), path)
+        reading.ledger.say(key, "parallel")
+        return
     name = str(value).rpartition("/")[2]
     found = _STAGE.search(name)
-    if not isinstance(value, str) or found is None:
+    if block != key and block != "deepspeed_config":  # The file's own keys.
+        own = {each[len(block) + 1 :]: reading.ledger.values[each] for each in reading.inside(block)}
+        _as_in_deepspeed(reading, block, own, reading.path)
+    elif not isinstance(value, str) or found is None:
         effect = f"launch import deepspeed {value} reads it: set zero.stage (with parallel=zero3)"
         reading.ledger.leave(key, effect)
+    else:
+        stage = int(found[1])
+        said: dict[str, object] = {"parallel": f"zero{stage}"}
+        if (_OFFLOAD.search(name) or value in _OFFLOADED) and stage:
+            if not _PARAMS.search(name):
+                said["zero.offload_optimizer"] = "cpu"
+            if stage == 3:
+                said["zero.offload_parameters"] = "cpu"
+        choose(reading, key, said)
+        reading.notes.append(f"{value} is not here, and is taken by its name; beside this file it is read")
+
+
+def _named_here(reading: Reading, value: object) -> Iterator[tuple[str, str]]:
+    """The JSON that a file names, where it can be read: beside the command, or in a folder that the file lies in."""
+    if not isinstance(value, str) or not value.endswith(".json"):
         return
-    stage = int(found[1])
-    said: dict[str, object] = {"parallel": f"zero{stage}"}
-    if _OFFLOAD.search(name) and stage:
-        if not _PARAMS.search(name):
-            said["zero.offload_optimizer"] = "cpu"
-        if stage == 3:
-            said["zero.offload_parameters"] = "cpu"
-    choose(reading, key, said)
-    reading.notes.append(f"{value} is taken by its name; launch import deepspeed reads what else it says")
+    for folder in (Path.cwd(), *list(Path(reading.path).absolute().parents)[:5]):
+        with contextlib.suppress(OSError, ValueError):
+            yield files.read_text(folder / value, handed=True), str(folder / value)
+
+
+def _as_in_deepspeed(reading: Reading, key: str, values: JsonObject, path: str) -> None:
+    """Say the keys of a ``ds_config.json`` behind the one that names it; what the file around it says comes before."""
+    inner = read_keys(values, path)
+    reading.ledger.values = {**reading.ledger.values, **{f"{key}.{name}": value for name, value in values.items()}}
+    reading.ledger.adopt(f"{key}.", inner.ledger)
+    if "task" in reading.choose:
+        for setting in [each for each in inner.settings if each.startswith("backend.extra.")]:
+            name, effect = setting.removeprefix("backend.extra."), "TRL's DeepSpeed file is written here, without it"
+            reading.ledger.leave(f"{key}.{name}", effect, matters=not name.endswith("round_robin_gradients"))
+            del inner.settings[setting]
+    inner.settings.pop("train.log_every", None)  # The Trainer logs by itself.
+    reading.choose = {**inner.choose, **reading.choose, "parallel": inner.choose["parallel"]}
+    reading.settings = {**inner.settings, **reading.settings}
+    reading.notes += inner.notes
+    reading.errors += inner.errors
 
 
 def fsdp(reading: Reading, key: str) -> None:

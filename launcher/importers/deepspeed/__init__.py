@@ -6,7 +6,8 @@ that its value is not there, and the setting of the same meaning decides. ``grad
 absent, as it is here.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from launcher.config.ledger import OPEN, leaves, word_in
 from launcher.importers import Imported, Ledger
@@ -40,12 +41,25 @@ _BY_PARTS = ("compression_training", "data_efficiency")  # Features whose parts 
 
 def read(text: str, path: str) -> Imported:
     """Read a ``ds_config.json``; ``path`` is for messages; raises ConfigErrors where the text is none."""
-    content = content_of(text, path)
-    reading = Reading(path=path, file="ds_config.json", open_words=(_AUTO, OPEN), ledger=Ledger(leaves(content)))
+    reading = read_keys(leaves(content_of(text, path)), path)
+    return reading.ledger.imported(
+        summary=f"DeepSpeed {reading.choose['parallel'].replace('zero', 'ZeRO-')}",
+        source="a ds_config.json",
+        choose=reading.choose,
+        settings=reading.settings,
+        not_understood=reading.notes,
+        errors=reading.errors,
+    )
+
+
+def read_keys(values: Mapping[str, Any], path: str) -> Reading:
+    """Read the keys of a ``ds_config.json``, by their dotted paths."""
+    reading = Reading(path=path, file="ds_config.json", open_words=(_AUTO, OPEN), ledger=Ledger(values))
     heads = {key.partition(".")[0] for row in TABLE for key in row.keys} | _IDLE.keys() | _ABSENT.keys()
+    content = dict.fromkeys(key.partition(".")[0] for key in values)
     if content and heads.isdisjoint(content):
         first = next(iter(content))
-        reading.wrong(next(iter(reading.ledger.values)), f"DeepSpeed reads no key of this file, the first is {first}")
+        reading.wrong(next(iter(values)), f"DeepSpeed reads no key of this file, the first is {first}")
     _open(reading)
     stage = _zero(reading)
     _precision(reading)
@@ -62,14 +76,7 @@ def read(text: str, path: str) -> Imported:
     _features(reading)
     unread = (key for key in content if key not in heads)
     reading.idle("DeepSpeed reads no such key; a program of its own may", *unread)
-    return reading.ledger.imported(
-        summary=f"DeepSpeed ZeRO-{stage}",
-        source="a ds_config.json",
-        choose=reading.choose,
-        settings=reading.settings,
-        not_understood=reading.notes,
-        errors=reading.errors,
-    )
+    return reading
 
 
 def _open(reading: Reading) -> None:
