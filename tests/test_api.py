@@ -225,7 +225,7 @@ def test_a_sweep_has_points_runs_and_rows(folder: Path) -> None:
     assert list(done.metrics()["verdict"]) == ["fits", "invalid"]
     with pytest.raises(ConfigErrors, match=r"it is a sweep: launcher\.Sweep"):
         launcher.Run("s")
-    with pytest.raises(ConfigErrors, match="no such sweep"):
+    with pytest.raises(ConfigErrors, match="no such run or sweep"):
         launcher.Sweep("none")
 
 

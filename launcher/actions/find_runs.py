@@ -1,48 +1,51 @@
 """The runs that a command line names: of several that answer to a word a person at a terminal chooses, else none is."""
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 
 from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.frozen import dataclass
 from launcher.base.terminal import ask_person, say
 from launcher.rundir import run_names, state, status
 from launcher.rundir.run_names import Ambiguous
 
 
-def resolve_names(names: Iterable[str], *, ask: bool) -> list[str]:
-    """Words of runs, a directory in place of each that several answer to; ConfigErrors where nobody can choose."""
-    return [_resolve(name, ask=ask) for name in names]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """The runs and sweeps that words name."""
+
+    places: tuple[Path, ...]  # Their folders, in the order of the words.
+
+    @property
+    def runs(self) -> list[Path]:
+        """The run directories, of a sweep all of its runs."""
+        return [run for place in self.places for run in run_names.runs_of(place)]
+
+    @property
+    def sweep(self) -> Path | None:
+        """The folder of a sweep that is all that is named."""
+        return self.places[0] if len(self.places) == 1 and run_names.is_sweep(self.places[0]) else None
 
 
-def find(names: list[str]) -> list[Path]:
-    """Run directories by words, of a sweep all of its runs; raises ConfigErrors where a word is no run, or several."""
-    return run_names.find([_resolve(name, ask=False) for name in names], Path.cwd())
+def named(words: Sequence[str], *, ask: bool = False) -> Named:
+    """What words name, without any all runs; ConfigErrors where one is no run, or several and nobody can choose."""
+    if not words:
+        return Named(places=tuple(run_names.find((), Path.cwd())))
+    return Named(places=tuple(place for word in words for place in _places(word, ask=ask)))
 
 
-def sweep_of(name: str) -> Path | None:
-    """The folder of the sweep that a word names; None where it names none; raises ConfigErrors where it is several."""
+def _places(word: str, *, ask: bool) -> Sequence[Path]:
     try:
-        [place, *more] = run_names.places(name, Path.cwd())
-    except FileNotFoundError:
-        return None
-    except Ambiguous as doubt:
-        raise ConfigErrors([refusal(doubt)]) from None
-    return place if not more and (place / state.SWEEP).is_file() else None
-
-
-def _resolve(name: str, *, ask: bool) -> str:
-    try:
-        run_names.places(name, Path.cwd())
+        return run_names.places(word, Path.cwd())
     except FileNotFoundError:
         known = [run_names.name_of(path, Path.cwd()) for path in run_names.find([], Path.cwd())[-3:]]
-        rule = "no such run: no name below runs/, no path, no job id, and none that was recorded elsewhere"
-        raise ConfigErrors([ConfigError("RUN", name, rule, known or ["launch status"])]) from None
+        rule = "no such run or sweep: no name below runs/, no path, no job id, and none that was recorded elsewhere"
+        raise ConfigErrors([ConfigError("RUN", word, rule, known or ["launch status"])]) from None
     except Ambiguous as doubt:
         if ask and sys.stdin.isatty() and sys.stderr.isatty():
-            return str(_choose(doubt))
+            return [_choose(doubt)]
         raise ConfigErrors([refusal(doubt)]) from None
-    return name
 
 
 def refusal(doubt: Ambiguous) -> ConfigError:

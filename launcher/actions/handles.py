@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.actions import diagnosis, stop
-from launcher.actions.find_runs import find, sweep_of
+from launcher.actions.find_runs import named
 from launcher.base import package
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.files import JsonObject
@@ -33,9 +33,10 @@ class Run:
 
     def __init__(self, name: str | Path) -> None:
         """Find the run; raises ConfigErrors where there is no such run, or it is a sweep."""
-        if (swept := sweep_of(str(name))) is not None:
-            raise ConfigErrors([ConfigError("RUN", str(name), f"it is a sweep: launcher.Sweep({str(swept)!r})")])
-        self.directory = find([str(name)])[0].absolute()
+        found = named([str(name)])
+        if found.sweep is not None:
+            raise ConfigErrors([ConfigError("RUN", str(name), f"it is a sweep: launcher.Sweep({str(found.sweep)!r})")])
+        self.directory = found.runs[0].absolute()
 
     @property
     def id(self) -> str:
@@ -95,7 +96,7 @@ class Sweep:
 
     def __init__(self, name: str | Path | None, points: Sequence[Point] | None = None) -> None:
         """Find the sweep by its name below ``runs/`` or its folder; raises ConfigErrors where there is none."""
-        self.directory = None if name is None else sweep_of(str(name))
+        self.directory = None if name is None else named([str(name)]).sweep
         if name is not None and self.directory is None:
             raise ConfigErrors([ConfigError("SWEEP", str(name), "no such sweep", ["launch status"])])
         known = points if self.directory is None else sweep.points(self.directory)

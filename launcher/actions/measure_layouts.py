@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from launcher.actions import recipes, sweep
-from launcher.actions.find_runs import resolve_names, sweep_of
+from launcher.actions.find_runs import named
 from launcher.actions.requests import MeasureRequest, Output, folder
 from launcher.actions.trust_gate import require_trust
 from launcher.base.errors import INTERRUPTED, ConfigError, ConfigErrors, SubmitError
@@ -175,7 +175,7 @@ def _report_runs(chosen: Shortlist, directory: Path, points: Sequence[Point], en
 
 def read_results(run: str, *, save: str | None, ask: bool) -> Results:
     """The results of a measurement so far; raises ConfigErrors where it is none, or has nothing yet to be saved."""
-    directory = sweep_of(resolve_names([run], ask=ask)[0])
+    directory = named([run], ask=ask).sweep
     if directory is None:
         rule = "a run, and no measurement of layouts"
         raise ConfigErrors([ConfigError("--results", run, rule, [f"launch status {run}"])])

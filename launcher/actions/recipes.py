@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher import backends
-from launcher.actions.find_runs import find
+from launcher.actions.find_runs import named
 from launcher.actions.requests import (
     JudgeRequest,
     Output,
@@ -64,7 +64,7 @@ def save(name: str, texts: Sequence[str], *, run: str | None, summary: str | Non
     require_name("NAME", name, "my_recipe")
     catalog, directory = Catalog(folder=folder()), None
     if run is not None:
-        [directory, *_] = find([run])
+        [directory, *_] = named([run]).runs
         catalog = Catalog(folder=typed_in(directory))
         texts = [*_words_of(directory, catalog), *texts]
     origin = _origin(directory, texts, catalog, trusted=trusted)
@@ -186,7 +186,7 @@ def show(name: str) -> Output:
 def lock_of(words: Sequence[str], script_args: Sequence[str]) -> Output:
     """The lock of a run with its first losses, or of a command line that was not started yet."""
     if len(words) == 1 and "=" not in words[0]:
-        [directory, *_] = find([words[0]])
+        [directory, *_] = named(words).runs
         results.add_losses(directory)
         content = lock.read(directory).content
     else:

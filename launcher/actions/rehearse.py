@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from launcher.actions.find_runs import find
+from launcher.actions.find_runs import named
 from launcher.actions.requests import JudgeRequest, Output, compose_run, folder, judge_run, own_measurements
 from launcher.actions.trust_gate import require_trust
 from launcher.actions.waiting import checking
@@ -210,7 +210,7 @@ def read_answer(run: str, words: Sequence[str]) -> Rehearsed | Output:
     if words:
         rule = "it shows what was submitted, and takes no words of a run"
         raise ConfigErrors([ConfigError("--results", " ".join(words), rule, [f"--results {run}"])])
-    [directory, *more] = find([run])
+    [directory, *more] = named([run]).runs
     if more or not contents.exists(directory, FILE):
         rule = "it is no rehearsal that was submitted"
         raise ConfigErrors([ConfigError("--results", run, rule, ["launch status"])])

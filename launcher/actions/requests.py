@@ -115,10 +115,10 @@ def own_measurements(*, wanted: bool, anchor: str | None = None, cluster: Cluste
     With ``anchor`` it is what that run says of runs like it, and they of the others.
     """
     if anchor is not None:
-        from launcher.actions.find_runs import find  # Late, because few commands read a run.
+        from launcher.actions.find_runs import named  # Late, because few commands read a run.
         from launcher.rundir import measured_run
 
-        return measured_run.anchored(find([anchor])[0], anchor, others=wanted)
+        return measured_run.anchored(named([anchor]).runs[0], anchor, others=wanted)
     own = Measured() if wanted else None
     if own is not None and cluster is not None:
         own.read(cluster)

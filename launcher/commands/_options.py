@@ -4,13 +4,16 @@ import argparse
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launcher.actions.requests import Output, as_model
 from launcher.base import terminal
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.files import JsonObject
 from launcher.base.terminal import say
+
+if TYPE_CHECKING:
+    from launcher.actions.find_runs import Named
 
 _OF_ONE_RUN = {
     "--from": (), "--debug": (), "--explain": (), "--speed": (), "--rehearsed": (), "--hf": ("model={}",),
@@ -119,8 +122,8 @@ def print_output(output: Output, *, as_json: bool) -> int:
     return output.exit_status
 
 
-def settle(options: argparse.Namespace) -> None:
-    """Put directories in place of words of ``options.runs``; ConfigErrors for one that is no run, or still several."""
-    from launcher.actions.find_runs import resolve_names  # Late, because check needs no runs.
+def named_runs(options: argparse.Namespace) -> "Named":
+    """The runs that the words name, of which a person may be asked which; ConfigErrors for one that is no run."""
+    from launcher.actions.find_runs import named  # Late, because check needs no runs.
 
-    options.runs = resolve_names(options.runs, ask=not options.json)
+    return named(options.runs, ask=not options.json)

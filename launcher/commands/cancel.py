@@ -7,11 +7,10 @@ import argparse
 import signal
 from pathlib import Path
 
-from launcher.actions.find_runs import find
 from launcher.actions.stop import stop_all
 from launcher.base.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.base.terminal import say
-from launcher.commands._options import add_shared, print_json, settle
+from launcher.commands._options import add_shared, named_runs, print_json
 from launcher.rundir import run_names, status
 
 
@@ -24,8 +23,7 @@ def run(options: argparse.Namespace) -> int:
     """Ask every run to stop; SubmitError where a damaged file hides what is to be stopped."""
     if not options.runs:
         raise ConfigErrors([ConfigError("RUN", None, "name the runs to cancel", ["launch status"])])
-    settle(options)
-    directories = find(options.runs)
+    directories = named_runs(options).runs
     hidden = []
     for directory, stopped in zip(directories, stop_all(directories, signal.SIGTERM), strict=True):
         name, told = run_names.name_of(directory, Path.cwd()), status.read_files(directory)

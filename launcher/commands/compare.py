@@ -7,10 +7,9 @@ import argparse
 from functools import partial
 from pathlib import Path
 
-from launcher.actions.find_runs import find
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.terminal import say, width
-from launcher.commands._options import add_shared, print_answer, settle
+from launcher.commands._options import add_shared, named_runs, print_answer
 from launcher.rundir import run_names, status
 
 
@@ -29,8 +28,7 @@ def run(options: argparse.Namespace) -> int:
         from launcher.charts.page import check_path
 
         check_path(options.plot)
-    settle(options)
-    directories = list(dict.fromkeys(find(options.runs))) if options.runs else []
+    directories = list(dict.fromkeys(named_runs(options).runs)) if options.runs else []
     if len(directories) < 2:
         rule = "at least two runs are compared"
         raise ConfigErrors([ConfigError("RUN", " ".join(options.runs) or None, rule, ["launch status"])])

@@ -9,13 +9,12 @@ import time
 from pathlib import Path
 
 from launcher.actions.diagnosis import BAD, document, errors_of, outputs_of
-from launcher.actions.find_runs import find
 from launcher.base import files
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.files import JsonObject, Tail
 from launcher.base.terminal import say
 from launcher.base.units import counted
-from launcher.commands._options import add_shared, print_json, settle
+from launcher.commands._options import add_shared, named_runs, print_json
 from launcher.rundir import health, output, results, state, status
 from launcher.rundir.output import Outputs
 from launcher.rundir.status import RunState
@@ -40,8 +39,7 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigErrors([ConfigError("--follow", None, rule, ["launch logs --json"])])
     if options.lines < 1:
         raise ConfigErrors([ConfigError("--lines", options.lines, "at least one line is shown", ["--lines 1"])])
-    settle(options)
-    directories = find(options.runs)
+    directories = named_runs(options).runs
     rows = status.read_all(directories if options.runs else directories[-1:])
     if options.json:
         print_json({"schema": 1, "logs": [document(row, lines=options.lines, rank=options.rank) for row in rows]})

@@ -7,13 +7,12 @@ Several runs are laid over each other and side by side; a sweep is its points, o
 import argparse
 from pathlib import Path
 
-from launcher.actions.find_runs import find, sweep_of
 from launcher.actions.requests import folder
 from launcher.base import files
 from launcher.base.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.base.terminal import say
 from launcher.charts import library
-from launcher.commands._options import add_shared, print_json, settle
+from launcher.commands._options import add_shared, named_runs, print_json
 from launcher.rundir import run_names
 
 _SUFFIX = ".html"
@@ -32,14 +31,13 @@ def run(options: argparse.Namespace) -> int:
     if options.output is not None:
         _require_page(options.output)
     library.require("--output", options.output or Path(f"page{_SUFFIX}"))
-    settle(options)
-    directories = list(dict.fromkeys(find(options.runs))) if options.runs else []
-    sweep = sweep_of(options.runs[0]) if len(options.runs) == 1 else None
-    if not directories and sweep is None:
+    if not options.runs:
         raise ConfigErrors([ConfigError("RUN", None, "a page is of a run: its name is missing", ["launch status"])])
+    found = named_runs(options)
+    directories = list(dict.fromkeys(found.runs))
     name = Path(options.runs[0]).name if len(options.runs) == 1 else ""
     target = options.output if options.output is not None else folder() / f"{name or 'report'}{_SUFFIX}"
-    content = _page(directories, sweep)
+    content = _page(directories, found.sweep)
     try:
         files.write_text_atomically(target, content)
     except OSError as error:

@@ -9,12 +9,12 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher.actions.find_runs import find, sweep_of
+from launcher.actions.find_runs import Named, named
 from launcher.actions.requests import folder
 from launcher.actions.trust_records import require_own
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.terminal import say
-from launcher.commands._options import add_shared, print_json, settle
+from launcher.commands._options import add_shared, print_json
 from launcher.rundir import attempts, contents, home, provenance, results, run_names, status
 from launcher.spec import RunSpec, edit
 from launcher.submission import interrupts, submit
@@ -35,13 +35,11 @@ def run(options: argparse.Namespace) -> int:
     if not names:
         raise ConfigErrors([ConfigError("RUN", None, "name the runs to resume", ["launch status"])])
     statuses = [0]
-    options.runs = names
-    settle(options)
-    names = options.runs
-    directories = find(names)
+    found = named(names, ask=not options.json)
+    directories = found.runs
     if words:
-        _require_one(names, directories, words)
-    sweeps = [found for name in names if (found := sweep_of(name)) is not None]
+        _require_one(found, names, words)
+    sweeps = [place for place in found.places if run_names.is_sweep(place)]
     require_own([*sweeps, *(run for run in directories if run.parent not in sweeps)], trusted=options.trust)
     for directory in sweeps:
         from launcher.actions import sweep
@@ -62,10 +60,10 @@ def _is_folder(word: str) -> bool:
     return any((place / word).is_dir() for place in (folder(), folder() / "runs"))
 
 
-def _require_one(names: Sequence[str], directories: Sequence[Path], words: Sequence[str]) -> None:
-    if len(names) > 1 or sweep_of(names[0]) is not None:
+def _require_one(found: Named, names: Sequence[str], words: Sequence[str]) -> None:
+    if len(found.places) > 1 or found.sweep is not None:
         rule = "settings are changed for one run at a time"
-        ways = [f"launch resume {run_names.name_of(run, folder())} {' '.join(words)}" for run in directories[:1]]
+        ways = [f"launch resume {run_names.name_of(run, folder())} {' '.join(words)}" for run in found.runs[:1]]
         raise ConfigErrors([ConfigError("RUN", " ".join(names), rule, ways)])
 
 

@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.actions.find_runs import find, sweep_of
 from launcher.actions.requests import folder
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.files import JsonObject
 from launcher.base.terminal import say, width
-from launcher.commands._options import add_shared, print_answer, print_json, settle
+from launcher.commands._options import add_shared, named_runs, print_answer, print_json
 from launcher.rundir import live, status
 from launcher.rundir.status import RunState
 from launcher.spec.parse import closest
@@ -49,12 +48,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print one row a run, or a sweep's table."""
     _require_a_number(options)
-    settle(options)
-    if len(options.runs) == 1 and (directory := sweep_of(options.runs[0])) is not None:
-        _sweep(directory, options)
+    found = named_runs(options)
+    if found.sweep is not None:
+        _sweep(found.sweep, options)
         return 0
     everywhere = not options.runs and not (folder() / "runs").is_dir()
-    runs = find(options.runs)
+    runs = found.runs
     count = _count(options)
     rows = status.read_all(runs) if count is None else status.read_newest(runs, count)
     more = len(runs) - len(rows)

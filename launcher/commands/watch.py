@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from launcher.actions.find_runs import find, sweep_of
+from launcher.actions.find_runs import Named
 from launcher.actions.requests import folder
 from launcher.base import terminal
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.process import Every
 from launcher.base.terminal import say, width
-from launcher.commands._options import settle
+from launcher.commands._options import named_runs
 from launcher.rundir import live, results, run_names, state, status
 from launcher.views import runs as view
 
@@ -41,8 +41,7 @@ def run(options: argparse.Namespace) -> int:
         rule = "seconds between two frames, more than none"
         raise ConfigErrors([ConfigError("--interval", options.interval, rule, ["--interval 1"])])
     options.runs, options.json = [] if options.runs is None else [options.runs], False
-    settle(options)
-    watched = _chosen(options.runs)
+    watched = _chosen(named_runs(options), options.runs)
     if watched is None:
         say("launch: no runs below runs/")
         return 0
@@ -54,11 +53,10 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _chosen(words: list[str]) -> "_Watched | _WatchedSweep | None":
-    if words and (swept := sweep_of(words[0])) is not None:
-        return _WatchedSweep(swept)
-    runs = find(words)
-    if not runs:
+def _chosen(found: Named, words: list[str]) -> "_Watched | _WatchedSweep | None":
+    if found.sweep is not None:
+        return _WatchedSweep(found.sweep)
+    if not (runs := found.runs):
         return None
     if len(runs) == 1:
         return _Watched(runs[0])

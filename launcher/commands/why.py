@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from launcher.actions.diagnosis import explain_end
-from launcher.actions.find_runs import find, sweep_of
 from launcher.actions.requests import folder
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.terminal import width
-from launcher.commands._options import add_shared, print_answer, settle
+from launcher.commands._options import add_shared, named_runs, print_answer
 from launcher.rundir import status
 from launcher.views.why import as_line, as_text
 from launcher.why.answer import Answer
@@ -33,19 +32,16 @@ def run(options: argparse.Namespace) -> int:
     if len(options.runs) != 1:
         rule = "one run is explained at a time; a sweep's failed runs have a line each"
         raise ConfigErrors([ConfigError("RUN", " ".join(options.runs) or None, rule, ["launch status"])])
-    settle(options)
-    swept = sweep_of(options.runs[0])
-    if swept is not None:
-        runs = find(options.runs)
-        bad = [row for row in status.read_all(runs) if row.state in _BAD]
+    found = named_runs(options)
+    if found.sweep is not None:
+        bad = [row for row in status.read_all(found.runs) if row.state in _BAD]
         answers = [explain(Path(row.directory), folder(), lambda words: False) for row in bad]
-        none = f"no run of {swept.name} has failed ({len(runs)} runs)"
+        none = f"no run of {found.sweep.name} has failed ({len(found.runs)} runs)"
         document = {"schema": 1, "why": [answer.as_dict() for answer in answers]}
         print_answer(options, lambda: document, lambda: _of_several(answers) or none)
         return 0
-    [directory] = find(options.runs)[:1]
-    found = explain_end(directory)
-    print_answer(options, lambda: {"schema": 1, "why": found.as_dict()}, lambda: as_text(found, width()))
+    answer = explain_end(found.runs[0])
+    print_answer(options, lambda: {"schema": 1, "why": answer.as_dict()}, lambda: as_text(answer, width()))
     return 0
 
 
