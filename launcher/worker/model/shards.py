@@ -34,9 +34,9 @@ def optimizer(spec: RunSpec, groups: Groups, *, flat: bool = False) -> Optimizer
     if wanted.name == "adamw_8bit" and not flat:
         from torchao.optim import AdamW8bit
 
-        eager = groups[0]["params"][0].device.type == "cpu"
-        kind = type("AdamW8bit", (_Uncompiled, AdamW8bit), {}) if eager else AdamW8bit
-        made = kind(groups, wanted.lr, betas, wanted.epsilon)
+        made = AdamW8bit(groups, wanted.lr, betas, wanted.epsilon)
+        if groups[0]["params"][0].device.type == "cpu":  # Whose compiler takes half a minute.
+            made.step = torch.compiler.set_stance("force_eager")(made.step)  # type: ignore[method-assign]
         return made
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # On the CPU it recommends kernels for inference.
     from bitsandbytes import optim
@@ -55,15 +55,6 @@ class _BitsOfGroup:
         """The settings of one tensor's step."""
         settings: dict[str, Any] = super().get_config(group_index, index, group)  # type: ignore[misc]
         return {**settings, "optim_bits": group.get("optim_bits", 32)}
-
-
-class _Uncompiled:
-    """A step without ``torch.compile``, which takes the CPU's compiler half a minute."""
-
-    def step(self, closure: Any = None) -> Any:
-        """Make a step."""
-        with torch.compiler.set_stance("force_eager"):
-            return super().step(closure)  # type: ignore[misc]
 
 
 class _Gathering(Adafactor):
