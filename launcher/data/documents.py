@@ -198,7 +198,9 @@ def _hub_data_set(data: DataSpec) -> Any:
     datasets.disable_progress_bars()
     answers = _answers(datasets.config.HF_ENDPOINT)
     if not answers:
-        _stay_offline(datasets)
+        from huggingface_hub import constants
+
+        datasets.config.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE = True
     try:
         return datasets.load_dataset(data.path, data.config, split=data.split, revision=data.revision)
     except Exception as error:
@@ -220,9 +222,3 @@ def _answers(endpoint: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def _stay_offline(datasets: Any) -> None:
-    from huggingface_hub import constants
-
-    datasets.config.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE = True

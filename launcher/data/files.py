@@ -48,8 +48,8 @@ def data_files(pattern: str) -> list[Path]:
         return [Path(name) for name in sorted(names, key=lambda name: name.split("/"))]
     if (saved := _saved(path)) is not None:
         return saved
-    found = (entry for entry in path.rglob("*") if not _is_hidden(entry.relative_to(path)))
-    return sorted(entry for entry in found if entry.is_file())
+    found = (entry for entry in path.rglob("*") if entry.is_file())
+    return sorted(entry for entry in found if not any(part[0] == "." for part in entry.relative_to(path).parts))
 
 
 def local_files(data: DataSpec) -> list[Path]:
@@ -145,10 +145,6 @@ def is_hub_name(path: str) -> bool:
         return False
     owner, slash, _ = path.partition("/")
     return not (slash and Path(owner).is_dir())
-
-
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
 
 
 def _saved(folder: Path) -> list[Path] | None:

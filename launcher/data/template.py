@@ -301,12 +301,12 @@ def _compiled(text: str) -> "jinja2.Template":
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
     )
     made.filters["tojson"] = _to_json
-    made.globals |= {"raise_exception": raise_exception, "strftime_now": _now, "namespace": Namespace}
+    made.globals |= {
+        "raise_exception": raise_exception,
+        "strftime_now": lambda form: datetime.now().strftime(form),
+        "namespace": Namespace,
+    }
     return made.from_string(text)
-
-
-def _now(form: str) -> str:
-    return datetime.now().strftime(form)
 
 
 def _to_json(

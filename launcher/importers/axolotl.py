@@ -30,16 +30,10 @@ def read(text: str, path: str) -> Imported:
         reading.notes.append("samples longer than sequence_len are left out there, and cut here")
     _trainer.shard(reading)
     _trainer.precision(reading, pure=True)
-    warm = {} if {"optimizer.warmup_steps", "optimizer.warmup_ratio"} & reading.settings.keys() else _warmup(reading)
     reading.settings.setdefault("data.tokenizer", reading.choose.get("model"))
-    _trainer.finish(reading, {**_DEFAULTS, **warm})
+    warms = reading.has("warmup_steps") or reading.has("warmup_ratio")
+    _trainer.finish(reading, _DEFAULTS if warms else {**_DEFAULTS, "optimizer.warmup_ratio": _WARMUP_RATIO})
     return imported(reading, name_from(str(content.get("base_model", path))), "axolotl")
-
-
-def _warmup(reading: Reading) -> dict[str, Any]:
-    return (
-        {} if reading.has("warmup_steps") or reading.has("warmup_ratio") else {"optimizer.warmup_ratio": _WARMUP_RATIO}
-    )
 
 
 def _plugins(reading: Reading, key: str) -> None:

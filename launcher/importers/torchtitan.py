@@ -198,7 +198,7 @@ def _schedule(reading: Reading) -> None:
 
 
 def _batch(reading: Reading) -> None:
-    if not _has_stages(reading):
+    if (reading.number("parallelism.pipeline_parallel_degree") or 1) <= 1:
         return
     local = reading.settings["train.micro_batch_size"]
     size = int(reading.number("parallelism.pipeline_parallel_microbatch_size") or 1)
@@ -222,10 +222,6 @@ def _sequence(reading: Reading, key: str) -> None:
     degree = int(reading.number(key) or 1)
     sequence = reading.ledger.values.get("parallelism.enable_sequence_parallel", True)
     reading.say(key, {"parallel.tensor": degree, **({"parallel.sequence": bool(sequence)} if degree > 1 else {})})
-
-
-def _has_stages(reading: Reading) -> bool:
-    return (reading.number("parallelism.pipeline_parallel_degree") or 1) > 1
 
 
 def _loads_path(reading: Reading, key: str) -> None:

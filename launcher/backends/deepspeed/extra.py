@@ -50,7 +50,8 @@ def _known(spec: RunSpec) -> Iterator[ConfigError]:
             cut = edit.nearest(spec, "parallel.tensor", degrees, _cuts_tensors, limit=2)
             yield ConfigError(f"backend.extra.{path}", value, rule, cut)
         elif line in options.REFUSED and line not in refused:
-            yield from _uncounted(path, value, options.REFUSED[line], _block(path, line))
+            whole = ".".join(path.split(".")[: line.count(".") + 1])
+            yield from _uncounted(path, value, options.REFUSED[line], whole)
             refused.add(line)
         elif line in _DIVIDING and spec.zero.stage >= 2 and value != _DIVIDING[line]:
             rule = f"DeepSpeed stops at it with ZeRO {spec.zero.stage}, whose gradients are scattered"
@@ -64,7 +65,8 @@ def _unknown(spec: RunSpec) -> Iterator[ConfigError]:
         if key in options.GONE:
             yield ConfigError(path, value, f"{release} has it no more", _in_its_place(options.GONE[key], path))
         elif key not in options.top():
-            yield ConfigError(path, value, f"{release} reads no such key and would ignore it", _near(key, value))
+            near = [_extra(name, value) for name in closest(key, options.top())[:2]]
+            yield ConfigError(path, value, f"{release} reads no such key and would ignore it", near)
         elif key in options.PROGRAM and spec.script is None:
             rule = "the training program must play along with it, and the launcher's own worker does not"
             ways = [*_in_its_place(options.PROGRAM[key], path), "script=path/to/train.py"]
@@ -76,10 +78,6 @@ def _unknown(spec: RunSpec) -> Iterator[ConfigError]:
             names = {known.rpartition(".")[2] for known in options.inside(head)}
             near = [_extra(f"{head}.{name}", value) for name in closest(key, sorted(names))[:2]]
             yield ConfigError(f"backend.extra.{path}", value, rule, near)
-
-
-def _block(path: str, line: str) -> str:
-    return ".".join(path.split(".")[: line.count(".") + 1])
 
 
 def _uncounted(path: str, value: Any, refusal: options.Refusal, block: str) -> Iterator[ConfigError]:
@@ -134,10 +132,6 @@ def _plain(value: Any) -> Any:
 
 def _extra(path: str, value: Any) -> str:
     return edit.addition(f"backend.extra.{path}", value)
-
-
-def _near(key: str, value: Any) -> list[str]:
-    return [_extra(name, value) for name in closest(key, options.top())[:2]]
 
 
 def _same_by_setting(spec: RunSpec, path: str, setting: str, value: Any) -> list[str]:

@@ -32,10 +32,6 @@ def mode(spec: RunSpec) -> str:
     return "FSDP" if spec.parallel.shard else "DDP"
 
 
-def _called(spec: RunSpec) -> str:
-    return "DDP" if not spec.parallel.shard else "HSDP" if spec.parallel.replicate > 1 else "FSDP"
-
-
 profile = Profile(
     packages=("torch", "transformers"),
     needs=(
@@ -98,7 +94,7 @@ profile = Profile(
     shards_instead=("parallel=fsdp",),
     told_by_preset=True,
     openings=("parallel=ddp", "parallel=fsdp"),
-    called=_called,
+    called=lambda spec: "DDP" if not spec.parallel.shard else "HSDP" if spec.parallel.replicate > 1 else "FSDP",
 )
 
 framework = "fsdp"

@@ -116,7 +116,11 @@ def optimizer(reader: Reader, sizes: Settings) -> tuple[dict[str, str], Settings
         "optimizer.warmup_lr": reader.number("lr-warmup-init", "optimizer.warmup_lr") or None,
         **_schedule(reader, sizes),
     }
-    return {"optimizer": _OPTIMIZERS.get(name, "adamw")}, found | _offload(reader)
+    if reader.switches(
+        ("optimizer-cpu-offload", "cpu-optimizer"), "zero.offload_optimizer"
+    ):  # Or Megatron-DeepSpeed's.
+        found["zero.offload_optimizer"] = "cpu"
+    return {"optimizer": _OPTIMIZERS.get(name, "adamw")}, found
 
 
 def _momenta(reader: Reader, name: str) -> Settings:
@@ -146,9 +150,3 @@ def _decay(reader: Reader, found: Settings) -> Settings:
         reader.wrong("lr-wsd-decay-style", shape, f"is one of {', '.join(_DECAYS)}")
     key = "optimizer.wsd_decay_steps"
     return {"optimizer.wsd_decay": shape, key: _counted(reader, "lr-wsd-decay", "iters", found, key)}
-
-
-def _offload(reader: Reader) -> Settings:
-    """Optimizer states in host memory; ``--cpu-optimizer`` is Megatron-DeepSpeed's."""
-    key = "zero.offload_optimizer"
-    return {key: "cpu"} if reader.switches(("optimizer-cpu-offload", "cpu-optimizer"), key) else {}
