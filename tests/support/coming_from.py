@@ -17,6 +17,7 @@ NAMES = {
     "torchtune": "torchtune",
     "nanotron": "nanotron",
     "megatron_bridge": "Megatron Bridge",
+    "deepspeed": "DeepSpeed's ds_config.json",
 }
 _HEAD = ("| there | here | what differs |", "|---|---|---|")
 _SHARED = {*map(id, _trainer.ROWS), *map(id, _trainer.SHARDING)}
@@ -31,7 +32,7 @@ INTRODUCTION = """\
     launch import megatron-bridge llama3.py --recipe mine.yaml
 
 The kinds are `accelerate`, `axolotl`, `llamafactory`, `megatron-bridge`, `nanotron`, `torchtitan`, `torchtune` and
-`trl`, which reads TrainingArguments, too; `deepspeed`, `hf` and `megatron` stand in
+`trl`, which reads TrainingArguments, too; `deepspeed`, whose keys are at the end, `hf` and `megatron` stand in
 [own-files.md](own-files.md#other-programs-files). Python is read as text and never run: calls with keywords,
 assignments, and functions of the same file. Every key ends in one of four lists, and one that changes the maths, the
 memory or the data and cannot be said is an error, unless `--partial`.
