@@ -12,7 +12,8 @@ from tests.support import training
 from tests.support.checkpoints import held_out_loss
 
 STEPS, SAVED = 4, 2
-LORA = ("adapter=lora", "adapter.rank=4", f"train.steps={STEPS}", f"train.eval_every={SAVED}")
+EVALUATED = (f"train.eval_every={SAVED}", "train.eval_steps=2")
+LORA = ("adapter=lora", "adapter.rank=4", f"train.steps={STEPS}", *EVALUATED)
 SAVING = (f"save.every={SAVED}", "save.keep=3", "save.last=true", "save.export=safetensors")
 VARIANTS = {
     "lora": (),

@@ -23,7 +23,8 @@ LARGE = 1.0
 """Between the logits of experts that are chosen and not: ten thousand times what they differ by from rounding."""
 
 STEPS, SAVED = 4, 2
-LEARNT = ("model.num_hidden_layers=4", f"train.steps={STEPS}", f"train.eval_every={STEPS}", "optimizer.clip=0.1")
+EVALUATED = (f"train.eval_every={STEPS}", "train.eval_steps=2")
+LEARNT = ("model.num_hidden_layers=4", f"train.steps={STEPS}", *EVALUATED, "optimizer.clip=0.1")
 LLAMA = LEARNT
 TIED = (*LEARNT, "model.tie_word_embeddings=true", "model.qk_norm=true")
 GPT2 = (*LEARNT, *GPT, "model.num_key_value_heads=4")

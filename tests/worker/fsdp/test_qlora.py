@@ -25,7 +25,7 @@ from tests.support.helpers import ROOT, make_spec
 
 SAVED = 8
 SIZES = ("model.intermediate_size=128",)
-LORA = (*SIZES, "adapter.rank=16", "optimizer.lr=1e-2", "train.eval_every=20")
+LORA = (*SIZES, "adapter.rank=16", "optimizer.lr=1e-2", "train.eval_every=20", "train.eval_steps=2")
 INT8 = "adapter.quant_type=int8"
 SAVING = (f"save.every={SAVED}", "save.keep=3", "save.last=true")
 FAMILIES = {

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.thorough
 LENGTH = 32
 SAME = 1e-5  # Relative: torch's operations and TRL's own loss add up in another order.
 COMMON = ("train.steps=4", "save.every=2", "save.last=true", "train.micro_batch_size=2")
+EVALUATED = ("train.eval_every=2", "train.eval_steps=2")
 SMALL_BUCKETS = ("zero.reduce_bucket_size=1000000", "zero.allgather_bucket_size=1000000")
 ROWS = [{"prompt": f"{n} + {n}?", "chosen": f" {2 * n}", "rejected": f" {2 * n + 1}, or so"} for n in range(24)]
 TRL = (*COMMON, f"train.sequence_length={LENGTH + 1}")
@@ -56,11 +57,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory, rows: Path, texts: Path) -
     """Runs of TRL on FSDP2; the last one goes on from the half of the first."""
     folder = tmp_path_factory.mktemp("trl")
     runs = {
-        "sft": ("task=sft", *TRL, "train.eval_every=2", "save.export=safetensors"),
+        "sft": ("task=sft", *TRL, *EVALUATED, "save.export=safetensors"),
         "dpo": ("task=dpo", "data=rows", f"data.path={rows}", *TRL),
         "adapter": ("task=dpo", "adapter=lora", "data=rows", f"data.path={rows}", *TRL),
         "packed": ("task=sft", *TRL, *PACKED, f"data.path={texts}"),
-        "resumed": ("task=sft", *TRL, "train.eval_every=2", f"save.load={folder}/sft@2"),
+        "resumed": ("task=sft", *TRL, *EVALUATED, f"save.load={folder}/sft@2"),
     }
     return folder, training.train_all(folder, runs, ranks=2)
 
@@ -68,7 +69,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, rows: Path, texts: Path) -
 def test_sft_with_everything_unmasked_has_the_losses_of_our_own_worker(
     trained: tuple[Path, dict[str, list[float]]], tmp_path: Path
 ) -> None:
-    own = {"own": ("parallel=ddp", *COMMON, f"train.sequence_length={LENGTH}", "train.eval_every=2")}
+    own = {"own": ("parallel=ddp", *COMMON, f"train.sequence_length={LENGTH}", *EVALUATED)}
     [expected] = training.train_all(tmp_path, own, ranks=1).values()
     assert trained[1]["sft"] == pytest.approx(expected, rel=SAME)
 
@@ -144,10 +145,10 @@ def test_every_engine_below_gives_the_same_losses(
     ]
     judged.write_text("".join(json.dumps(row) + "\n" for row in kinds))
     runs = {
-        "ddp": ("task=sft", "parallel=ddp", *TRL, "train.eval_every=2"),
-        "zero2": ("task=sft", "parallel=zero2", *TRL, *SMALL_BUCKETS, "train.eval_every=2"),
+        "ddp": ("task=sft", "parallel=ddp", *TRL, *EVALUATED),
+        "zero2": ("task=sft", "parallel=zero2", *TRL, *SMALL_BUCKETS, *EVALUATED),
         "kto": ("task=kto", "parallel=zero2", "data=rows", f"data.path={judged}", *TRL, *SMALL_BUCKETS),
-        "zero3": ("task=sft", "parallel=zero3", *TRL, *SMALL_BUCKETS, "train.eval_every=2"),
+        "zero3": ("task=sft", "parallel=zero3", *TRL, *SMALL_BUCKETS, *EVALUATED),
     }
     losses = training.train_all(tmp_path, runs, ranks=2)
     for name in ("ddp", "zero2", "zero3"):
