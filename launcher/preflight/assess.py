@@ -72,6 +72,7 @@ def assess(
     refined: Refinement | None = None,
     native: Callable[[RunSpec], Judgement] | None = None,
     search: Searching | None = fixes.search,
+    plays: bool = True,
     measured: Measured | None = None,
     stored: Stored | None = None,
 ) -> Assessment:
@@ -84,6 +85,7 @@ def assess(
         refined: Another engine's estimate of the run, from the formula's; the ways out are searched by formula.
         native: Asks the validator of the run's own engine, where no rule of ours has found an error.
         search: How to look for ways out where the run needs more than there is; None is not at all.
+        plays: Whether what torch's allocator would reserve is played; else it is said to be what the run needs.
         measured: Gives the constant of the user's own measured runs; None takes the shipped one.
         stored: Gives what was measured of the cluster's storage; None asks for nothing.
     """
@@ -96,7 +98,7 @@ def assess(
         return _invalid(spec, found, judgement, as_typed=not unread)
     if spec.judges_no_model:
         return _unknown(spec, judgement)
-    formula = estimated(spec)
+    formula = estimated(spec, plays=plays)
     estimate = formula if refined is None else refined(spec, formula)
     judged = verdict.judge(spec, estimate)
     speed = pricing.predicted(spec, parts, judged, measured)
@@ -133,9 +135,9 @@ def _unknown(spec: RunSpec, judgement: Judgement) -> Assessment:
     )
 
 
-def estimated(spec: RunSpec) -> MemoryEstimate:
-    """The memory estimate of a valid run."""
-    return estimate(spec, **parts(spec))
+def estimated(spec: RunSpec, *, plays: bool = True) -> MemoryEstimate:
+    """The memory estimate of a valid run; ``plays`` as for :func:`assess`."""
+    return estimate(spec, **parts(spec), plays=plays)
 
 
 def unmeasured(spec: RunSpec) -> tuple[str, ...]:

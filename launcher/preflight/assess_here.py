@@ -29,6 +29,7 @@ class Judging:
     refined: Refinement | None = None  # Another memory engine than the formulas.
     native: Callable[[RunSpec], Judgement] | None = None  # Asks the engine's own validator.
     search: Searching | None = fixes.search  # Looks for ways out; None is not at all.
+    plays: bool = True  # Whether what torch's allocator would reserve is played, which takes longer than all else.
     looking: DataLook = look.look  # Looks at data.
     python: job_python.Asking = job_python.kept  # Finds out the packages of the job's Python.
     measured: Measured | None = None  # The user's own measured runs; None takes the shipped constants.
@@ -43,6 +44,7 @@ def assess_here(spec: RunSpec, judging: Judging, *, earlier: Iterable[ConfigErro
         refined=judging.refined,
         native=judging.native,
         search=judging.search,
+        plays=judging.plays,
         measured=measured,
         stored=None if measured is None else measured.storage,
     )

@@ -85,7 +85,7 @@ class Sweep:
         # Ways out are searched for one run at a time: for a thousand points they would take most of the time.
         loaded = loading.resolved(found.spec, self.catalog.folder)
         earlier = (*found.errors, *loaded.errors)
-        judging = Judging(search=None, looking=self.looking, measured=self.measured)
+        judging = Judging(search=None, plays=directory is not None, looking=self.looking, measured=self.measured)
         assessment = assess_here(loaded.spec, judging, earlier=earlier)
         errors = assessment.errors
         if not errors and directory is not None:

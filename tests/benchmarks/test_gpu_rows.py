@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import statistics
+from functools import cache
 
 from benchmarks.gpu.compared import predicted, ratios
 from launcher.base.package import IMPORT_FOLDER
@@ -16,6 +18,7 @@ LESS = {"1b alone, megatron, checkpointing none": 0.997}
 """Rows that took more, and at most how much more: not yet explained."""
 
 
+@cache
 def rows() -> dict[str, dict[str, float]]:
     """Predicted over measured of each run that was measured, by name."""
     content = json.loads((IMPORT_FOLDER / "benchmarks" / "results" / "gpu.json").read_text())
@@ -32,3 +35,9 @@ def test_runs_on_the_h100_allocated_what_the_estimate_says_to_two_parts_in_a_tho
     assert len(found) > 30
     limits = {name: next((most for word, most in MORE.items() if word in name), 1.002) for name in found}
     assert {name: ratio for name, ratio in found.items() if not LESS.get(name, 0.998) < ratio < limits[name]} == {}
+
+
+def test_runs_on_the_h100_reserved_what_the_estimate_plays_by_the_median_within_three_percent() -> None:
+    errors = {name: row["peak_reserved_bytes"] - 1 for name, row in rows().items()}
+    assert statistics.median(map(abs, errors.values())) < 0.03
+    assert {name: error for name, error in errors.items() if not -0.12 < error < 0.15} == {}

@@ -150,7 +150,7 @@ def _fsdp_qlora(line: Line) -> Expressed:
         "adapter.targets": "[k_proj,q_proj,v_proj,up_proj,down_proj,gate_proj]",
         "adapter.dropout": 0.1,
     }
-    backend = HfTrainer(version=(4, 38), fsdp=True, low_adapters=True)
+    backend = HfTrainer(version=(4, 38), fsdp=True, low_adapters=True, names_output=True)
     return Expressed(backend=backend, settings=settings, reserved=partial(within_card, backend))
 
 

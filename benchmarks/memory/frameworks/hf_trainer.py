@@ -15,7 +15,7 @@ from typing import ClassVar
 from launcher.backends.trl.overheads import adapters, last_hidden_state
 from launcher.estimate.memory import states
 from launcher.estimate.memory.estimate import Backend
-from launcher.estimate.memory.moments import ALWAYS, LOSS, ROOT_BACKWARD, Moments
+from launcher.estimate.memory.moments import ALWAYS, BACKWARD_FROM_BLOCKS, LOSS, ROOT_BACKWARD, Moments
 from launcher.estimate.memory.terms import MemoryTerm, term
 from launcher.estimate.rank.engine import EngineTraits, LogitsBytes
 from launcher.estimate.rank.formats import Dtypes
@@ -45,6 +45,8 @@ class HfTrainer(Backend):
         repeats_keys: Whether the model's flash attention copies keys and values to every query head.
         gptq: Whether the quantised weights are GPTQ's, not NF4.
         low_adapters: Whether adapters are 16-bit as their base is, not fp32 as ``peft`` makes them.
+        names_output: Whether the loop names the model's output until the backward pass is through (fsdp_qlora's
+            train.py, ``output = model(...)``), and so its fp32 logits.
         upcast: Whether ``peft.prepare_model_for_kbit_training`` cast the norms, and so the residual stream, to fp32.
     """
 
@@ -58,6 +60,7 @@ class HfTrainer(Backend):
     repeats_keys: bool = False
     gptq: bool = False
     low_adapters: bool = False
+    names_output: bool = False
     upcast: bool = False
 
     def dtypes(self, spec: RunSpec) -> Dtypes:
@@ -88,6 +91,8 @@ class HfTrainer(Backend):
             key_heads=spec.model.num_attention_heads if self.repeats_keys else None,
             fused_adapters=self.fused_adapters,
             logits=causal_loss(self.version, fast=self.fast_kernels),
+            # FSDP1's ``_unshard_stream`` and ``_post_backward_stream`` (torch ``distributed/fsdp/_runtime_utils.py``).
+            own_streams=("gather_buffers", "gradients") if spec.parallel.shard else (),
         )
 
     def overheads(self, rank: RankModel) -> Iterator[MemoryTerm]:
@@ -97,6 +102,9 @@ class HfTrainer(Backend):
         yield from recomputed_output(rank)
         if rank.spec.adapter.name != "none":
             yield from last_hidden_state(rank)
+        if self.names_output:
+            what, v, tok = "logits of the model, in fp32", rank.vocabulary, rank.tokens
+            yield term("logits", BACKWARD_FROM_BLOCKS, what, "4 * V * tok", "fsdp_qlora train.py", V=v, tok=tok)
         if self.gptq:
             yield from gptq_scales(rank)
         if self.fsdp:

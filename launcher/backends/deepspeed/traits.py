@@ -46,6 +46,8 @@ def engine(spec: RunSpec) -> EngineTraits:
         partition_buffer=buffers_partition(spec),
         further_groups=1,  # ``deepspeed/utils/groups.py``, ``_clone_world_group``.
         flat_states=True,
+        # ``__allgather_stream`` and ``reduce_and_partition_stream`` of stage3.py.
+        own_streams=("gather_buffers", "reduce_buffers") if spec.zero.stage == 3 else (),
         swapping=swapping(spec),
         fused_norm=spec.train.kernels == "liger",
         fused_activation=spec.train.kernels == "liger",

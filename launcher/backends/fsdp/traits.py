@@ -40,6 +40,7 @@ def engine(spec: RunSpec) -> EngineTraits:
         shard_rows=spec.parallel.shard,
         gradients_stay=is_ddp(spec) and spec.backend.bucket_view,
         whole_blocks=True,
+        own_streams=("gradients",) if spec.parallel.shard else (),  # ``reduce_scatter_stream``, _fsdp_collectives.py.
         gradients_last=spec.parallel.shard
         and (splits(spec) or (spec.gradient_accumulation > 1 and not reduces_each(spec))),
         optimizer=_step(spec),

@@ -6,7 +6,7 @@ loss is a share of the peak, from replays of traces.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from functools import cache
 from math import ceil
@@ -14,6 +14,7 @@ from math import ceil
 from launcher.base.frozen import dataclass
 from launcher.base.units import KIB, MIB
 from launcher.estimate.memory.moments import ALWAYS, TRAINING
+from launcher.estimate.memory.reserved import reserved as played
 from launcher.estimate.memory.terms import MemoryTerm, term
 from launcher.estimate.rank.model import RankModel
 from launcher.spec import RunSpec
@@ -88,19 +89,23 @@ def needed(rank: RankModel, allocated: int, between_steps: int) -> int:
     return ceil(allocated * (1 + share))
 
 
-def fragmentation(rank: RankModel, allocated: int, between_steps: int) -> MemoryTerm:
-    """Segments that the caching allocator reserves and has not handed out: a share of the allocated peak.
+def reserved(rank: RankModel, terms: Sequence[MemoryTerm], allocated: int, between_steps: int) -> int:
+    """Bytes that the allocator reserves where memory is plenty: played, or beside states in a few buffers a share."""
+    if not rank.cuda:
+        return allocated
+    if not rank.engine.states_in_buffers:
+        return played(rank, terms)
+    share = _exactly(round(allocator(rank.spec).reserved * _OF_PASSING, 3))
+    return allocated + ceil(share * (allocated - between_steps))
 
-    Where the states are a few buffers, made once (Megatron-core ``distributed/param_and_grad_buffer.py``), it is a
-    share of what is allocated beyond ``between_steps``.
-    """
-    lost, what = allocator(rank.spec), "segments that the caching allocator holds and does not use"
-    if rank.engine.states_in_buffers:
-        share, stays = _exactly(round(lost.reserved * _OF_PASSING, 3)), between_steps
-        expression = "lost * (size - stays)"
-        return term("fragmentation", ALWAYS, what, expression, lost.source, lost=share, size=allocated, stays=stays)
-    share = _exactly(lost.reserved)
-    return term("fragmentation", ALWAYS, what, "lost * size", lost.source, lost=share, size=allocated)
+
+def fragmentation(reserved: int, allocated: int) -> MemoryTerm:
+    """Segments that the caching allocator reserves and has not handed out."""
+    what, source = (
+        "segments that the caching allocator holds and does not use",
+        "torch c10/cuda/CUDACachingAllocator.cpp",
+    )
+    return term("fragmentation", ALWAYS, what, "reserved - size", source, reserved=reserved, size=allocated)
 
 
 @cache

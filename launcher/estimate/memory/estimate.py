@@ -9,6 +9,7 @@ error band are added to that one.
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from fractions import Fraction
 from functools import cached_property
 from math import ceil
 from typing import Protocol
@@ -64,6 +65,8 @@ class RankTerms:
 
     model: RankModel
     terms: tuple[MemoryTerm, ...]
+    # True if the allocator is played, which takes longer than all else; else it is said to reserve what it needs.
+    plays: bool = False
 
     def allocated(self, moment: Moment) -> int:
         """Bytes from torch's allocator at one moment."""
@@ -104,9 +107,16 @@ class RankTerms:
         """Bytes with which the caching allocator does not run out where so many are allocated."""
         return device.needed(self.model, allocated, self.allocated("idle"))
 
+    @cached_property
+    def reserved(self) -> int:
+        """Bytes that the caching allocator reserves where memory is plenty, and at least those that it needs."""
+        allocated = self.peak[0]
+        needed, idle = self.needed(allocated), self.allocated("idle")
+        return max(needed, device.reserved(self.model, self.terms, allocated, idle)) if self.plays else needed
+
     def lost(self, allocated: int) -> MemoryTerm:
-        """What the caching allocator loses where so many bytes are allocated."""
-        return device.fragmentation(self.model, allocated, self.allocated("idle"))
+        """What the caching allocator loses where so many bytes are allocated: the same share as at the peak."""
+        return device.fragmentation(ceil(self.reserved * Fraction(allocated, max(1, self.peak[0]))), allocated)
 
     @cached_property
     def peak(self) -> tuple[int, Moment]:
@@ -115,9 +125,11 @@ class RankTerms:
         return self.allocations[best], best
 
 
-def estimate(spec: RunSpec, *, family: Family, strategies: Iterable[Strategy], backend: Backend) -> MemoryEstimate:
-    """Predict the memory of a run whose degrees divide what they must."""
-    ranks = rank_terms(spec, family=family, strategies=strategies, backend=backend)
+def estimate(
+    spec: RunSpec, *, family: Family, strategies: Iterable[Strategy], backend: Backend, plays: bool = True
+) -> MemoryEstimate:
+    """Predict the memory of a run whose degrees divide what they must; ``plays`` as in :class:`RankTerms`."""
+    ranks = rank_terms(spec, family=family, strategies=strategies, backend=backend, plays=plays)
     worst, error = worst_rank(ranks), error_band(spec, backend, family)
     needed, (allocated, moment) = _needs(ranks, family, error), worst.peak
     total, active = parameter_counts(spec, family)
@@ -210,11 +222,11 @@ def error_band(spec: RunSpec, backend: Backend, family: Family) -> Band:
 
 
 def rank_terms(
-    spec: RunSpec, *, family: Family, strategies: Iterable[Strategy], backend: Backend
+    spec: RunSpec, *, family: Family, strategies: Iterable[Strategy], backend: Backend, plays: bool = True
 ) -> tuple[RankTerms, ...]:
     """All terms of one rank of each pipeline stage."""
     models = _models(views(spec, strategies), spec, family, backend)
-    return tuple(RankTerms(model=one, terms=tuple(fullest(_terms(one, backend)))) for one in models)
+    return tuple(RankTerms(model=one, terms=tuple(fullest(_terms(one, backend))), plays=plays) for one in models)
 
 
 def _models(stages: Iterable[RankView], spec: RunSpec, family: Family, backend: Backend) -> Iterator[RankModel]:
@@ -259,12 +271,11 @@ def _terms(one: RankModel, backend: Backend) -> Iterator[MemoryTerm]:
 def _peak(worst: RankTerms, error: Band) -> Peak:
     allocated, moment = worst.peak
     needed = worst.needed(allocated)
-    reserved = allocated + worst.lost(allocated).bytes
     return Peak(
         allocated_bytes=allocated,
         needed_bytes=needed,
-        reserved_bytes=reserved,
-        device_bytes=reserved + worst.outside_bytes,
+        reserved_bytes=worst.reserved,
+        device_bytes=worst.reserved + worst.outside_bytes,
         low_bytes=min(allocated, int(needed * error.low)),
         high_bytes=max(needed, ceil(needed * error.high)),
         phase=MOMENTS[moment],
@@ -273,12 +284,11 @@ def _peak(worst: RankTerms, error: Band) -> Peak:
 
 
 def _rank_peak(rank: RankTerms) -> RankPeak:
-    allocated = rank.peak[0]
     return RankPeak(
         stage=rank.model.view.stage,
         static_bytes=rank.allocated("idle"),
-        allocated_bytes=allocated,
-        reserved_bytes=allocated + rank.lost(allocated).bytes,
+        allocated_bytes=rank.peak[0],
+        reserved_bytes=rank.reserved,
     )
 
 

@@ -92,6 +92,7 @@ class EngineTraits(Hashed):
     shared_experts: bool = False
     # True if the gradients of a rank's shard are put into a buffer, which its backend counts.
     partition_buffer: bool = False
+    own_streams: tuple[str, ...] = ()  # Piles made in streams of their own, whose memory no other stream uses.
     whole_blocks: bool = False  # True if an 8-bit optimizer codes tensors of whole blocks alone (torchao).
     flat_states: bool = False  # True if the optimizer steps one flat tensor of each group of weights (ZeRO).
     # How the step is computed: one kernel, or torch's lists or loop with their temporaries.

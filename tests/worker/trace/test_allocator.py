@@ -8,8 +8,9 @@ from launcher.base.units import MIB
 
 pytest.importorskip("torch", reason="the trace needs the extra 'fsdp'")
 
+from launcher.estimate.memory.reserved import CachingAllocator, OutOfMemory
 from launcher.worker.memory.recording import Allocation, Recording
-from launcher.worker.trace.allocator import CachingAllocator, OutOfMemory, needed, replay
+from launcher.worker.trace.allocator import needed, replay
 
 
 def test_a_small_block_reserves_two_mebibytes_and_the_next_shares_them() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from launcher.worker.trace.allocator import CachingAllocator
+from launcher.estimate.memory.reserved import CachingAllocator
 
 LAUNCHES = 1024
 """Kernels and waits that a stream's queue holds before the host has to wait for the GPU (CUDA; nanotron's runs of 80

@@ -8,8 +8,8 @@ from benchmarks.memory.frameworks.nanotron.device_memory import DeviceMemory
 from benchmarks.memory.frameworks.nanotron.micro_batch import FirstStage, SavedForward
 from benchmarks.memory.frameworks.nanotron.sizes import Sizes, sizes
 from launcher.base.units import MIB
+from launcher.estimate.memory.reserved import OutOfMemory
 from launcher.spec import RunSpec
-from launcher.worker.trace.allocator import OutOfMemory
 
 _CUBLAS = 32 * MIB  # torch aten/src/ATen/cuda/CublasHandlePool.cpp, Hopper; one for the thread of each pass.
 _BUCKET = 25 * MIB  # nanotron config/config.py, ddp_bucket_cap_mb.

@@ -1,0 +1,293 @@
+"""A model of torch's caching allocator, and what it reserves of a rank's terms, played moment by moment.
+
+A block is cut from the smallest free one that holds it, and where there is none from a new segment, which no other
+stream can use and no larger block. So what is reserved beyond what is allocated follows from the sizes of blocks and
+their order. The terms say which bytes are alive when; here they get the sizes of weights, saved tensors and logits. At
+each moment what ends is given back before what begins is taken: first what stays, the workspaces of the first product,
+then the largest. Left out are blocks below 1 MiB and what comes and goes between two moments.
+
+Followed: torch ``c10/cuda/CUDACachingAllocator.cpp`` and ``c10/core/AllocatorConfig.h``: a pool for small and one for
+large blocks on each stream, the best fitting free block, its split, merging with free neighbours, the sizes of new
+segments, expandable segments, and on failure the release of what is cached before a second try. Left out:
+``record_stream``, garbage collection thresholds, and that a GPU frees behind the CPU.
+"""
+
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from fractions import Fraction
+from math import ceil
+
+from launcher.base.formula import Value
+from launcher.base.units import MIB
+from launcher.estimate.memory.moments import MOMENTS, Moment
+from launcher.estimate.memory.terms import OUTSIDE_PILES, MemoryTerm
+from launcher.estimate.rank.model import RankModel
+
+_SMALLEST = 512  # kMinBlockSize
+_SMALL = MIB  # kSmallSize: the largest block of the small pool
+_SMALL_SEGMENT = 2 * MIB  # kSmallBuffer
+_LARGE_SEGMENT = 20 * MIB  # kLargeBuffer
+_OWN_SEGMENT = 10 * MIB  # kMinLargeAlloc: from here on a segment is made to measure
+_ROUND_SEGMENT = 2 * MIB  # kRoundLarge
+_MOST = 500  # Blocks of a term that are followed one by one.
+_MOMENTS = "optimizer_states"
+_AHEAD = "all_gather_copy_in_stream"  # Of torch ``distributed/fsdp/_fully_shard/_fsdp_collectives.py``.
+_STEP: tuple[Moment, ...] = tuple(moment for moment in MOMENTS if moment not in ("load", "checkpoint_save"))
+
+type _Pool = tuple[int | str, bool]
+"""A stream, and whether it is the pool of small blocks."""
+type _Kind = tuple[str, str, int]
+"""Equal blocks: their pile, their stream, the bytes of one."""
+_Blocks = Counter[_Kind]
+
+
+class OutOfMemory(Exception):
+    """The capacity does not suffice, even with nothing cached."""
+
+
+class CachingAllocator:
+    """Hands out numbered blocks; ``reserved`` are all segments' or mapped pages' bytes, at most a capacity."""
+
+    def __init__(self, *, expandable: bool = False, capacity: int | None = None) -> None:
+        self.allocated = self.reserved = self.peak_allocated = self.peak_reserved = 0
+        self._expandable, self._capacity = expandable, capacity
+        self._held: dict[int, tuple[_Pool, int, int]] = {}  # By number: the pool, the address and the bytes.
+        self._free: dict[_Pool, list[tuple[int, int]]] = {}  # Bytes and addresses, in order.
+        self._sizes: dict[int, int] = {}  # Bytes of free blocks, by their address.
+        self._starts: dict[int, int] = {}  # Addresses of free blocks, by their end.
+        self._segments: dict[int, int] = {}  # Bytes of segments, by their address.
+        self._ends: dict[_Pool, int] = {}  # Of the memory that expandable segments have mapped.
+        self._next = 0  # The address of the next segment, with a gap before it.
+
+    def allocate(self, number: int, size: int, stream: int | str = 0) -> None:
+        """Hand out a block of ``size`` bytes, a multiple of 512, from the memory of a stream."""
+        pool = (stream, size <= _SMALL)
+        free = self._free.setdefault(pool, [])
+        place = bisect_left(free, (size, -1))
+        start, found = self._taken(pool, free[place][1]) if place < len(free) else self._grown(pool, size)
+        rest = found - size
+        if rest >= _SMALLEST and (pool[1] or self._expandable or rest > _SMALL):  # ``should_split``
+            self._offer(pool, start + size, rest)
+            found = size
+        self._held[number] = (pool, start, found)
+        self.allocated += found
+        self.peak_allocated = max(self.peak_allocated, self.allocated)
+
+    def release(self, number: int) -> None:
+        """Take a block back and merge it with free neighbours."""
+        pool, start, size = self._held.pop(number)
+        self.allocated -= size
+        if start in self._starts:
+            start, before = self._taken(pool, self._starts[start])
+            size += before
+        if start + size in self._sizes:
+            size += self._taken(pool, start + size)[1]
+        self._offer(pool, start, size)
+
+    def _offer(self, pool: _Pool, start: int, size: int) -> None:
+        insort(self._free[pool], (size, start))
+        self._sizes[start], self._starts[start + size] = size, start
+
+    def _taken(self, pool: _Pool, start: int) -> tuple[int, int]:
+        size = self._sizes.pop(start)
+        del self._starts[start + size]
+        del self._free[pool][bisect_left(self._free[pool], (size, start))]
+        return start, size
+
+    def _grown(self, pool: _Pool, size: int) -> tuple[int, int]:
+        """Reserve new memory; if there is none, once more after the release of all that is cached."""
+        reserve = self._expanded if self._expandable else self._segment
+        found = reserve(pool, size)
+        if found is None:
+            self._release_cached()
+            found = reserve(pool, size)
+        if found is None:
+            raise OutOfMemory
+        return found
+
+    def _reserve(self, size: int) -> bool:
+        if self._capacity is not None and self.reserved + size > self._capacity:
+            return False
+        self.reserved += size
+        self.peak_reserved = max(self.peak_reserved, self.reserved)
+        return True
+
+    def _segment(self, pool: _Pool, size: int) -> tuple[int, int] | None:
+        wanted, start = _segment_size(size), self._next
+        if not self._reserve(wanted):
+            return None
+        self._next += wanted + 1
+        self._segments[start] = wanted
+        return start, wanted
+
+    def _expanded(self, pool: _Pool, size: int) -> tuple[int, int] | None:
+        end = self._ends.setdefault(pool, len(self._ends) << 50)
+        start = self._starts.get(end, end)
+        wanted = -(-(size - (end - start)) // _page(pool)) * _page(pool)
+        if not self._reserve(wanted):
+            return None
+        if start < end:
+            self._taken(pool, start)
+        self._ends[pool] = end + wanted
+        return start, end + wanted - start
+
+    def _release_cached(self) -> None:
+        """``release_cached_blocks``: whole free segments; of expandable ones the pages at a free block's start."""
+        for pool, free in self._free.items():
+            for size, start in tuple(free):
+                gone = size // _page(pool) * _page(pool) if self._expandable else self._segments.get(start)
+                if gone and gone <= size:
+                    self._taken(pool, start)
+                    self.reserved -= gone
+                    if size > gone:
+                        self._offer(pool, start + gone, size - gone)
+
+
+def _segment_size(size: int) -> int:
+    if size <= _SMALL:
+        return _SMALL_SEGMENT
+    return _LARGE_SEGMENT if size < _OWN_SEGMENT else -(-size // _ROUND_SEGMENT) * _ROUND_SEGMENT
+
+
+def _page(pool: _Pool) -> int:
+    return _SMALL_SEGMENT if pool[1] else _LARGE_SEGMENT
+
+
+def reserved(rank: RankModel, terms: Sequence[MemoryTerm]) -> int:
+    """``torch.cuda.max_memory_reserved`` after two steps, from the terms of each moment's fullest instants."""
+    alive = _alive(rank, terms)
+    allocator = CachingAllocator(expandable=rank.spec.train.allocator == "expandable")
+    held: dict[_Kind, list[int]] = {}
+    number, now, stays = 0, _Blocks(), alive["idle"]
+    for blocks in _order(alive):
+        for kind, count in (now - blocks).items():
+            for _ in range(count):
+                allocator.release(held[kind].pop())
+        for kind, count in sorted((blocks - now).items(), key=lambda each: (each[0] not in stays, -each[0][2])):
+            held.setdefault(kind, []).extend(range(number, number + count))
+            number += count
+            for each in held[kind][-count:]:
+                allocator.allocate(each, kind[2], kind[1])
+        now = blocks
+    return allocator.peak_reserved
+
+
+def _alive(rank: RankModel, terms: Sequence[MemoryTerm]) -> dict[Moment, _Blocks]:
+    """The blocks of each moment."""
+    cutter, alive = _Cutter(rank), {moment: _Blocks() for moment in MOMENTS}
+    for term in terms:
+        if term.pile not in OUTSIDE_PILES and term.bytes >= MIB:
+            blocks = [*cutter.blocks(term)]
+            for moment in term.moments:
+                for kind, count in blocks:
+                    alive[moment][kind] += count
+            alive["load"].update(cutter.first_gathered(term))
+    return alive
+
+
+def _order(alive: dict[Moment, _Blocks]) -> Iterator[_Blocks]:
+    """Loading and two steps, of which the first makes the optimizer states at its end; the way back has a half."""
+    now, stepped = alive["load"], False
+    yield now
+    for moment in (*_STEP, *_STEP):
+        stepped = stepped or moment == "step"
+        after = _Blocks({kind: n for kind, n in alive[moment].items() if stepped or kind[0] != _MOMENTS})
+        if moment == "second_layer_backward":
+            yield _Blocks({kind: -(-(now[kind] + after[kind]) // 2) for kind in now | after})
+        yield after
+        now = after
+
+
+class _Cutter:
+    """Cuts terms into blocks of the sizes of a rank's weights and of a block's saved tensors."""
+
+    def __init__(self, rank: RankModel) -> None:
+        self._rank = rank
+        self._share = Fraction(rank.elements.parameters, rank.elements.whole or 1)
+        self._root = sorted(part.largest for part in (rank.embedding, rank.head) if part.largest)
+        self._rows, self._block = list[int](), list[int]()
+        if rank.blocks:
+            kind = rank.last_block
+            self._rows = [ceil(rank.token_bytes([row]) * rank.tokens) for row in kind.saved]
+            most = kind.elements.largest
+            self._block = [size for size in kind.elements.matrices if 8 * size > most] or [most]
+
+    def blocks(self, term: MemoryTerm) -> Iterator[tuple[_Kind, int]]:
+        """The blocks of a term, with how many there are."""
+        pile, size = term.pile, term.bytes
+        stream = pile if pile in self._rank.engine.own_streams else ""
+        if self._gathers(term):  # Of what FSDP2 gathers one block is the all-gather's output.
+            ahead = ceil(term.values["z"] * term.values.get("ahead", term.values.get("block", 0)))
+            yield (pile, _AHEAD, ahead), int(ahead > 0)
+            size -= ahead
+        for one, count in self._sizes(term, size).items():
+            if one >= MIB and count:
+                yield (pile, stream, -(-one // 512) * 512), count
+
+    def first_gathered(self, term: MemoryTerm) -> Iterator[_Kind]:
+        """The outputs of a step's first two all-gathers, of the root unit and a block, before anything is saved."""
+        if "forward" in term.moments and self._gathers(term):
+            for name in ("root", "block"):
+                yield (term.pile, _AHEAD, ceil(term.values["z"] * term.values.get(name, 0)))
+
+    def _gathers(self, term: MemoryTerm) -> bool:
+        return term.pile == "gather_buffers" and "root" in term.values and self._rank.spec.shard_degree > 1
+
+    def _sizes(self, term: MemoryTerm, size: int) -> Counter[int]:
+        pile, values, engine = term.pile, term.values, self._rank.engine
+        z = next((value for name, value in values.items() if name.startswith("z")), 4)
+        if pile == "logits" and "k_entry" in values:
+            return _logits(term)
+        if "tok" in values:  # Of a checkpointed block one tensor stays.
+            layer = ceil(values["k"] * values["tok"]) if "n" in values and "k" in values else 0
+            return _filled(size, [layer] if 0 < layer < sum(self._rows) else self._rows)
+        if pile == "workspace" and "n" in values:
+            return Counter({int(values["size"]): int(values["n"])})
+        if pile == "gradients" and engine.shard_rows:  # A reduction's output, of which the shards are views.
+            return self._reduced(size, z)
+        if engine.flat_states and pile != "gather_buffers" and (pile != "gradients" or "z_acc" not in values):
+            n = int(values.get("n", 1)) if pile == "optimizer_states" else 1
+            return Counter({size // n: n})
+        if pile == "reduce_buffers":  # The gradient of the output projection, and the input of a reduction.
+            head = ceil(values["z"] * values["head"]) if "head" in values else 0
+            return self._weights(head, z) + Counter([size - head])
+        return self._weights(size, z if pile == "gather_buffers" else z * self._share)
+
+    def _weights(self, size: int, z: Value) -> Counter[int]:
+        """As often as all weights are there those outside the blocks, once where a part is, and a block's."""
+        times = max(1, int(size // (z * self._rank.elements.whole or 1)))
+        found = Counter[int]()
+        for each in (int(z * weight) or 1 for weight in self._root):
+            number = min(times, size // each)
+            found[each] += number
+            size -= number * each
+        return found + _filled(size, [int(z * weight) for weight in self._block])
+
+    def _reduced(self, size: int, z: Value) -> Counter[int]:
+        root, block = (int(z * part.gradients) for part in (self._rank.root, self._rank.largest_block))
+        whole = size >= int(z * self._rank.elements.gradients)
+        return Counter([root] if whole else []) + _filled(size - root * whole, [block])
+
+
+def _logits(term: MemoryTerm) -> Counter[int]:
+    """Tensors of 32 bits for an entry of the vocabulary and what is left, which the output projection made."""
+    k = term.values["k_entry"]
+    four, rest = divmod(k, 4)
+    return Counter({ceil(term.bytes / k * 4): int(four), ceil(term.bytes / k * rest): 1})
+
+
+def _filled(size: int, sizes: Iterable[int]) -> Counter[int]:
+    """So many bytes in blocks of these sizes in turn, of larger ones beyond some hundreds; the rest as they fit."""
+    usable = sorted((each for each in sizes if each >= MIB), reverse=True)
+    if not usable:
+        return Counter([size])
+    joined = size // sum(usable) * len(usable) // _MOST + 1
+    usable = [joined * each for each in usable]
+    turns, rest = divmod(size, sum(usable))
+    found = Counter({each: count * turns for each, count in Counter(usable).items()})
+    for each in usable:
+        number, rest = divmod(rest, each)
+        found[each] += number
+    found[rest] += 1
+    return found
