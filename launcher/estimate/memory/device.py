@@ -2,7 +2,7 @@
 
 None of it follows from a formula: each is a measured constant with its source, times how many there are. Workspaces
 come from torch's allocator and count in its peak; context and communicators lie outside of it; the allocator's own
-loss is a share of the peak, from replays of traces.
+loss is played (``reserved``), and what it needs a share of the peak, from replays of traces.
 """
 
 import re
