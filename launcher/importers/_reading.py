@@ -91,10 +91,10 @@ class Reading:
         if (number := self.number(key)) is not None:
             self.say(key, {setting: number * times})
 
-    def say_count(self, key: str, setting: str, least: int = 0) -> None:
-        """Say the whole number of a key, where it has one."""
+    def say_count(self, key: str, setting: str, least: int = 0, most: int | None = None) -> None:
+        """Say the whole number of a key, where it has one, or the ``most`` that the setting takes."""
         if (number := self.count(key, least)) is not None:
-            self.say(key, {setting: number})
+            self.say(key, {setting: number if most is None else min(number, most)})
 
     def say_flag(self, key: str, setting: str) -> None:
         """Say the switch of a key, where it has one."""

@@ -238,7 +238,7 @@ def _revision(_row: JsonObject, reading: Reading, key: str) -> None:
 _KINDS: Mapping[str, Callable[[JsonObject, Reading, str], None]] = {
     # Numbers, whole numbers, switches, texts and any other values that a setting takes as they are.
     "number": lambda row, reading, key: reading.say_number(key, row["says"], row.get("times", 1)),
-    "count": lambda row, reading, key: reading.say_count(key, row["says"], row.get("least", 0)),
+    "count": lambda row, reading, key: reading.say_count(key, row["says"], row.get("least", 0), row.get("most")),
     "flag": lambda row, reading, key: reading.say_flag(key, row["says"]),
     "text": lambda row, reading, key: say_text(reading, key, row["says"]),
     "value": lambda row, reading, key: reading.say(key, {row["says"]: reading.value(key)}),

@@ -109,13 +109,6 @@ def times(share: float | None, rate: Any) -> float:
     return float(f"{(share or 0.0) * float(rate or 0.0):.12g}")
 
 
-def _waits(reading: Reading, key: str) -> None:
-    if (reading.number(key) or 0) > _DAY:
-        reading.say(key, {"train.timeout_s": _DAY})
-    else:
-        reading.say_count(key, "train.timeout_s", 1)
-
-
 def tracks(reading: Reading, key: str) -> None:
     """``report_to``: the first tracker that there is here."""
     value = reading.value(key)
@@ -151,9 +144,6 @@ def schedule_arguments(reading: Reading, key: str) -> None:
 def _fills(reading: Reading, key: str) -> bool:
     others = [f"{key.rpartition('.')[0]}.num_decay_steps", "warmup_steps", key]
     return reading.number("max_steps") == sum(reading.number(each) or 0 for each in others)
-
-
-_DAY = 86400  # Seconds; a collective that waits longer is lost.
 
 
 # What shards the model.
@@ -240,7 +230,7 @@ FSDP = under(rows("fsdp"), "fsdp_config.", "fsdp_config.fsdp_", "fsdp_")
 SHARDING = rows("sharding", deepspeed, fsdp, fsdp=FSDP)
 ROWS = rows(
     "trainer", often, schedule_arguments, tracks, _evaluates,
-    _waits, _warmup,
+    _warmup,
 )  # fmt: skip
 
 

@@ -338,6 +338,22 @@ def test_fp16_without_zero_names_the_way_out_of_the_check() -> None:
     assert read(json.dumps({**content, "zero_optimization": {"stage": 1}}), "ds.json").not_understood == ()
 
 
+def test_keys_of_cut_tensors_act_where_the_file_cuts_some() -> None:
+    block = {"autotp_size": 2, "tp_overlap_comm": True, "partition_config": {"use_default_specs": False}}
+    found = read(json.dumps({"tensor_parallel": block}), "ds.json")
+    assert found.kept == ("tensor_parallel.tp_overlap_comm",)
+    assert [(left.key, left.effect) for left in found.left_out] == [
+        (
+            "tensor_parallel.partition_config.use_default_specs",
+            "tensors are cut as transformers plans for the model here",
+        )
+    ]
+    left = read(json.dumps({"tensor_parallel": {**block, "autotp_size": 1}}), "ds.json").left_out
+    assert {each.effect for each in left} == {
+        "no effect: DeepSpeed reads it where tensors are cut, and this file cuts none"
+    }
+
+
 def test_a_format_that_deepspeed_refuses_is_mended_in_the_file() -> None:
     [error] = read('{"communication_data_type": "bfp16"}', "ds.json").errors
     assert error.way_out[0] == '"communication_data_type": "bf16"'

@@ -262,6 +262,24 @@ def test_keys_are_said_as_their_program_means_them(file: tuple[str, str, str], t
     assert ("precision.parameters=bf16" in found.overrides) == ("precision.parameters=bf16" in SMALL_FILES[file])
 
 
+@pytest.mark.parametrize(
+    ("kind", "text", "key"),
+    [
+        ("axolotl", "base_model: o/m\nmax_steps: many\n", "max_steps"),
+        ("nanotron", "tokens: {val_check_interval: often, limit_val_batches: 2}\n", "tokens.val_check_interval"),
+        ("torchtitan", "parallelism: {data_parallel_shard_degree: all}\n", "parallelism.data_parallel_shard_degree"),
+        ("deepspeed", '{"optimizer": true}', "optimizer"),
+    ],
+)
+def test_a_value_that_is_an_error_is_told_once_and_is_no_default(kind: str, text: str, key: str) -> None:
+    found = registry.load("importers", kind).read(text, f"{kind}.yaml")
+    assert [error.path for error in found.errors if key in error.path] == [f"{kind}.yaml: {key}"]
+    assert [(left.effect, left.matters) for left in found.left_out if left.key == key] == [
+        ("its value is an error", True)
+    ]
+    assert key not in found.default
+
+
 @pytest.mark.parametrize(("load", "left"), [("/own", []), ("/other", ["checkpoint.load"]), ("null", [])])
 def test_weights_of_another_folder_are_no_checkpoints_of_the_run_itself(
     load: str, left: list[str], tmp_path: Path
