@@ -7,7 +7,6 @@ layers of the kind that the model has most of.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from launcher import backends
 from launcher.base.errors import ConfigError, ConfigErrors
@@ -19,7 +18,7 @@ from launcher.estimate.rank.stages import cut_of, flow_of, in_flight, rank_layer
 from launcher.estimate.speed.products import model_flops
 from launcher.preflight import findings
 from launcher.spec import RunSpec
-from launcher.spec.edit import changed_at
+from launcher.spec.edit import changed_at, with_micro_batches
 
 STEPS = 3  # The first two are followed, the rest are timed.
 MINUTES = 15  # For all of its ranks and depths together: a rehearsal is to be short.
@@ -164,19 +163,10 @@ def fewer_micro_batches(spec: RunSpec, stage: int) -> RunSpec:
     least = min(own, 2)
     if stages > 1:
         held = in_flight(flow_of(spec), stage)
-        counts = (
-            number for number in range(stages, own, stages) if in_flight(flow_of(_with(spec, number)), stage) == held
-        )
+        fewer = range(stages, own, stages)
+        counts = (each for each in fewer if in_flight(flow_of(with_micro_batches(spec, each)), stage) == held)
         least = next(counts, own)
-    return _with(spec, least)
-
-
-def _with(spec: RunSpec, micro_batches: int) -> RunSpec:
-    batch = micro_batches * spec.micro_batch_size * spec.data_degree
-    train = replace(
-        spec.train, micro_batch_size=spec.micro_batch_size, global_batch_size=batch, gradient_accumulation=None
-    )
-    return replace(spec, train=train)
+    return with_micro_batches(spec, least)
 
 
 def flops(spec: RunSpec) -> float:

@@ -280,3 +280,10 @@ def warm_up_override(spec: RunSpec, steps: int) -> str:
     key, _ = warm_up(spec)
     share = math.floor(1e4 * steps / spec.optimizer.schedule_steps(spec.steps)) / 1e4
     return override(key, steps if key == "optimizer.warmup_steps" else share)
+
+
+def with_micro_batches(spec: RunSpec, count: int) -> RunSpec:
+    """The run with so many micro-batches of its own size in a step, and the global batch that follows."""
+    batch = count * spec.micro_batch_size * spec.data_degree
+    own = {"train.micro_batch_size": spec.micro_batch_size, "train.gradient_accumulation": None}
+    return changed_at(spec, {**own, "train.global_batch_size": batch})

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from launcher.estimate import families
-from launcher.spec import RunSpec
+from launcher.spec import RunSpec, edit
 from launcher.worker import TrainingError
 
 _FIRST_DEPTH = 4
@@ -77,16 +77,6 @@ def adapt_run(spec: RunSpec, layers: int) -> RunSpec:
         one_kernel = spec.backend.name == "fsdp" or optimizer.name == "adamw"
         optimizer = replace(optimizer, fused=True) if one_kernel else replace(optimizer, foreach=True)
     attention = "sdpa" if model.attention == "flash" else model.attention
-    batch = min(_MICRO_BATCHES, spec.gradient_accumulation) * spec.micro_batch_size * spec.data_degree
-    return replace(
-        spec,
-        model=replace(model, num_hidden_layers=layers, attention=attention, weights=None),
-        optimizer=optimizer,
-        train=replace(
-            spec.train,
-            micro_batch_size=spec.micro_batch_size,
-            global_batch_size=batch,
-            gradient_accumulation=None,
-            sequence_length=spec.sequence_length,
-        ),
-    )
+    model = replace(model, num_hidden_layers=layers, attention=attention, weights=None)
+    fewer = edit.with_micro_batches(spec, min(_MICRO_BATCHES, spec.gradient_accumulation))
+    return replace(fewer, model=model, optimizer=optimizer)
