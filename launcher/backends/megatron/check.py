@@ -101,10 +101,8 @@ def _without_gpu(spec: RunSpec) -> Iterator[ConfigError]:
     """Settings that need Transformer Engine or CUDA streams (``core/transformer/dot_product_attention.py``)."""
     if spec.hardware.device == "cuda":
         return
-    if spec.parallel.context > 1:
-        rule = "context parallelism needs Transformer Engine's attention, which runs on GPUs alone"
-        way_out = ["parallel.context=1", "hardware=h100_80g"]
-        yield ConfigError("parallel.context", spec.parallel.context, rule, way_out)
+    rule = "context parallelism needs Transformer Engine's attention, which runs on GPUs alone"
+    yield from edit.refused(spec, "parallel.context", rule, "hardware=h100_80g")
     if spec.zero.stage >= 2:
         rule = "Megatron-FSDP gathers and reduces on CUDA streams, and this run is on CPU ranks (hardware.device)"
         yield ConfigError("zero.stage", spec.zero.stage, rule, ["zero.stage=1", "hardware=h100_80g"])
@@ -115,10 +113,8 @@ def _without_gpu(spec: RunSpec) -> Iterator[ConfigError]:
 
 def _zero(spec: RunSpec) -> Iterator[ConfigError]:
     zero = spec.zero
-    if zero.offload_parameters != "none":
-        rule = "Megatron-LM keeps parameters on the GPU; it offloads optimizer states (--optimizer-cpu-offload)"
-        way_out = ["zero.offload_parameters=none", "parallel=zero3"]
-        yield ConfigError("zero.offload_parameters", zero.offload_parameters, rule, way_out)
+    rule = "Megatron-LM keeps parameters on the GPU; it offloads optimizer states (--optimizer-cpu-offload)"
+    yield from edit.refused(spec, "zero.offload_parameters", rule, "parallel=zero3")
     if zero.offload_optimizer == "nvme":
         rule = "Megatron-LM offloads optimizer states to host memory alone (--optimizer-cpu-offload)"
         way_out = ["zero.offload_optimizer=none", "zero.offload_optimizer=cpu"]
@@ -132,8 +128,7 @@ def _zero(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError("zero.offload_optimizer", "cpu", rule, way_out)
     if zero.stage >= 2 and spec.optimizer.name not in ("adamw", "sgd"):
         rule = f"Megatron-FSDP (zero.stage={zero.stage}) has the optimizers adamw and sgd alone"
-        way_out = ["optimizer=adamw", "zero.stage=1"]
-        yield ConfigError("optimizer.name", spec.optimizer.name, rule, way_out)
+        yield ConfigError("optimizer.name", spec.optimizer.name, rule, ["optimizer=adamw", "zero.stage=1"])
 
 
 def _precision(spec: RunSpec) -> Iterator[ConfigError]:

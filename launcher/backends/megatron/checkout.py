@@ -54,9 +54,8 @@ def check_data(spec: RunSpec) -> Iterator[ConfigError]:
     given = [key for key in spec.backend.extra if name(key) == _PER_TOKEN]
     if data.marked and given:
         rule = f"data.source={data.source} sets it: the mean of the loss goes over the trained tokens"
-        yield ConfigError(
-            f"backend.extra.{given[0]}", spec.backend.extra[given[0]], rule, [f"+backend.extra.{given[0]}=null"]
-        )
+        path = f"backend.extra.{given[0]}"
+        yield ConfigError(path, spec.backend.extra[given[0]], rule, [f"+{path}=null"])
     if spec.backend.path is not None and spec.tracking.kind == "mlflow":
         rule = "a checkout's pretrain_gpt.py logs to tensorboard and wandb"
         yield ConfigError("tracking.kind", "mlflow", rule, ["tracking=tensorboard", "tracking=wandb", "tracking=none"])

@@ -61,35 +61,27 @@ _NUMBERS = {
 def check(spec: RunSpec) -> Iterator[ConfigError]:
     """Arguments that a setting gives already, and words where the estimate reads a number."""
     for key, value in spec.backend.extra.items():
-        if value is not None and _is_unknown(spec, name(key)):
-            rule, without = (
-                f"megatron-core {options.VERSION} has no argument --{name(key)}",
-                f"+backend.extra.{key}=null",
-            )
-            near = [
-                f"+backend.extra.{each}={edit.override('', value)[1:]}"
-                for each in closest(name(key), [*COUNTED, *options.known()])
-            ]
-            yield ConfigError(
-                f"backend.extra.{key}", _plain(value), rule, [*near, without, "backend.path=path/to/Megatron-LM"]
-            )
-        if (why := _refused(spec, name(key), value)) is not None:
-            without, instead = f"+backend.extra.{key}=null", options.INSTEAD.get(name(key))
-            ways = [*([f"{instead} {without}"] if instead else []), without]
-            yield ConfigError(f"backend.extra.{key}", _plain(value), why, ways)
-        if name(key) == "cross-entropy-fusion-impl" and value == "te" and not spec.backend.path:
+        path, argument, found = f"backend.extra.{key}", name(key), _plain(value)
+        without, setting, least = f"+{path}=null", SETTINGS.get(argument), _NUMBERS.get(argument)
+        if value is not None and _is_unknown(spec, argument):
+            rule, near = f"megatron-core {options.VERSION} has no argument --{argument}", closest(argument, _KNOWN)
+            ways = [edit.addition(f"backend.extra.{each}", value) for each in near]
+            yield ConfigError(path, found, rule, [*ways, without, "backend.path=path/to/Megatron-LM"])
+        if (why := _refused(spec, argument, value)) is not None:
+            instead = options.INSTEAD.get(argument)
+            yield ConfigError(path, found, why, [*([f"{instead} {without}"] if instead else []), without])
+        if argument == "cross-entropy-fusion-impl" and value == "te" and not spec.backend.path:
             rule = f"megatron-core {options.VERSION} refuses Transformer Engine's loss, which older checkouts have"
-            yield ConfigError(f"backend.extra.{key}", value, rule, [f"+backend.extra.{key}=null"])
-        least = _NUMBERS.get(name(key))
+            yield ConfigError(path, value, rule, [without])
         if least is not None and value not in (None, False) and not _is_count(value, least):
-            rule = f"it is a whole number of at least {least}"
-            yield ConfigError(f"backend.extra.{key}", _plain(value), rule, [f"+backend.extra.{key}=null"])
-        setting = SETTINGS.get(name(key))
-        if setting is not None and value is not None and value not in BEYOND.get(name(key), ()):
+            yield ConfigError(path, found, f"it is a whole number of at least {least}", [without])
+        if setting is not None and value is not None and value not in BEYOND.get(argument, ()):
             rule = f"it has a setting of its own, {setting}, which the memory estimate reads too"
-            way = _by_setting(spec, name(key), setting, value)
-            way_out = [way if way.startswith("launch ") else f"{way} +backend.extra.{key}=null"]
-            yield ConfigError(f"backend.extra.{key}", _plain(value), rule, way_out)
+            way = _by_setting(spec, argument, setting, value)
+            yield ConfigError(path, found, rule, [way if way.startswith("launch ") else f"{way} {without}"])
+
+
+_KNOWN = [*COUNTED, *options.known()]  # Arguments that one may have been meant for.
 
 
 def _is_unknown(spec: RunSpec, argument: str) -> bool:
@@ -130,14 +122,11 @@ def _is_count(value: Any, least: int) -> bool:
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
     """Arguments that are handed through: nothing but Megatron-LM itself judges them."""
     groups = dict[str, list[str]]()
-    for key in spec.backend.extra:
-        line = options.line(name(key))
-        if name(key) not in COUNTED and name(key) not in SETTINGS and not (line and line[1]):
-            known = line is not None
-            version = (
-                f"unclassified: what memory it takes is not known (known are those of megatron-core {options.VERSION})"
-            )
-            groups.setdefault("judged by it alone; no memory depends on it" if known else version, []).append(name(key))
+    version = f"unclassified: what memory it takes is not known (known are those of megatron-core {options.VERSION})"
+    for argument in map(name, spec.backend.extra):
+        line = options.line(argument)
+        if argument not in COUNTED and argument not in SETTINGS and not (line and line[1]):
+            groups.setdefault("judged by it alone; no memory depends on it" if line else version, []).append(argument)
     for rule, names in groups.items():
         words = f"handed to Megatron-LM as it is and {rule}: {', '.join(f'--{each}' for each in names)}"
         yield ConfigError("backend.extra", {key: _plain(value) for key, value in spec.backend.extra.items()}, words)

@@ -28,7 +28,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
 
 def _hybrid(spec: RunSpec) -> Iterator[ConfigError]:
     """Layers by letters, whose modules are Transformer Engine's (``core/models/hybrid/hybrid_layer_specs.py``)."""
-    model, parallel = spec.model, spec.parallel
+    model = spec.model
     if spec.hardware.device == "cpu":
         rule = (
             "a hybrid's layers are modules of Transformer Engine, and its mixers kernels of mamba_ssm"
@@ -39,10 +39,9 @@ def _hybrid(spec: RunSpec) -> Iterator[ConfigError]:
     yield from edit.refused(spec, "model.weights", rule)
     rule = "this version does not convert a hybrid's layers into a folder of Hugging Face's"
     yield from edit.refused(spec, "save.export", rule)
-    for path in ("parallel.first_stage_layers", "parallel.last_stage_layers"):
-        if (found := edit.value_at(spec, path)) is not None and parallel.virtual_pipeline > 1:
-            rule = "a hybrid's stages are cut by its pattern; chunks of other sizes are parallel.layout"
-            yield ConfigError(path, found, rule, [f"{path}=null"])
+    if spec.parallel.virtual_pipeline > 1:
+        rule = "a hybrid's stages are cut by its pattern; chunks of other sizes are parallel.layout"
+        yield from edit.refused(spec, "parallel.first_stage_layers parallel.last_stage_layers", rule)
 
 
 def _unknown(spec: RunSpec) -> bool:
