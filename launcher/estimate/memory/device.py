@@ -47,28 +47,17 @@ class Allocator:
     """Shares of the allocated peak that the caching allocator adds."""
 
     needed: float  # Until it does not run out of memory, having freed its cached segments.
-    reserved: float  # Until ``max_memory_reserved``, where memory is plenty.
-    # Standard deviation of ln(1 + needed) over the replays.
-    deviation: float
-    source: str  # Where the shares were seen.
+    reserved: float  # Until ``max_memory_reserved``, where memory is plenty and states lie in a few buffers.
+    deviation: float  # Standard deviation of ln(1 + needed) over the replays.
 
 
 ALLOCATORS = {
-    "default": Allocator(
-        needed=0.0625,
-        reserved=0.16,
-        deviation=0.045,
-        source="replay of traces through a model of CUDACachingAllocator:"
-        " median of +2.1, 5.5, 5.6, 6.9, 10, 16.3 % needed, of +7.6, 16, 23 % reserved",
-    ),
-    "expandable": Allocator(
-        needed=0.0085,
-        reserved=0.11,
-        deviation=0.004,
-        source="replay of traces with expandable segments: middle of +0.2 .. 1.5 % needed, of +3 .. 19 % reserved",
-    ),
+    # Median of replays of traces: +2.1, 5.5, 5.6, 6.9, 10, 16.3 % needed, of +7.6, 16, 23 % reserved.
+    "default": Allocator(needed=0.0625, reserved=0.16, deviation=0.045),
+    # Middle of replays with expandable segments: +0.2 .. 1.5 % needed, of +3 .. 19 % reserved.
+    "expandable": Allocator(needed=0.0085, reserved=0.11, deviation=0.004),
 }
-NO_LOSS = Allocator(needed=0.0, reserved=0.0, deviation=0.0, source="the CPU allocator keeps no cache")
+NO_LOSS = Allocator(needed=0.0, reserved=0.0, deviation=0.0)  # The CPU allocator keeps no cache.
 
 
 def allocator(spec: RunSpec) -> Allocator:

@@ -4,7 +4,8 @@ A block is cut from the smallest free one that holds it, and where there is none
 stream can use and no larger block. So what is reserved beyond what is allocated follows from the sizes of blocks and
 their order. The terms say which bytes are alive when; here they get the sizes of weights, saved tensors and logits. At
 each moment what ends is given back before what begins is taken: first what stays, the workspaces of the first product,
-then the largest. Left out are blocks below 1 MiB and what comes and goes between two moments.
+then the largest. Left out are blocks below 1 MiB and what comes and goes between two moments. No number is fitted, but
+this order, and the half of the way back, were chosen among others by the runs of ``benchmarks/results/gpu.json``.
 
 Followed: torch ``c10/cuda/CUDACachingAllocator.cpp`` and ``c10/core/AllocatorConfig.h``: a pool for small and one for
 large blocks on each stream, the best fitting free block, its split, merging with free neighbours, the sizes of new
