@@ -19,6 +19,7 @@ from typing import Any
 from benchmarks.speed.anchoring import by_one_node
 from benchmarks.speed.estimating import Judged, constant_of
 from benchmarks.speed.families import Family, not_counted
+from launcher.base import files
 from launcher.estimate.speed import calibration
 from launcher.rundir.provenance import versions
 
@@ -52,7 +53,7 @@ def write(found: Sequence[Family]) -> None:
     """Write ``calibration.json`` of the package."""
     calibration.CALIBRATION.write_text(json.dumps(content(found), indent=1) + "\n")
     calibration.constant.cache_clear()
-    calibration.shipped.cache_clear()
+    files.own_json.cache_clear()
 
 
 def again(family: Family) -> Family:

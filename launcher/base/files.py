@@ -10,6 +10,7 @@ import math
 import os
 import stat
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -287,6 +288,12 @@ def load_own(path: Path) -> Any:
     import yaml  # Late, because most commands read none.
 
     return yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+
+@cache
+def own_json(path: Path) -> Any:
+    """The content of a JSON of this package, read once."""
+    return json.loads(path.read_text())
 
 
 def parse_json(text: str | bytes) -> Any:

@@ -12,7 +12,7 @@ from launcher.estimate.speed.attention import Sizes
 from launcher.estimate.speed.card import Card
 from tests.speed.cards import A100, B200, H100, MI300X, RTX4090, V100
 
-CONTENT = json.loads(attention.CONSTANTS.read_text())
+CONTENT = json.loads(attention.CONSTANTS.path.read_text())
 HEADS = [(card, size, found) for card, entry in CONTENT["cards"].items() for size, found in entry["heads"].items()]
 
 cards = st.sampled_from([A100, H100, B200, MI300X, RTX4090, V100])
@@ -113,11 +113,14 @@ def test_nothing_to_attend_takes_no_time() -> None:
 
 
 def test_a_card_without_a_table_says_whose_kernels_stand_in() -> None:
-    assert attention.stand_in(A100) is None
-    assert attention.stand_in(MI300X) == "H100-SXM-80GB"
-    assert attention.source(A100) == "launcher/estimate/speed/attention.json"
-    assert attention.source(MI300X) == "launcher/estimate/speed/attention.json (kernels of H100-SXM-80GB stand in)"
-    assert attention.stand_in(V100) == "A100-SXM-80GB"
+    assert attention.CONSTANTS.stand_in(A100) is None
+    assert attention.CONSTANTS.stand_in(MI300X) == "H100-SXM-80GB"
+    assert attention.CONSTANTS.source(A100) == "launcher/estimate/speed/attention.json"
+    assert (
+        attention.CONSTANTS.source(MI300X)
+        == "launcher/estimate/speed/attention.json (kernels of H100-SXM-80GB stand in)"
+    )
+    assert attention.CONSTANTS.stand_in(V100) == "A100-SXM-80GB"
 
 
 @pytest.mark.parametrize(("card", "size", "found"), HEADS)

@@ -11,7 +11,7 @@ from launcher.estimate.speed.card import Card
 from launcher.spec.values import Dtype
 from tests.speed.cards import A100, B200, H100, MI300X, RTX4090, V100
 
-CONTENT = json.loads(gemm.CONSTANTS.read_text())
+CONTENT = json.loads(gemm.CONSTANTS.path.read_text())
 FORMATS = [(card, name, found) for card, entry in CONTENT["cards"].items() for name, found in entry["formats"].items()]
 
 sizes = st.integers(min_value=1, max_value=100_000)
@@ -84,12 +84,12 @@ def test_a_card_without_fp8_multiplies_in_bf16() -> None:
 
 
 def test_a_card_without_a_table_says_whose_kernels_stand_in() -> None:
-    assert gemm.stand_in(H100) is None
-    assert gemm.stand_in(MI300X) == "H100-SXM-80GB"
-    assert gemm.source(H100) == "launcher/estimate/speed/gemm.json"
-    assert gemm.source(MI300X) == "launcher/estimate/speed/gemm.json (kernels of H100-SXM-80GB stand in)"
-    assert gemm.stand_in(V100) == "A100-SXM-80GB"
-    assert gemm.stand_in(RTX4090) == "L40S"
+    assert gemm.CONSTANTS.stand_in(H100) is None
+    assert gemm.CONSTANTS.stand_in(MI300X) == "H100-SXM-80GB"
+    assert gemm.CONSTANTS.source(H100) == "launcher/estimate/speed/gemm.json"
+    assert gemm.CONSTANTS.source(MI300X) == "launcher/estimate/speed/gemm.json (kernels of H100-SXM-80GB stand in)"
+    assert gemm.CONSTANTS.stand_in(V100) == "A100-SXM-80GB"
+    assert gemm.CONSTANTS.stand_in(RTX4090) == "L40S"
 
 
 @pytest.mark.parametrize(("card", "name", "found"), FORMATS)

@@ -41,7 +41,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.speed.fits.attention", description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="the folder with attention_forward.csv.gz")
     found = read(parser.parse_args().data / "attention_forward.csv.gz")
-    products = {name: entry["formats"]["bf16"] for name, entry in gemm.constants()["cards"].items()}
+    products = {name: entry["formats"]["bf16"] for name, entry in gemm.CONSTANTS.cards.items()}
     cards = {
         gpu: {
             "options": options,

@@ -3,13 +3,11 @@
 ``launcher.estimate.rank.family`` says what is asked of it, and ``docs/architecture.md`` shows a whole one.
 """
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
-from launcher.base import registry
+from launcher.base import files, registry
 from launcher.base.errors import ConfigError
 from launcher.base.files import JsonObject
 from launcher.estimate.rank.adapters import module
@@ -27,7 +25,6 @@ def of(model: ModelSpec) -> Family:
     return found
 
 
-@cache
 def classes() -> JsonObject:
     """The classes of ``transformers``: ``version``, ``architectures`` by model type, ``classes`` that families read.
 
@@ -35,7 +32,7 @@ def classes() -> JsonObject:
     Of one that ``_decoders`` describes ``derived`` names defaults that are no fields of its own, and ``further`` has
     its other fields.
     """
-    found: JsonObject = json.loads(Path(__file__).with_name("class_defaults.json").read_text())
+    found: JsonObject = files.own_json(Path(__file__).with_name("class_defaults.json"))
     return found
 
 

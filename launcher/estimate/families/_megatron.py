@@ -196,4 +196,4 @@ def first_norm_backward(model: ModelSpec, engine: EngineTraits) -> list[SavedTen
 
 
 def _saved(name: str, size: int, share: Share, part: Part, moved: str = "") -> SavedTensor:
-    return SavedTensor(name=name, bytes=size, share=share, part=part, offloaded_by=moved)
+    return SavedTensor(name, size, share, part, offloaded_by=moved)

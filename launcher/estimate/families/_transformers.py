@@ -48,11 +48,14 @@ def norm(size: int, model: ModelSpec, engine: EngineTraits, *, readers: tuple[st
     whole = engine.residual_size
     if model.normalization == "layernorm":
         statistic = whole if engine.cpu else _STATISTIC
-        rows = [_saved("LayerNorm", whole * size + 2 * statistic, "residual", "norm")]
+        rows = [SavedTensor("LayerNorm", whole * size + 2 * statistic, "residual", "norm")]
     elif engine.fused_norm:
-        rows = [_saved("RMSNorm", whole * size + _STATISTIC, "residual", "norm")]
+        rows = [SavedTensor("RMSNorm", whole * size + _STATISTIC, "residual", "norm")]
     else:
-        rows = [_saved("RMSNorm", 4 * size + _STATISTIC, "residual", "norm"), _scaled(whole * size, "residual", "norm")]
+        rows = [
+            SavedTensor("RMSNorm", 4 * size + _STATISTIC, "residual", "norm"),
+            _scaled(whole * size, "residual", "norm"),
+        ]
     # DTensor gathers a sequence that is split before the linears that read it, and they save the whole one.
     if engine.autocast:
         cast = [name for name in readers if name != "experts" or not engine.grouped_experts]
@@ -67,7 +70,7 @@ def saves_input(model: ModelSpec, engine: EngineTraits) -> bool:
 
 def _scaled(size: int, share: Share, part: Part) -> SavedTensor:
     """The normalized values, which the gradient of RMSNorm's weight is computed from."""
-    return replace(_saved("normalized values", size, share, part), readers=("norm",), only_readers=True)
+    return SavedTensor("normalized values", size, share, part, readers=("norm",), only_readers=True)
 
 
 def _output(size: int, readers: tuple[str, ...]) -> SavedTensor:
@@ -86,15 +89,15 @@ def attention(model: ModelSpec, engine: EngineTraits, *, wide_softmax: bool = Tr
         heads = model.num_attention_heads + model.key_value_heads
         # The rotary embedding copies the output of a head's norm, so that is not kept.
         own = size if engine.fused_norm else 4
-        rows.append(_saved("head norms", own * (queries + keys) + _STATISTIC * heads, "tensor", "attention"))
+        rows.append(SavedTensor("head norms", own * (queries + keys) + _STATISTIC * heads, "tensor", "attention"))
         if not engine.fused_norm:
             rows.append(_scaled(size * (queries + keys), "tensor", "attention"))
     if engine.scores:
         keys = queries
     elif engine.key_heads:
         keys = keys // model.key_value_heads * engine.key_heads
-    inputs = [_saved("queries", size * queries, "tensor", "attention")]
-    inputs += [_saved(name, size * keys, "tensor", "attention") for name in ("keys", "values")]
+    inputs = [SavedTensor("queries", size * queries, "tensor", "attention")]
+    inputs += [SavedTensor(name, size * keys, "tensor", "attention") for name in ("keys", "values")]
     inputs += core(model, engine, wide_softmax=wide_softmax)
     rows += [
         *(unfused_groups(model, queries, engine) if engine.unfused_groups else inputs),
@@ -115,7 +118,7 @@ def _joined_heads(model: ModelSpec) -> bool:
 def _attention_output(size: int, engine: EngineTraits) -> SavedTensor:
     """Attention itself keeps its output where it stores no scores; the output projection reads it in any case."""
     stored = engine.scores or engine.unfused_groups
-    row = _saved("attention output", size, "tensor", "core_attention", kept_by_selective=not stored)
+    row = SavedTensor("attention output", size, "tensor", "core_attention", kept_by_selective=not stored)
     return replace(row, readers=_PROJECTION, only_readers=stored)
 
 
@@ -123,12 +126,12 @@ def core(model: ModelSpec, engine: EngineTraits, *, wide_softmax: bool) -> list[
     """Tensors that attention saves besides its inputs and its output: a log-sum-exp a head, or the scores."""
     heads = model.num_attention_heads
     if not engine.scores:
-        return [_saved("log-sum-exp", _STATISTIC * heads, "tensor", "core_attention", kept_by_selective=True)]
+        return [SavedTensor("log-sum-exp", _STATISTIC * heads, "tensor", "core_attention", kept_by_selective=True)]
     # The fp32 softmax is a tensor of its own only where the module casts it back.
     softmax = 4 if wide_softmax and engine.size < 4 else 0
     mask = engine.size + engine.mask_size if model.dropout else 0
     rows = heads * engine.sequence_length
-    row = _saved("scores", (softmax + engine.size + mask) * rows, "tensor", "core_attention")
+    row = SavedTensor("scores", (softmax + engine.size + mask) * rows, "tensor", "core_attention")
     return [scored(row, rows, engine) if wide_softmax else row]
 
 
@@ -139,11 +142,11 @@ def unfused_groups(model: ModelSpec, values: int, engine: EngineTraits) -> list[
     made the scores and a flag for each of them are there, while it is undone two gradients of its size.
     """
     queries, scores = _FP32 * model.query_size, model.num_attention_heads * engine.sequence_length
-    softmax = _saved("softmax", _FP32 * scores, "tensor", "core_attention")
+    softmax = SavedTensor("softmax", _FP32 * scores, "tensor", "core_attention")
     return [
-        _saved("queries", queries, "tensor", "attention"),
-        _saved("keys of every head", queries, "tensor", "attention"),
-        _saved("values of every head", _FP32 * values, "tensor", "attention"),
+        SavedTensor("queries", queries, "tensor", "attention"),
+        SavedTensor("keys of every head", queries, "tensor", "attention"),
+        SavedTensor("values of every head", _FP32 * values, "tensor", "attention"),
         replace(softmax, made=(2 * _FP32 + 1) * scores, undone=3 * _FP32 * scores),
     ]
 
@@ -171,7 +174,7 @@ def dropout(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
     """The mask of one residual dropout."""
     if not model.dropout:
         return []
-    return [_saved("dropout mask", engine.mask_size * model.hidden_size, "residual", "mlp")]
+    return [SavedTensor("dropout mask", engine.mask_size * model.hidden_size, "residual", "mlp")]
 
 
 def feed_forward(model: ModelSpec, engine: EngineTraits, width: int) -> list[SavedTensor]:
@@ -183,36 +186,39 @@ def feed_forward(model: ModelSpec, engine: EngineTraits, width: int) -> list[Sav
     size = engine.size
     if model.gated and engine.fused_activation:
         rows = [
-            replace(_saved("gate", size * width, "tensor", "mlp"), output_of="gate_proj"),
-            replace(_saved("up", size * width, "tensor", "mlp"), output_of="up_proj"),
+            SavedTensor("gate", size * width, "tensor", "mlp", output_of="gate_proj"),
+            SavedTensor("up", size * width, "tensor", "mlp", output_of="up_proj"),
             _read("product", size * width, "tensor", "activation", _DOWN),
         ]
     elif model.gated:
         rows = [
             # The gate is dropped once its activation exists.
-            replace(_saved("gate", size * width, "tensor", "mlp"), output_of="gate_proj", in_forward_peak=False),
-            replace(_saved("up", size * width, "tensor", "mlp"), output_of="up_proj"),
-            _saved("activation", size * width, "tensor", "activation"),
+            SavedTensor("gate", size * width, "tensor", "mlp", output_of="gate_proj", in_forward_peak=False),
+            SavedTensor("up", size * width, "tensor", "mlp", output_of="up_proj"),
+            SavedTensor("activation", size * width, "tensor", "activation"),
             _read("product", size * width, "tensor", "activation", _DOWN),
             *_inside_gelu_new(model, size * width),
         ]
     else:
         python = model.hidden_act == "gelu_new"
         rows = [
-            replace(_saved("up", size * width, "tensor", "mlp"), output_of="c_fc"),
+            SavedTensor("up", size * width, "tensor", "mlp", output_of="c_fc"),
             *_inside_gelu_new(model, size * width),
-            replace(
-                _saved("activation", size * width, "tensor", "activation"),
+            SavedTensor(
+                "activation",
+                size * width,
+                "tensor",
+                "activation",
                 readers=_DOWN,
-                in_forward_peak=not python,  # Four of gelu_new's tensors are alive at once.
-                only_readers=model.hidden_act in ("gelu", "gelu_new"),  # A ReLU's gradient is computed from its output.
+                in_forward_peak=not python,
+                only_readers=model.hidden_act in ("gelu", "gelu_new"),
             ),
         ]
     return rows + dropout(model, engine)
 
 
 def _inside_gelu_new(model: ModelSpec, size: int) -> list[SavedTensor]:
-    return [_saved("inside gelu_new", 3 * size, "tensor", "mlp")] if model.hidden_act == "gelu_new" else []
+    return [SavedTensor("inside gelu_new", 3 * size, "tensor", "mlp")] if model.hidden_act == "gelu_new" else []
 
 
 def routed(
@@ -246,16 +252,16 @@ def routed(
         every, chosen = model.n_group or groups[0], model.topk_group or groups[1]
         beside += _INDEX * (2 * every + chosen) + model.num_experts
         beside += _FP32 * (model.num_experts_per_tok + 1)
-    made = _saved("expert outputs", outputs * size * hidden + 4 * _INDEX, "routed", "moe")
+    made = SavedTensor("expert outputs", outputs * size * hidden + 4 * _INDEX, "routed", "moe")
     if engine.grouped_experts and not engine.shared_experts:
         wide = max(weighted, size)
         made = replace(made, made=2 * (size + wide) * hidden, undone=3 * wide * hidden)
     return [
-        _saved("router", _FP32 * model.num_experts + beside, "token", "moe"),
+        SavedTensor("router", _FP32 * model.num_experts + beside, "token", "moe"),
         replace(_read("fp32 input of the router", copied, "token", "moe", ("gate", "router")), in_forward_peak=False),
         _read("expert inputs", size * hidden, "routed", "moe", ("experts",)),
         replace(made, in_forward_peak=False),
-        _saved("expert activations", (3 if model.gated else 1) * size * width, "routed_tensor", "moe"),
+        SavedTensor("expert activations", (3 if model.gated else 1) * size * width, "routed_tensor", "moe"),
         _read("expert products", size * width, "routed_tensor", "moe", ("experts",)),
     ]
 
@@ -280,13 +286,14 @@ def latent_attention(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor
         rows += norm(model.q_lora_rank, model, engine, readers=("q_b_proj",))
     if engine.cpu:
         scores = 4 * heads * engine.sequence_length
-        rows.append(_saved("fp32 copies and scores", 4 * (2 * query + values) + scores, "tensor", "core_attention"))
+        copies = 4 * (2 * query + values)
+        rows.append(SavedTensor("fp32 copies and scores", copies + scores, "tensor", "core_attention"))
     else:
         # The values are a slice of the up-projection's output and keep all of it alive.
         up = heads * (model.qk_nope_head_dim + model.v_head_dim)
-        rows.append(_saved("queries and keys", size * 2 * query, "tensor", "up_projection"))
-        rows.append(_saved("keys and values", size * up, "tensor", "up_projection"))
-        rows.append(_saved("log-sum-exp", _STATISTIC * heads, "tensor", "core_attention"))
+        rows.append(SavedTensor("queries and keys", size * 2 * query, "tensor", "up_projection"))
+        rows.append(SavedTensor("keys and values", size * up, "tensor", "up_projection"))
+        rows.append(SavedTensor("log-sum-exp", _STATISTIC * heads, "tensor", "core_attention"))
     rows.append(_attention_output(size * values, engine))
     if engine.attention_copy:
         rows.append(_read("output for its projection", size * values, "tensor", "core_attention", _PROJECTION))
@@ -300,8 +307,8 @@ def backward_extra(model: ModelSpec, engine: EngineTraits, width: int) -> list[S
     """
     count = 1 if model.hidden_act in ("gelu", "relu") or engine.fused_activation else 2
     return [
-        _saved("gradients of the MLP", count * engine.size * width, "tensor", "mlp"),
-        _saved("gradient of the residual stream", engine.residual_size * model.hidden_size, "residual", "mlp"),
+        SavedTensor("gradients of the MLP", count * engine.size * width, "tensor", "mlp"),
+        SavedTensor("gradient of the residual stream", engine.residual_size * model.hidden_size, "residual", "mlp"),
     ]
 
 
@@ -310,13 +317,9 @@ def first_norm_backward(model: ModelSpec, engine: EngineTraits) -> list[SavedTen
     python = model.normalization == "rmsnorm" and not engine.fused_norm
     products = 4 * 4 if python else engine.residual_size
     hidden = (products + engine.residual_size) * model.hidden_size
-    return [*norm(model.hidden_size, model, engine), _saved("gradients of a norm", hidden, "residual", "norm")]
+    return [*norm(model.hidden_size, model, engine), SavedTensor("gradients of a norm", hidden, "residual", "norm")]
 
 
 def _read(name: str, size: int, share: Share, part: Part, readers: tuple[str, ...]) -> SavedTensor:
     """A tensor that nothing but the gradients of its readers' weights needs."""
-    return replace(_saved(name, size, share, part), readers=readers, only_readers=True)
-
-
-def _saved(name: str, size: int, share: Share, part: Part, *, kept_by_selective: bool = False) -> SavedTensor:
-    return SavedTensor(name=name, bytes=size, share=share, part=part, kept_by_selective=kept_by_selective)
+    return SavedTensor(name, size, share, part, readers=readers, only_readers=True)

@@ -1,25 +1,20 @@
 """DeepSeek-V3, Kimi K2 and GLM-4.7-Flash: latent attention, routed and shared experts (arXiv:2412.19437)."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from launcher.base.errors import ConfigError
 from launcher.base.files import JsonObject
-from launcher.estimate.families import _hugging_face, _megatron, _transformers, _weights, llama, moe
+from launcher.estimate.families import _hugging_face, _megatron, _transformers, _weights, glm, llama, moe
 from launcher.estimate.rank.engine import EngineTraits
-from launcher.estimate.rank.family import ConfigFile, FamilyTraits, TransformersConfig
+from launcher.estimate.rank.family import ConfigFile, TransformersConfig
 from launcher.estimate.rank.tensors import SavedTensor, Weight
 from launcher.spec import ModelSpec, RunSpec
 
-traits = FamilyTraits(
-    mask=_transformers.mask,
+traits = replace(
+    glm.traits,
     adapter_targets=("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"),
-    attention_output="self_attn.o_proj.weight",
-    experts=True,
-    counts=("shared_width",),
-    balances_experts=True,
     latent_attention=True,
-    not_linear=_hugging_face.EXPERTS,
-    names=_hugging_face.NAMES,
     model_types=("deepseek_v3", "glm4_moe_lite", "kimi_k2"),
 )
 

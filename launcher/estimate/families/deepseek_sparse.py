@@ -11,7 +11,7 @@ from launcher.base.errors import ConfigError
 from launcher.base.files import JsonObject
 from launcher.estimate.families import deepseek, moe
 from launcher.estimate.rank.engine import EngineTraits
-from launcher.estimate.rank.family import ConfigFile, FamilyTraits, TransformersConfig
+from launcher.estimate.rank.family import ConfigFile, TransformersConfig
 from launcher.estimate.rank.tensors import SavedTensor, Weight
 from launcher.spec import ModelSpec, RunSpec, edit
 
@@ -47,15 +47,11 @@ def choices(spec: RunSpec) -> Iterator[ConfigError]:
             )
 
 
-traits = FamilyTraits(
+traits = replace(
+    deepseek.traits,
     mask=lambda model, engine: engine.residual_size * engine.sequence_length**2,
-    adapter_targets=deepseek.traits.adapter_targets,
-    attention_output=deepseek.traits.attention_output,
-    experts=True,
-    counts=("shared_width",),
-    balances_experts=True,
-    latent_attention=True,
     not_linear="the indexer, which is computed without gradients",
+    names=None,
     model_types=(*_CONFIGS,),
     choices=choices,
 )
@@ -130,10 +126,10 @@ def _mask(model: ModelSpec, layer: int, engine: EngineTraits) -> SavedTensor:
     heads, size = _size(model, "index_n_heads"), _size(model, "index_head_dim")
     made = 4 * (heads + max(heads, size)) * engine.sequence_length + (2 * engine.size + 4) * heads * size
     return SavedTensor(
-        name="mask of tokens that were not chosen",
-        bytes=engine.size * engine.sequence_length,
-        share="token",
-        part="core_attention",
+        "mask of tokens that were not chosen",
+        engine.size * engine.sequence_length,
+        "token",
+        "core_attention",
         module="attention",
         made=made if _has_indexer(model, layer) else 0,
     )

@@ -1,26 +1,17 @@
 """DeepSeek-V2: latent attention, and experts that a softmax over all of them scores (arXiv:2405.04434)."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from launcher.base.errors import ConfigError
 from launcher.base.files import JsonObject
-from launcher.estimate.families import _hugging_face, _transformers, deepseek, moe
+from launcher.estimate.families import deepseek, moe
 from launcher.estimate.rank.engine import EngineTraits
-from launcher.estimate.rank.family import ConfigFile, FamilyTraits, TransformersConfig
+from launcher.estimate.rank.family import ConfigFile, TransformersConfig
 from launcher.estimate.rank.tensors import SavedTensor
 from launcher.spec import ModelSpec, RunSpec
 
-traits = FamilyTraits(
-    mask=_transformers.mask,
-    adapter_targets=deepseek.traits.adapter_targets,
-    attention_output=deepseek.traits.attention_output,
-    experts=True,
-    counts=("shared_width",),
-    latent_attention=True,
-    not_linear=_hugging_face.EXPERTS,
-    names=_hugging_face.NAMES,
-    model_types=("deepseek_v2",),
-)
+traits = replace(deepseek.traits, balances_experts=False, model_types=("deepseek_v2",))
 
 _LEGAL: Mapping[str, tuple[object, ...]] = {**deepseek.LEGAL, "mlp_bias": (False, True), "norm_topk_prob": (False,)}
 """DeepseekV2ForCausalLM."""

@@ -1,26 +1,17 @@
 """GLM-4.5: grouped-query attention that rotates a part of each head, and DeepSeek-V3's experts."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from launcher.base.errors import ConfigError
 from launcher.base.files import JsonObject
-from launcher.estimate.families import _hugging_face, _transformers, llama, moe
+from launcher.estimate.families import _hugging_face, llama, moe
 from launcher.estimate.rank.engine import EngineTraits
-from launcher.estimate.rank.family import ConfigFile, FamilyTraits, TransformersConfig
+from launcher.estimate.rank.family import ConfigFile, TransformersConfig
 from launcher.estimate.rank.tensors import SavedTensor
 from launcher.spec import ModelSpec, RunSpec
 
-traits = FamilyTraits(
-    mask=_transformers.mask,
-    adapter_targets=("q_proj", "k_proj", "v_proj", "o_proj"),
-    attention_output="self_attn.o_proj.weight",
-    experts=True,
-    counts=("shared_width",),
-    balances_experts=True,
-    not_linear=_hugging_face.EXPERTS,
-    names=_hugging_face.NAMES,
-    model_types=("glm4_moe",),
-)
+traits = replace(moe.traits, balances_experts=True, model_types=("glm4_moe",), narrow_routing=lambda model: False)
 
 _LEGAL: Mapping[str, tuple[object, ...]] = {
     **_hugging_face.LEGAL,

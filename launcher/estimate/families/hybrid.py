@@ -194,12 +194,13 @@ def _by_mixer(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
     turned into a copy, which the norm in groups saves with a deviation a group.
     """
     one, size = mixer(model), engine.size
+    read = _megatron.read_by_linear(engine, one.inner)
     return [
         *_megatron.norm(model.hidden_size, engine, linears=1),
-        _row("projection of the mixer", size * one.projected),
-        _row("output of the scan", size * one.inner),
-        _row("input of the mixer's norm", size * one.inner + 4 * one.groups),
-        _row("input of the output projection", _megatron.read_by_linear(engine, one.inner)),
+        SavedTensor("projection of the mixer", size * one.projected, "tensor", "mixer"),
+        SavedTensor("output of the scan", size * one.inner, "tensor", "mixer"),
+        SavedTensor("input of the mixer's norm", size * one.inner + 4 * one.groups, "tensor", "mixer"),
+        SavedTensor("input of the output projection", read, "tensor", "mixer"),
         *_megatron.dropout(model),
     ]
 
@@ -221,7 +222,7 @@ def _by_experts(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
     if latent:
         copied = _megatron.copied_by_linear(engine, model.hidden_size)
         kept = copied + _megatron.read_by_linear(engine, latent)
-        rows.append(SavedTensor(name="narrower tokens", bytes=kept, share="residual", part="moe"))
+        rows.append(SavedTensor("narrower tokens", kept, "residual", "moe"))
     if shared:
         rows += _megatron.shared_experts(model, engine, shared)
     return rows + _megatron.dropout(model)
@@ -230,15 +231,12 @@ def _by_experts(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
 _SAVED = {"M": _by_mixer, "*": _by_attention, "-": _by_mlp, "E": _by_experts}
 
 
-def _row(name: str, size: int) -> SavedTensor:
-    return SavedTensor(name=name, bytes=size, share="tensor", part="mixer")
-
-
 def backward_extra(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
     """The most that the backward pass of a layer adds: of several letters the last one's."""
     letter = _block(model, layer)[-1:]
     if letter == "M":
-        return [_row("inside the scan's backward pass", mamba2.kernels(mixer(model), engine)), _stream(model, engine)]
+        inside = mamba2.kernels(mixer(model), engine)
+        return [SavedTensor("inside the scan's backward pass", inside, "tensor", "mixer"), _stream(model, engine)]
     if letter == "*":
         return [*_inside_attention(model, engine), _stream(model, engine)]
     width = model.intermediate_size
@@ -252,12 +250,12 @@ def _inside_attention(model: ModelSpec, engine: EngineTraits) -> list[SavedTenso
     sizes = engine.size * (2 * model.query_size + 2 * model.key_value_size)
     if engine.scores:
         sizes += 2 * engine.size * model.num_attention_heads * engine.sequence_length
-    return [SavedTensor(name="gradients of attention", bytes=sizes, share="tensor", part="attention")]
+    return [SavedTensor("gradients of attention", sizes, "tensor", "attention")]
 
 
 def _stream(model: ModelSpec, engine: EngineTraits) -> SavedTensor:
     size = engine.size * model.hidden_size
-    return SavedTensor(name="gradient of the residual stream", bytes=size, share="residual", part="mlp")
+    return SavedTensor("gradient of the residual stream", size, "residual", "mlp")
 
 
 def scans(model: ModelSpec, layer: int, size: int) -> Scans:

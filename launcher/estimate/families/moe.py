@@ -9,18 +9,17 @@ from launcher.base.errors import ConfigError
 from launcher.base.files import JsonObject
 from launcher.estimate.families import _hugging_face, _megatron, _transformers, _weights, llama
 from launcher.estimate.rank.engine import EngineTraits
-from launcher.estimate.rank.family import ConfigFile, FamilyTraits, TransformersConfig
+from launcher.estimate.rank.family import ConfigFile, TransformersConfig
 from launcher.estimate.rank.tensors import SavedTensor, Weight
 from launcher.spec import ModelSpec, RunSpec
 
-traits = FamilyTraits(
-    mask=_transformers.mask,
+traits = replace(
+    llama.traits,
     adapter_targets=("q_proj", "k_proj", "v_proj", "o_proj"),
-    attention_output="self_attn.o_proj.weight",
     experts=True,
     counts=("shared_width",),
     not_linear=_hugging_face.EXPERTS,
-    names=_hugging_face.NAMES,
+    kernels=(),
     model_types=("mixtral", "qwen3_moe"),
     narrow_routing=lambda model: model.qk_norm,
 )

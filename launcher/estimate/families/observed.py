@@ -129,7 +129,7 @@ def _passes(model: ModelSpec, layer: int, engine: EngineTraits) -> Mapping[str, 
 
 def _row(name: str, line: list[float], engine: EngineTraits) -> SavedTensor:
     constant, by_length = line
-    return SavedTensor(name=name, bytes=ceil(constant + by_length * engine.sequence_length), share="token", part="mlp")
+    return SavedTensor(name, ceil(constant + by_length * engine.sequence_length), "token", "mlp")
 
 
 def saved(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:

@@ -6,7 +6,7 @@ from dataclasses import field
 from launcher.base.frozen import dataclass
 from launcher.estimate.memory.estimate import RankTerms
 from launcher.estimate.memory.moments import MOMENTS, PHASES, Moment, Phase
-from launcher.estimate.memory.result import MemoryEstimate, RankPeak
+from launcher.estimate.memory.result import MemoryEstimate, PileBytes, RankPeak
 from launcher.estimate.memory.terms import OUTSIDE_PILES, PILES, MemoryTerm, Pile
 
 
@@ -31,13 +31,9 @@ class Column:
         """Bytes that torch's allocator has handed out: neither its own loss nor what lies outside of it."""
         return sum(size for pile, size in self.piles.items() if pile not in OUTSIDE_PILES and pile != "fragmentation")
 
-    def formula(self, pile: Pile) -> str:
-        """The formulas of a pile, joined."""
-        return " + ".join(term.formula for term in self.terms if term.pile == pile and term.bytes)
-
-    def source(self, pile: Pile) -> str:
-        """The sources of these formulas."""
-        return "; ".join(dict.fromkeys(term.source for term in self.terms if term.pile == pile and term.bytes))
+    def explained(self, pile: Pile) -> PileBytes:
+        """A pile with the formulas and sources of its terms."""
+        return PileBytes.of(pile, [term for term in self.terms if term.pile == pile and term.bytes])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,10 +17,10 @@ from typing import Protocol
 from launcher.base.frozen import dataclass
 from launcher.estimate.memory import activations, device, host, logits, optimizer, scores, states
 from launcher.estimate.memory.modes import unmeasured
-from launcher.estimate.memory.moments import MOMENTS, PHASES, Moment, Moments, Phase
+from launcher.estimate.memory.moments import MOMENTS, PHASES, Moment, Phase
 from launcher.estimate.memory.result import Band, MemoryEstimate, Needs, ParameterCount, Peak, PileBytes, RankPeak, band
-from launcher.estimate.memory.terms import OUTSIDE_PILES, PILES, HostPile, MemoryTerm, Pile, fullest
-from launcher.estimate.rank.counts import outside_blocks, parameter_counts
+from launcher.estimate.memory.terms import OUTSIDE_PILES, PILES, HostPile, MemoryTerm, Pile, by_instant, fullest
+from launcher.estimate.rank.counts import parameter_counts
 from launcher.estimate.rank.engine import EngineTraits, kept
 from launcher.estimate.rank.family import Family
 from launcher.estimate.rank.formats import Dtypes
@@ -81,23 +81,9 @@ class RankTerms:
     @cached_property
     def allocations(self) -> dict[Moment, int]:
         """Bytes from torch's allocator at every moment, in the order of a step; of instants the fullest."""
-        together = dict[tuple[str, Moments], int]()
-        for term in self.terms:
-            if term.pile not in OUTSIDE_PILES:
-                key = term.instant, term.moments
-                together[key] = together.get(key, 0) + term.bytes
-        sums: dict[Moment, int] = dict.fromkeys(MOMENTS, 0)
-        instants: dict[Moment, dict[str, int]] = {}
-        for (instant, moments), size in together.items():
-            for moment in moments:
-                if instant:
-                    here = instants.setdefault(moment, {})
-                    here[instant] = here.get(instant, 0) + size
-                else:
-                    sums[moment] += size
-        for moment, here in instants.items():
-            sums[moment] += max(here.values())
-        return sums
+        sums = by_instant(term for term in self.terms if term.pile not in OUTSIDE_PILES)
+        here = {moment: sums.get(moment, {}) for moment in MOMENTS}
+        return {moment: each.pop("", 0) + max(each.values(), default=0) for moment, each in here.items()}
 
     def at(self, moment: Moment) -> list[MemoryTerm]:
         """The terms alive at one moment."""
@@ -131,7 +117,7 @@ def estimate(
     """Predict the memory of a run whose degrees divide what they must; ``plays`` as in :class:`RankTerms`."""
     ranks = rank_terms(spec, family=family, strategies=strategies, backend=backend, plays=plays)
     worst, error = worst_rank(ranks), error_band(spec, backend, family)
-    needed, (allocated, moment) = _needs(ranks, family, error), worst.peak
+    needed, (allocated, moment) = _needs(ranks, error), worst.peak
     total, active = parameter_counts(spec, family)
     return MemoryEstimate(
         parameters=ParameterCount(total=total, active=active, per_rank=worst.model.elements.parameters),
@@ -158,7 +144,7 @@ def needs(
 ) -> Needs:
     """The part of the estimate that a verdict rests on, in half of its time; the arguments are the same."""
     models = _fullest_models(spec, family, strategies, backend)
-    return _needs(_all_terms(models, backend, adjusted), family, error_band(spec, backend, family))
+    return _needs(_all_terms(models, backend, adjusted), error_band(spec, backend, family))
 
 
 def needs_within(
@@ -171,7 +157,7 @@ def needs_within(
             return None
         models.append(model)
     ranks = _all_terms(models, backend)
-    return None if worst_rank(ranks).peak[0] > most else _needs(ranks, family, error_band(spec, backend, family))
+    return None if worst_rank(ranks).peak[0] > most else _needs(ranks, error_band(spec, backend, family))
 
 
 def _at_least(rank: RankModel) -> Iterator[int]:
@@ -188,16 +174,15 @@ def _fullest_models(
     return _models(views(spec, strategies, fullest_stages(family, spec.model, flow_of(spec))), spec, family, backend)
 
 
-def _needs(ranks: Sequence[RankTerms], family: Family, error: Band) -> Needs:
+def _needs(ranks: Sequence[RankTerms], error: Band) -> Needs:
     worst = worst_rank(ranks)
-    model = worst.model.spec.model
     peak, outside = _peak(worst, error), worst.outside_bytes
     return Needs(
         peak=peak,
         outside_bytes=outside,
         moments=tuple(worst.needed(size) + outside for size in _at_moments(ranks)),
         host=host.host_memory(tuple(rank.model for rank in ranks), peak.device_bytes),
-        disk=host.checkpoint(worst.model, parameter_counts(worst.model.spec, family)[0], outside_blocks(family, model)),
+        disk=host.checkpoint(worst.model),
         band=error,
         loses=device.allocator(worst.model.spec).deviation,
     )
@@ -306,9 +291,4 @@ def _piles(terms: Sequence[MemoryTerm]) -> Iterator[PileBytes]:
             together[term.pile].append(term)
     for pile in PILES:
         if own := together[pile]:
-            yield PileBytes(
-                pile=pile,
-                bytes=sum(term.bytes for term in own),
-                formula=" + ".join(term.formula for term in own),
-                source="; ".join(dict.fromkeys(term.source for term in own)),
-            )
+            yield PileBytes.of(pile, own)

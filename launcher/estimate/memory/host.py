@@ -1,18 +1,17 @@
 """Resources of a run beside its devices: host memory of a node, and checkpoints on disk."""
 
-import json
 import re
 from collections.abc import Iterator
-from functools import cache
 from math import ceil
 from pathlib import Path
 
+from launcher.base import files
 from launcher.base.frozen import dataclass
 from launcher.estimate.memory.moments import ALWAYS
 from launcher.estimate.memory.optimizer import paged_values
 from launcher.estimate.memory.result import DiskSpace, HostMemory
 from launcher.estimate.memory.terms import MemoryTerm, term
-from launcher.estimate.rank.counts import trained_parameters
+from launcher.estimate.rank.counts import whole_model
 from launcher.estimate.rank.formats import moment_bytes
 from launcher.estimate.rank.model import RankModel
 from launcher.spec import ClusterSpec, RunSpec
@@ -32,10 +31,9 @@ class Processes:
     library_bytes: int  # Pages of libraries, which a node's processes share.
 
 
-@cache
 def processes_of(name: str) -> Processes:
     """Return the measured bytes of an engine, or of the engine with the largest ranks where it was not measured."""
-    found = json.loads(MEASURED.read_text())["measured"]
+    found = files.own_json(MEASURED)["measured"]
     return Processes(**found.get(name) or max(found.values(), key=lambda each: int(each["rank_bytes"])))
 
 
@@ -184,17 +182,17 @@ def _pinned(size: int, rank: RankModel) -> int:
     return 1 << (size - 1).bit_length() if rank.cuda and size > 0 else size
 
 
-def checkpoint(rank: RankModel, total: int, outside_blocks: int) -> DiskSpace:
+def checkpoint(rank: RankModel) -> DiskSpace:
     """One checkpoint: parameters, master weights and optimizer states of the whole model, each once.
 
     ``(4 + 8) P`` for fp32 parameters and Adam, ``(2 + 4 + 8) P`` beside a master copy; a frozen base is not saved.
-    ``outside_blocks`` of the ``total`` parameters are embedding and head, of which Muon keeps more.
+    Of the parameters outside the blocks Muon keeps more.
     ``save.keep`` of them are kept while one more is written, since the oldest is removed once that is whole; a run that
     writes fewer keeps all of them.
     """
     spec, dtypes = rank.spec, rank.dtypes
-    if spec.adapter.name != "none":
-        total, outside_blocks = trained_parameters(rank.family, spec.model, spec.adapter), 0
+    found, adapted = whole_model(rank.family, spec.model, spec.adapter), spec.adapter.name != "none"
+    total, outside_blocks = (found.trained, 0) if adapted else (found.total, found.outside)
     size = total * (dtypes.size("parameters") + dtypes.size("master"))
     size += moment_bytes(spec.optimizer.name, total, outside_blocks, dtypes.size("optimizer_states"))
     written = (0 if spec.save_every is None else (spec.steps - 1) // spec.save_every) + int(spec.save.last)

@@ -9,7 +9,6 @@ how right they are.
 """
 
 from collections.abc import Iterator, Mapping
-from functools import cache
 from pathlib import Path
 
 from launcher.base import files
@@ -29,16 +28,10 @@ def unmeasured(spec: RunSpec, engine: str, way: str | None) -> tuple[str, ...]:
     """The parts of a run's mode that nothing measured backs; none where nobody has looked for any of that way."""
     if way is None:
         return ()
-    ways = _backed().get(engine, {})
+    ways: Mapping[str, Mapping[str, object]] = files.own_json(MODES)["engines"].get(engine, {})
     shared, computed = ways.get(way, {}), set[str]().union(*ways.values())
     lacking = [f"{part} of {way}" for part in sharing(spec) if part not in shared]
     return (*lacking, *(part for part in computing(spec) if part not in computed))
-
-
-@cache
-def _backed() -> Mapping[str, Mapping[str, Mapping[str, object]]]:
-    engines: dict[str, dict[str, dict[str, object]]] = files.load_json(MODES)["engines"]
-    return engines
 
 
 def sharing(spec: RunSpec) -> Iterator[str]:

@@ -4,9 +4,11 @@
 adds what is shown: piles, phases, stages and parameter counts.
 """
 
+from collections.abc import Sequence
 from dataclasses import field, fields
 from typing import TYPE_CHECKING, get_args
 
+from launcher.base import files
 from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
 from launcher.estimate.memory.moments import Phase
@@ -14,7 +16,6 @@ from launcher.estimate.memory.terms import HostPile, MemoryTerm, Pile
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
-import json
 import math
 from functools import cache
 from pathlib import Path
@@ -72,7 +73,7 @@ def band(framework: str, *, cuda: bool, runs_on: str | None = None, lacking: tup
     On the CPU, where no allocator keeps a cache, it is that of the workers' own runs. Of a mode with parts that are
     ``lacking`` in all measured runs it is the widest.
     """
-    found = _residuals()
+    found = files.own_json(RESIDUALS)
     own = None if lacking else found["measured" if cuda else "own_runs"].get(framework)
     if own is not None and (not cuda or own["rows"] >= LEAST_ROWS):
         return _read(framework, own, own=True)
@@ -80,12 +81,6 @@ def band(framework: str, *, cuda: bool, runs_on: str | None = None, lacking: tup
     related = {name: row for name, row in enough.items() if not lacking and runs_on and row.get("engine") == runs_on}
     whose, row = max((related or enough).items(), key=lambda item: float(item[1]["high"] - item[1]["low"]))
     return _read(whose, row, own=False, runs_on=row["engine"] if related else None, lacking=lacking)
-
-
-@cache
-def _residuals() -> JsonObject:
-    content: JsonObject = json.loads(RESIDUALS.read_text())
-    return content
 
 
 def _read(whose: str, row: JsonObject, *, own: bool, runs_on: str | None = None, lacking: tuple[str, ...] = ()) -> Band:
@@ -119,12 +114,22 @@ class Peak:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PileBytes:
-    """One pile at the peak of the worst rank, with how it was computed and where that stands."""
+    """One pile, as at the peak of the worst rank, with how it was computed and where that stands."""
 
-    pile: Pile
+    pile: Pile | HostPile
     bytes: int
     formula: str
     source: str
+
+    @classmethod
+    def of(cls, pile: Pile | HostPile, terms: Sequence[MemoryTerm]) -> "PileBytes":
+        """The pile that is the sum of some terms."""
+        return cls(
+            pile=pile,
+            bytes=sum(term.bytes for term in terms),
+            formula=" + ".join(term.formula for term in terms),
+            source="; ".join(dict.fromkeys(term.source for term in terms)),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,15 +168,7 @@ class HostMemory:
 
     def as_dict(self) -> dict[str, object]:
         """The part of the document of ``launch check --json``."""
-        piles = [
-            {
-                "pile": name,
-                "bytes": sum(term.bytes for term in terms),
-                "formula": " + ".join(term.formula for term in terms),
-                "source": "; ".join(dict.fromkeys(term.source for term in terms)),
-            }
-            for name, terms in self.piles.items()
-        ]
+        piles = [_values(PileBytes.of(name, terms)) for name, terms in self.piles.items()]
         return {"bytes_per_node": self.bytes_per_node, "capacity_bytes": self.capacity_bytes, "piles": piles}
 
 

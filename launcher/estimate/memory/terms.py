@@ -86,36 +86,29 @@ def term(
 _MADE = tuple.__new__  # Makes a :class:`MemoryTerm` in a third of the time of its own call; an estimate makes dozens.
 
 
-def fullest(terms: Iterable[MemoryTerm]) -> list[MemoryTerm]:
-    """All terms, those with an instant at the moments alone at which no other instant takes more."""
-    found, competing = [], []
+def by_instant(terms: Iterable[MemoryTerm]) -> dict[Moment, dict[str, int]]:
+    """Bytes of each instant of each moment at which some term is alive, of terms without an instant under none."""
     together: dict[tuple[str, Moments], int] = {}
     for one in terms:
-        if one.instant:
-            competing.append(one)
-            key = one.instant, one.moments
-            together[key] = together.get(key, 0) + one.bytes
-        else:
-            found.append(one)
-    alive = _alive(together)
-    for one in competing:
-        moments = alive[one.instant, one.moments]
-        if len(moments) == len(one.moments):
-            found.append(one)
-        elif moments:
-            found.append(one._replace(moments=moments))
-    return found
-
-
-def _alive(together: Mapping[tuple[str, Moments], int]) -> dict[tuple[str, Moments], Moments]:
-    """Moments of each entry at which its instant is the fullest; entries are bytes by instant and moments."""
+        key = one.instant, one.moments
+        together[key] = together.get(key, 0) + one.bytes
     sums: dict[Moment, dict[str, int]] = {}
     for (instant, moments), size in together.items():
         for moment in moments:
             here = sums.setdefault(moment, {})
             here[instant] = here.get(instant, 0) + size
-    first = {moment: max(here, key=here.__getitem__) for moment, here in sums.items()}
-    return {key: frozenset(moment for moment in key[1] if first[moment] == key[0]) for key in together}
+    return sums
+
+
+def fullest(terms: Iterable[MemoryTerm]) -> list[MemoryTerm]:
+    """All terms, those with an instant behind the others and at the moments alone at which no other takes more."""
+    every = list(terms)
+    found, competing = [one for one in every if not one.instant], [one for one in every if one.instant]
+    first = {moment: max(here, key=here.__getitem__) for moment, here in by_instant(competing).items()}
+    for one in competing:
+        if moments := frozenset(moment for moment in one.moments if first[moment] == one.instant):
+            found.append(one._replace(moments=moments))
+    return found
 
 
 SYMBOLS = {

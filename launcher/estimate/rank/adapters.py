@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from launcher.estimate.rank.engine import EngineTraits
 from launcher.estimate.rank.family import FamilyTraits
-from launcher.estimate.rank.tensors import Module, SavedTensor, Weight
+from launcher.estimate.rank.tensors import Module, SavedTensor, Share, Weight
 from launcher.spec import AdapterSpec, RunSpec
 
 
@@ -156,19 +156,15 @@ def _own(weight: Weight, adapter: AdapterSpec, engine: EngineTraits, attention_o
     inputs, size = weight.shape[1], engine.size
     if engine.fused_adapters:
         if adapter.dropout:
-            yield SavedTensor(name="adapter's dropout", bytes=size * inputs, share="token", part="adapter")
+            yield SavedTensor("adapter's dropout", size * inputs, "token", "adapter")
         return
-    yield SavedTensor(
-        name="between the adapter's matrices",
-        bytes=size * adapter.rank,
-        share="residual" if weight.split == "tensor" and weight.dimension == 1 else "token",
-        part="adapter",
-    )
+    share: Share = "residual" if weight.split == "tensor" and weight.dimension == 1 else "token"
+    yield SavedTensor("between the adapter's matrices", size * adapter.rank, share, "adapter")
     if adapter.dora:
         bytes_ = 2 * size * weight.shape[0]
-        yield SavedTensor(name="products before magnitudes", bytes=bytes_, share="token", part="adapter")
+        yield SavedTensor("products before magnitudes", bytes_, "token", "adapter")
     if adapter.dropout:
         mask = (4 if engine.autocast else size) if engine.cpu else 1
-        yield SavedTensor(name="adapter's dropout", bytes=(size + mask) * inputs, share="token", part="adapter")
+        yield SavedTensor("adapter's dropout", (size + mask) * inputs, "token", "adapter")
     elif engine.autocast and weight.name == attention_output:
-        yield SavedTensor(name="cast of the attention output", bytes=size * inputs, share="token", part="adapter")
+        yield SavedTensor("cast of the attention output", size * inputs, "token", "adapter")

@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from math import prod
+from typing import NamedTuple
 
 from launcher.base.frozen import dataclass
 from launcher.estimate.rank import adapters
 from launcher.estimate.rank.engine import EngineTraits
 from launcher.estimate.rank.family import Family
 from launcher.estimate.rank.shards import ShardRule, WeightCounts, counts_of, total
-from launcher.estimate.rank.tensors import SavedTensor, Share, Weight
+from launcher.estimate.rank.tensors import SavedTensor, Weight
 from launcher.spec import AdapterSpec, ModelSpec, RunSpec
 
 
@@ -161,43 +162,39 @@ def parameter_counts(spec: RunSpec, family: Family) -> tuple[int, int]:
 
     An adapter's parameters count among the model's.
     """
-    return _parameter_counts(family, spec.model, spec.adapter)
+    found = whole_model(family, spec.model, spec.adapter)
+    return found.total, found.active
+
+
+class Parameters(NamedTuple):
+    """Parameters of a whole model."""
+
+    total: int  # All of them, an adapter's too.
+    active: int  # Those that one token meets.
+    trained: int  # All of them, or the adapter and the modules saved with it.
+    outside: int  # Those outside the blocks.
 
 
 @lru_cache(maxsize=256)
-def trained_parameters(family: Family, model: ModelSpec, adapter: AdapterSpec) -> int:
-    """Parameters of the whole model that are trained: all of them, or the adapter and the modules saved with it."""
+def whole_model(family: Family, model: ModelSpec, adapter: AdapterSpec) -> Parameters:
+    """Count the parameters of a whole model."""
     outside = [*family.embedding(model, model.vocab_size), *family.head(model, model.vocab_size)]
-    total = sum(weight.elements for weight in adapters.frozen(outside, adapter) if not weight.frozen)
-    for _, layer, count in kinds_of(family, model, tuple(range(model.num_hidden_layers)), first_apart=False):
-        weights = adapters.weights(block_weights(family, model, layer), adapter)
-        total += count * sum(weight.elements for weight in weights if not weight.frozen)
-    return total
-
-
-@lru_cache(maxsize=256)
-def outside_blocks(family: Family, model: ModelSpec) -> int:
-    """Parameters of the model outside the blocks."""
-    outside = [*family.embedding(model, model.vocab_size), *family.head(model, model.vocab_size)]
-    return sum(weight.elements for weight in outside)
-
-
-@lru_cache(maxsize=256)
-def _parameter_counts(family: Family, model: ModelSpec, adapter: AdapterSpec) -> tuple[int, int]:
-    total = active = outside_blocks(family, model)
+    total = active = ends = sum(weight.elements for weight in outside)
+    trained = sum(weight.elements for weight in adapters.frozen(outside, adapter) if not weight.frozen)
     for _, layer, count in kinds_of(family, model, tuple(range(model.num_hidden_layers)), first_apart=False):
         weights = adapters.weights(block_weights(family, model, layer), adapter)
         idle = sum(_idle(weight, model.num_experts_per_tok) for weight in weights)
         size = sum(weight.elements for weight in weights)
         total += count * size
         active += count * (size - idle)
+        trained += count * sum(weight.elements for weight in weights if not weight.frozen)
     if model.mtp_layers:
         further_weights = _predicted_weights(family, model)
         own = sum(weight.elements for weight in further_weights)
         size = model.mtp_layers * own
         total += own if family.traits.shares_predicted(model) else size
         active += size - model.mtp_layers * sum(_idle(one, model.num_experts_per_tok) for one in further_weights)
-    return total, active
+    return Parameters(total, active, trained, ends)
 
 
 def _idle(weight: Weight, choices: int) -> int:
@@ -223,7 +220,7 @@ def further_outside(model: ModelSpec, engine: EngineTraits) -> tuple[SavedTensor
     """Tensors that one layer saves outside of its block, which recomputation leaves: inputs of its three norms."""
     size = engine.size * model.hidden_size
     names = ("embeddings of the next tokens", "hidden states", "input of its last norm")
-    return tuple(_further_row(name, size, "residual") for name in names)
+    return tuple(SavedTensor(name, size, "residual", "input") for name in names)
 
 
 def further_saved(model: ModelSpec, engine: EngineTraits, block: Sequence[SavedTensor]) -> tuple[SavedTensor, ...]:
@@ -235,15 +232,12 @@ def further_saved(model: ModelSpec, engine: EngineTraits, block: Sequence[SavedT
     size = engine.size * model.hidden_size
     rows = list(block)
     rows.remove(next(row for row in rows if row.part == "input"))
-    joined = _further_row("joined inputs of the projection", 2 * size, "residual")
-    return (*further_outside(model, engine), joined, _further_row("output of the projection", size, "token"), *rows)
+    joined = SavedTensor("joined inputs of the projection", 2 * size, "residual", "input")
+    made = SavedTensor("output of the projection", size, "token", "input")
+    return (*further_outside(model, engine), joined, made, *rows)
 
 
 def joined_outputs(model: ModelSpec, engine: EngineTraits) -> tuple[SavedTensor, ...]:
     """Hidden states of all depths in one tensor, which the output projection reads part by part."""
     size = model.mtp_layers * engine.size * model.hidden_size
-    return (_further_row("hidden states of further tokens", size, "residual"),)
-
-
-def _further_row(name: str, size: int, share: Share) -> SavedTensor:
-    return SavedTensor(name=name, bytes=size, share=share, part="input")
+    return (SavedTensor("hidden states of further tokens", size, "residual", "input"),)

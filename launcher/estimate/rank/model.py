@@ -370,10 +370,10 @@ def _kept_products(
     if splits_stream:
         # Where the sequence is split, the sums over tensor parallel ranks are reduce-scatters, which are kept.
         row = SavedTensor(
-            name="kept sum",
-            bytes=engine.size * model.hidden_size,
-            share="residual",
-            part="cache",
+            "kept sum",
+            engine.size * model.hidden_size,
+            "residual",
+            "cache",
             kept_by_selective=True,
         )
         yield from (row, replace(row, last=True))
@@ -383,9 +383,7 @@ def _products_of(weight: Weight, adapter: AdapterSpec, engine: EngineTraits) -> 
     """The output of a linear, split where its rows are, and the outputs of its adapter's two products."""
     share: Share = "tensor" if weight.split == "tensor" and weight.dimension == 0 else "token"
     name, size = adapters.module(weight), engine.size
-    whole = SavedTensor(
-        name="kept product", bytes=size * weight.shape[0], share=share, part="cache", kept_by_selective=True
-    )
+    whole = SavedTensor("kept product", size * weight.shape[0], share, "cache", kept_by_selective=True)
     yield replace(whole, output_of=name)
     if adapter.name != "none" and name in adapter.targets:
         yield replace(whole, bytes=size * adapter.rank, share="token")

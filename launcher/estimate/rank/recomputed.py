@@ -97,7 +97,7 @@ def kept(
             yield row
         elif row.input and row.input not in read:
             size, share = engine.residual_size * model.hidden_size, _SHARES.get(row.module, "token")
-            read[row.input] = SavedTensor(name=row.input, bytes=size, share=share, part="input", module=row.module)
+            read[row.input] = SavedTensor(row.input, size, share, "input", module=row.module)
     yield from read.values()
 
 
@@ -107,14 +107,10 @@ def dropped_parts(how: CheckpointingSpec) -> frozenset[str]:
     return frozenset(part for name in names for part in _PARTS.get(name, ()))
 
 
+@lru_cache(maxsize=256)
 def block_input(model: ModelSpec, engine: EngineTraits) -> SavedTensor:
     """The residual stream before a block, of one token."""
-    return _residual("block input", engine.residual_size * model.hidden_size)
-
-
-@lru_cache(maxsize=256)
-def _residual(name: str, size: int) -> SavedTensor:
-    return SavedTensor(name=name, bytes=size, share="residual", part="input")
+    return SavedTensor("block input", engine.residual_size * model.hidden_size, "residual", "input")
 
 
 def offloaded(

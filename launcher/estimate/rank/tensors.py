@@ -1,5 +1,6 @@
 """The tensors of a model: its weights and those that its blocks save, each with its split among ranks."""
 
+from dataclasses import KW_ONLY
 from math import prod
 from typing import Literal, NamedTuple
 
@@ -35,7 +36,7 @@ class Weight:
         return self.copies * prod(self.shape)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class SavedTensor:
     """A tensor that the forward pass of a block keeps for its backward pass."""
 
@@ -46,6 +47,7 @@ class SavedTensor:
     # to one expert.
     share: Share
     part: Part  # The module that it belongs to, for selective recomputation.
+    _: KW_ONLY
     kept_by_selective: bool = False  # True if per-operator selective checkpointing keeps it.
     output_of: str = ""  # The linear layer whose output it is, where that matters.
     in_forward_peak: bool = True  # True if it is alive at the peak of a forward pass that saves nothing.

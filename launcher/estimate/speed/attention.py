@@ -5,24 +5,24 @@ the end in which the last blocks run alone (why few heads starve), and the bytes
 by the constants of ``attention.json`` (``benchmarks.speed.fits.attention``), or of the nearest generation.
 """
 
-import json
 from collections.abc import Iterable, Mapping
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from launcher.base.files import JsonObject
 from launcher.estimate.rank.engine import AttentionKernel
 from launcher.estimate.rank.tensors import Scan, Scans
 from launcher.estimate.speed import gemm
-from launcher.estimate.speed.card import Card
+from launcher.estimate.speed.card import Card, CardTable
 from launcher.estimate.speed.passes import NOTHING, Pass
 from launcher.estimate.speed.shape import Shape
 from launcher.spec.values import Dtype, beside_products
 
-CONSTANTS = Path(__file__).with_name("attention.json")
-_GENERATIONS = ((12.0, "A100-SXM-80GB"), (10.0, "B200-SXM"), (9.0, "H100-SXM-80GB"), (0.0, "A100-SXM-80GB"))
-"""The measured card of a compute capability and above; 12 (RTX PRO 6000) has the instructions of an A100 alone."""
+CONSTANTS = CardTable(
+    Path(__file__).with_name("attention.json"),
+    ((12.0, "A100-SXM-80GB"), (10.0, "B200-SXM"), (9.0, "H100-SXM-80GB"), (0.0, "A100-SXM-80GB")),
+)
+"""Of compute capability 12 (RTX PRO 6000) a card has the instructions of an A100 alone."""
 
 _BLOCK = 128  # Queries of a block.
 _BACKWARD = 2.5 / (0.98 / 1.13)
@@ -107,29 +107,19 @@ def kernel_seconds(sizes: Sizes, cores: int, kernel: Kernel) -> float:
     return kernel.start + work + kernel.byte * moved
 
 
-def stand_in(card: Card) -> str | None:
-    """The card whose measured kernels stand in for this one's; None where its own were measured."""
-    measured = _measured(card)
-    return None if card.name in _constants()["cards"][measured]["options"] else measured
-
-
-def source(card: Card) -> str:
-    """The source of a term of attention, with the card that stands in where there is one."""
-    other = stand_in(card)
-    return "launcher/estimate/speed/attention.json" + (f" (kernels of {other} stand in)" if other else "")
-
-
 @lru_cache(maxsize=256)
 def kernel_of(head_dim: int, kernel: AttentionKernel, dtype: Dtype, card: Card) -> Kernel:
     """The constants of a fused kernel: of the least measured size of a head that holds this one."""
-    entry = _constants()["cards"][_measured(card)]
+    entry = CONSTANTS.cards[CONSTANTS.measured(card)]
     heads = {int(size): found for size, found in entry["heads"].items()}
     found = heads[min((size for size in heads if size >= head_dim), default=max(heads))]
-    share = found["share"] * _relative(card, entry)
+    share = found["share"]
+    if card.name not in entry["options"]:  # By the share of its peak that its best product reaches beside theirs.
+        share *= gemm.best_share(card) / float(entry["best_product"])
     if kernel == "flash_1":
         share *= _FLASH_1
     if kernel in ("flash_1", "flash_2") or (kernel == "sdpa" and card.capability < 10):
-        share *= _second(card)
+        share *= _FLASH_2.get(int(card.capability), 1.0)
     peak = card.peak(beside_products(dtype))
     return kernel_from({**found, "share": share}, peak, card.memory_bandwidth, card.cores)
 
@@ -154,26 +144,6 @@ def _scores(sizes: Sizes, dtype: Dtype, card: Card) -> float:
 
 def _passes(passes: int, elements: int, card: Card) -> float:
     return card.memory_seconds(2.0 * passes * elements)
-
-
-def _measured(card: Card) -> str:
-    own = next((name for name, entry in _constants()["cards"].items() if card.name in entry["options"]), None)
-    return own or next(name for least, name in _GENERATIONS if card.capability >= least)
-
-
-def _relative(card: Card, entry: Mapping[str, Any]) -> float:
-    """Share of its peak that a card's best product reaches, over the measured card's share."""
-    return 1.0 if card.name in entry["options"] else gemm.best_share(card) / float(entry["best_product"])
-
-
-def _second(card: Card) -> float:
-    return _FLASH_2.get(int(card.capability), 1.0)
-
-
-@cache
-def _constants() -> JsonObject:
-    content: JsonObject = json.loads(CONSTANTS.read_text())
-    return content
 
 
 _SCANS_SHARE = 0.5

@@ -89,7 +89,10 @@ def _products(own: tuple[Product, ...], model: ModelSpec, shape: Shape) -> tuple
         if one.experts:
             ahead, behind, work = experts.product(one, model, shape)
         else:
-            ahead, behind, work = _product(one, shape)
+            n, k = one.local(shape.tensor)
+            # What no tensor parallel rank shares works on its part of a split sequence.
+            m = shape.tokens if one.split is not None or not shape.split_sequence else shape.tokens // shape.tensor
+            ahead, behind, work = gemm.both_passes(m, n, k, shape.dtype, shape.card, trained=one.trained)
         forward, backward = forward + ahead, backward + behind
         flops, flops_back = flops + work, flops_back + work * (2 if one.trained else 1)
     count = float(len(own))
@@ -107,27 +110,11 @@ def _fp8_casts(own: tuple[Product, ...], shape: Shape) -> tuple[Pass, Pass]:
     ahead = behind = 0.0
     for one in own:
         if not one.experts:
-            n, k = _local(one, shape.tensor)
+            n, k = one.local(shape.tensor)
             ahead += n * k + shape.tokens * k
             behind += n * k + shape.tokens * (k + 2 * n)
     count = kernels * len(own)
     return _moved([(each * ahead, 2 * count)], shape), _moved([(each * behind, 4 * count)], shape)
-
-
-def _local(one: Product, ranks: int) -> tuple[int, int]:
-    n = -(-one.outputs // ranks) if one.split == 0 else one.outputs
-    k = -(-one.inputs // ranks) if one.split == 1 else one.inputs
-    return n, k
-
-
-def _product(one: Product, shape: Shape) -> tuple[float, float, float]:
-    n, k = _local(one, shape.tensor)
-    # What no tensor parallel rank shares works on its part of a split sequence.
-    m = shape.tokens if one.split is not None or not shape.split_sequence else shape.tokens // shape.tensor
-    dtype, card = shape.dtype, shape.card
-    forward = gemm.seconds(m, n, k, dtype, card)
-    backward = gemm.seconds(m, k, n, dtype, card) + (gemm.seconds(n, k, m, dtype, card) if one.trained else 0.0)
-    return forward, backward, 2.0 * m * n * k
 
 
 def _attention(key: BlockKey, shape: Shape) -> tuple[Pass, Pass]:

@@ -1,12 +1,12 @@
 """Measured over predicted speed by framework and GPU (``python -m benchmarks.speed --write-calibration`` writes it)."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from launcher.base import files
 from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
 from launcher.estimate.speed.card import Card
@@ -147,10 +147,9 @@ def version() -> str | None:
     return f"{content['date']} {commit[:7]}" if commit and "date" in content else None
 
 
-@cache
 def shipped() -> Tables:
-    """The content of ``calibration.json``; empty where there is none."""
-    content: Tables = json.loads(CALIBRATION.read_text()) if CALIBRATION.exists() else {}
+    """The content of ``calibration.json``."""
+    content: Tables = files.own_json(CALIBRATION)
     return content
 
 

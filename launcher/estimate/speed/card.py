@@ -1,7 +1,11 @@
 """The figures of one device that the model of speed rests on."""
 
 from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
 
+from launcher.base import files
+from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
 from launcher.spec import HardwareSpec
 from launcher.spec.values import Dtype
@@ -74,3 +78,33 @@ def card_of(hardware: HardwareSpec) -> Card | None:
 
 
 _card = lru_cache(maxsize=64)(Card)  # Makes one object of cards with the same figures.
+
+
+class CardTable(NamedTuple):
+    """A file with what was measured of some cards, each of which stands in for others of its generation."""
+
+    path: Path
+    # The measured card of a compute capability and above, the highest first.
+    generations: tuple[tuple[float, str], ...]
+
+    @property
+    def cards(self) -> JsonObject:
+        """The records of the measured cards; ``options`` are the cards whose record one is."""
+        found: JsonObject = files.own_json(self.path)["cards"]
+        return found
+
+    def measured(self, card: Card) -> str:
+        """The measured card whose record is a card's own, else that of its generation."""
+        own = next((name for name, entry in self.cards.items() if card.name in entry["options"]), None)
+        return own or next(name for least, name in self.generations if card.capability >= least)
+
+    def stand_in(self, card: Card) -> str | None:
+        """The card whose measured kernels stand in for this one's; None where its own were measured."""
+        measured = self.measured(card)
+        return None if card.name in self.cards[measured]["options"] else measured
+
+    def source(self, card: Card) -> str:
+        """The source of a term, with the card that stands in where there is one."""
+        other = self.stand_in(card)
+        found = f"launcher/estimate/speed/{self.path.name}"
+        return found + (f" (kernels of {other} stand in)" if other else "")

@@ -6,13 +6,13 @@ time; a card with other links takes the table of its generation, with all but th
 The file is written by ``python -m benchmarks.speed.fits.collectives --data DIR``.
 """
 
-import json
 from functools import cache, lru_cache
 from itertools import pairwise
 from math import exp2, log2
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from launcher.base import files
 from launcher.estimate.speed import tuner
 from launcher.estimate.speed.network import Group, Network, group_of
 
@@ -189,7 +189,7 @@ def _ring_bandwidth(links: str, ranks: int, bandwidth: float) -> float:
 
 @cache
 def _tables() -> dict[str, Table]:
-    content = json.loads(TABLES.read_text())
+    content = files.own_json(TABLES)
     return {
         links: Table(
             least=float(content["least_bytes"]),

@@ -59,21 +59,9 @@ class Timed(NamedTuple):
     line: Line  # The stages of the pipeline.
 
 
-class Step(NamedTuple):
-    """The terms of a step as the tables give them, their sum, and the constant of measured runs."""
-
-    terms: tuple[SpeedTerm, ...]
-    seconds: float
-    factor: Constant
-
-
 def unknown(spec: RunSpec, backend: Backend) -> str | None:
     """The reason why the speed of a run cannot be said; None where it can."""
-    return _unknown(spec, backend.execution(spec), card_of(spec.hardware), network_of(spec))
-
-
-def _unknown(spec: RunSpec, execution: Execution | None, card: Card | None, network: Network | None) -> str | None:
-    if execution is None:
+    if backend.execution(spec) is None:
         if spec.task.name == "grpo":
             return "how long answers take to be generated is not known"
         return f"nothing is known of how {spec.backend.name} executes a step"
@@ -81,9 +69,9 @@ def _unknown(spec: RunSpec, execution: Execution | None, card: Card | None, netw
         return OF_CPU
     if spec.judges_no_model:
         return "what the script trains is not known"
-    if card is None:
+    if card_of(spec.hardware) is None:
         return f"figures of {spec.hardware.title} are not known: {', '.join(lacking(spec.hardware))}"
-    if network is None:
+    if network_of(spec) is None:
         return "the links between its GPUs are not known (hardware.link_bandwidth, cluster.network_bandwidth)"
     return offload.unknown(spec)
 
@@ -99,13 +87,14 @@ def estimate(
     timed = _timed(spec, parts)
     if timed is None:
         return None
-    terms, raw, factor = _step(spec, parts, timed, _factor(spec, timed, measured))
+    found, factor = _step(spec, parts, timed), _factor(spec, timed, measured)
+    raw = _exposed(found)
     needed = (
         spec.global_batch_size
         * spec.task.sequences
         * model_flops(parts["family"], spec.model, spec.adapter, spec.sequence_length)
     )
-    idle = sum(one.exposed_seconds for one in terms if one.part == "bubble")
+    idle = _exposed(one for one in found if one.part == "bubble")
     return SpeedEstimate(
         step_seconds=raw / factor.value,
         tokens=spec.tokens_per_step,
@@ -114,7 +103,7 @@ def estimate(
         hardware_flops=max(needed, _computed(spec, timed.line.stages)),
         peak_flops=timed.card.peak(timed.dtypes.compute),
         bubble=idle / raw,
-        terms=tuple(one.times(1 / factor.value) for one in terms),
+        terms=tuple(one.times(1 / factor.value) for one in found),
         stages=tuple(
             replace(one.time, stage=number).times(1 / factor.value) for number, one in enumerate(timed.line.stages)
         ),
@@ -128,8 +117,7 @@ def step_seconds(spec: RunSpec, *, measured: Constant | None = None, **parts: Un
     timed = _timed(spec, parts)
     if timed is None:
         return None
-    step = _step(spec, parts, timed, _factor(spec, timed, measured))
-    return step.seconds / step.factor.value
+    return _exposed(_step(spec, parts, timed)) / _factor(spec, timed, measured).value
 
 
 def least_seconds(
@@ -165,7 +153,10 @@ def least_of_schedules(
             if timed is None:
                 return None
             factor, slowest = _factor(spec, timed, measured), timed.line.slowest.time.seconds
-            seconds = spec.gradient_accumulation * slowest + _of_slowest(widest, parts, timed)
+            states_ = _of_states(
+                _ranked(widest, parts, timed, timed.line.slowest.time.stage), timed, timed.line.slowest
+            )
+            seconds = spec.gradient_accumulation * slowest + _exposed(states_)
             kinds[kind] = [stage.time for stage in timed.line.stages], seconds, factor.value
     found = []
     for schedule, chunks in chunkings:
@@ -178,18 +169,11 @@ def _kind(schedule: str) -> tuple[bool, bool]:
     return schedule in FOLDED, schedule in SPLIT
 
 
-def _of_slowest(spec: RunSpec, parts: Parts, timed: Timed) -> float:
-    """Seconds that the states of the stage with the longest passes take beside these."""
-    slowest = timed.line.slowest
-    return _exposed(_of_states(_ranked(spec, parts, timed, slowest.time.stage), timed, slowest))
-
-
 def _timed(spec: RunSpec, parts: Parts, *, hooked: bool = True) -> Timed | None:
     """The stages; a bound is ``hooked`` by none of the stages of sharding, of which one alone waits for its hooks."""
     backend: Backend = parts["backend"]
     card, network, execution = card_of(spec.hardware), network_of(spec), backend.execution(spec)
-    reason = _unknown(spec, execution, card, network)
-    if card is None or network is None or execution is None or reason is not None:
+    if card is None or network is None or execution is None or unknown(spec, backend) is not None:
         return None
     if not hooked and execution.hook_seconds:
         execution = replace(execution, hook_seconds=0.0)
@@ -199,10 +183,10 @@ def _timed(spec: RunSpec, parts: Parts, *, hooked: bool = True) -> Timed | None:
     return Timed(execution, engine, dtypes, card, network, view, line_of(spec, parts["family"], engine, shape))
 
 
-def _step(spec: RunSpec, parts: Parts, timed: Timed, factor: Constant) -> Step:
+def _step(spec: RunSpec, parts: Parts, timed: Timed) -> list[SpeedTerm]:
+    """The terms of a step as the tables give them."""
     terms = max(([*_terms(rank, timed, stage)] for stage, rank in _critical(spec, parts, timed)), key=_exposed)
-    terms.append(states.waiting(spec.gpus, _exposed(terms)))
-    return Step(tuple(terms), _exposed(terms), factor)
+    return [*terms, states.waiting(spec.gpus, _exposed(terms))]
 
 
 def _exposed(terms: Iterable[SpeedTerm]) -> float:
@@ -246,21 +230,16 @@ def _terms(rank: RankModel, timed: Timed, stage: Stage) -> Iterator[SpeedTerm]:
         yield bubble(spec, times, stage.time)
         yield messages(spec, times, overlaps=execution.pipeline_overlap)
     yield from _of_states(rank, timed, stage)
-    yield from offload.activations(rank, card, _compute(stage), m)
+    yield from offload.activations(rank, card, stage.time, m)
     yield from offload.saved(rank, card)
-
-
-def _compute(stage: Stage) -> states.Compute:
-    return states.Compute(stage.time.forward_seconds, stage.time.backward_seconds)
 
 
 def _of_states(rank: RankModel, timed: Timed, stage: Stage) -> Iterator[SpeedTerm]:
     """Gradients added up, the traffic of the states, and the optimizer."""
-    execution, card, m, compute = timed.execution, timed.card, rank.spec.gradient_accumulation, _compute(stage)
+    execution, card, m, compute = timed.execution, timed.card, rank.spec.gradient_accumulation, stage.time
     yield from states.accumulation(rank, execution, card, m)
     yield from states.copies(rank, execution, card, compute, m)
-    beside = states.Compute(*(max(0.0, whole - taken) for whole, taken in zip(compute, stage.network, strict=True)))
-    traffic = list(states.data_parallel(rank, execution, timed.network, beside, m))
+    traffic = list(states.data_parallel(rank, execution, timed.network, stage.beside_network, m))
     yield from traffic
     if not offload.updates_on_host(rank):
         yield from states.optimizer(rank, execution, card)
@@ -271,7 +250,11 @@ def _of_states(rank: RankModel, timed: Timed, stage: Stage) -> Iterator[SpeedTer
 def _passes(spec: RunSpec, stage: Stage, m: int, card: Card, execution: Execution) -> Iterator[SpeedTerm]:
     """The micro-batches of a step on one stage, by what they go to."""
     both, again = stage.both, stage.again
-    products, pairs, passes = gemm.source(card), attention.source(card), "launcher/estimate/speed/passes.py"
+    products, pairs, passes = (
+        gemm.CONSTANTS.source(card),
+        attention.CONSTANTS.source(card),
+        "launcher/estimate/speed/passes.py",
+    )
     block = "launcher/estimate/speed/block.py"
     words = f"products of both passes{experts.words(spec, execution)}"
     yield from _at_rate("matrix_products", words, products, m, both.product_flops, both.products)

@@ -34,8 +34,7 @@ def product(one: Product, model: ModelSpec, shape: Shape) -> tuple[float, float,
 
     Each has an even share of the tokens; ``Execution.uneven_experts`` says how much longer the busiest rank takes.
     """
-    n = -(-one.outputs // shape.expert_tensor) if one.split == 0 else one.outputs
-    k = -(-one.inputs // shape.expert_tensor) if one.split == 1 else one.inputs
+    n, k = one.local(shape.expert_tensor)
     local = -(-one.experts // shape.expert)
     copies = routed(model, shape)
     forward, backward = _of_all(copies / local, local, n, k, shape), _of_all(copies / local, local, k, n, shape)

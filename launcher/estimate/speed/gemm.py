@@ -8,28 +8,27 @@ other card takes those of the nearest generation with its own peak, multiprocess
 Left out: casts of weights to fp8, one a step, clocks that fall under full power, and layouts.
 """
 
-import json
 from collections.abc import Mapping
-from functools import cache, lru_cache
+from functools import lru_cache
 from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from launcher.base.files import JsonObject
-from launcher.estimate.speed.card import Card
+from launcher.estimate.speed.card import Card, CardTable
 from launcher.spec.values import Dtype, beside_products
 
-CONSTANTS = Path(__file__).with_name("gemm.json")
-
-_GENERATIONS = (
-    (12.0, "RTX-PRO-6000"),
-    (10.3, "B300-SXM"),
-    (10.0, "B200-SXM"),
-    (9.0, "H100-SXM-80GB"),
-    (8.6, "L40S"),
-    (0.0, "A100-SXM-80GB"),
+CONSTANTS = CardTable(
+    Path(__file__).with_name("gemm.json"),
+    (
+        (12.0, "RTX-PRO-6000"),
+        (10.3, "B300-SXM"),
+        (10.0, "B200-SXM"),
+        (9.0, "H100-SXM-80GB"),
+        (8.6, "L40S"),
+        (0.0, "A100-SXM-80GB"),
+    ),
 )
-"""The measured card of a compute capability and above: whose kernels stand in for those of a card without a table."""
 
 _SPLIT_TILE = 128
 """Side of the tile whose depth is split over multiprocessors when the result has too few tiles for all of them."""
@@ -76,6 +75,14 @@ def seconds(m: int, n: int, k: int, dtype: Dtype, card: Card) -> float:
     return kernel_seconds(m, n, k, kernel_of(dtype, card)) if m > 0 and n > 0 and k > 0 else 0.0
 
 
+def both_passes(
+    m: int, n: int, k: int, dtype: Dtype, card: Card, *, trained: bool = True
+) -> tuple[float, float, float]:
+    """Seconds of a product forward, and backward by its input and where it is ``trained`` its weight; FLOPs forward."""
+    of_weight = seconds(n, k, m, dtype, card) if trained else 0.0
+    return seconds(m, n, k, dtype, card), seconds(m, k, n, dtype, card) + of_weight, 2.0 * m * n * k
+
+
 def kernel_seconds(m: int, n: int, k: int, kernel: Kernel) -> float:
     """Seconds of one product by the constants of a kernel; :func:`seconds` keeps them."""
     cores, smooth = kernel.cores, kernel.smooth
@@ -91,18 +98,6 @@ def kernel_seconds(m: int, n: int, k: int, kernel: Kernel) -> float:
         best = min(best, kernel.split * (k / (cores // tiles) + kernel.depth + kernel.split_depth))
     moved = kernel.byte * (kernel.operand * k * (m + n) + kernel.result * m * n)
     return kernel.start + max(best, moved) + kernel.byte * kernel.cast * m * k
-
-
-def stand_in(card: Card) -> str | None:
-    """The card whose measured kernels stand in for this one's; None where its own were measured."""
-    measured = _measured("bf16", card)
-    return None if card.name in constants()["cards"][measured]["options"] else measured
-
-
-def source(card: Card) -> str:
-    """The source of a term of products, with the card that stands in where there is one."""
-    other = stand_in(card)
-    return "launcher/estimate/speed/gemm.json" + (f" (kernels of {other} stand in)" if other else "")
 
 
 def best_share(card: Card) -> float:
@@ -121,7 +116,7 @@ def kernel_of(dtype: Dtype, card: Card) -> Kernel:
 def kernel_from(found: Mapping[str, Any], dtype: Dtype, card: Card) -> Kernel:
     """The kernel that a record of constants describes, on a card's peak, multiprocessors and bandwidth."""
     peak, cores = card.peak(dtype), card.cores
-    waves = [(*_sides(name), share) for name, share in found["tile_shares"].items()]
+    waves = [(*map(int, sides.split("x")), share) for sides, share in found["tile_shares"].items()]
     tiles = tuple((high, wide, 2.0 * cores * high * wide / (peak * share)) for high, wide, share in waves)
     return Kernel(
         start=found["start_seconds"],
@@ -138,27 +133,9 @@ def kernel_from(found: Mapping[str, Any], dtype: Dtype, card: Card) -> Kernel:
     )
 
 
-def _sides(name: str) -> tuple[int, int]:
-    height, width = name.split("x")
-    return int(height), int(width)
-
-
 def _fitted(dtype: Dtype, card: Card) -> JsonObject:
-    formats: JsonObject = constants()["cards"][_measured(dtype, card)]["formats"]
+    """The record of a format; fp8 is an H100's where the card that stands for this one was not measured in it."""
     name = "fp8" if dtype in ("fp8", "fp4") and card.fp8 else "bf16"
+    cards, measured = CONSTANTS.cards, CONSTANTS.measured(card)
+    formats: JsonObject = cards[measured if name in cards[measured]["formats"] else "H100-SXM-80GB"]["formats"]
     return {**formats[name], "format": name}
-
-
-def _measured(dtype: Dtype, card: Card) -> str:
-    cards = constants()["cards"]
-    own = next((name for name, entry in cards.items() if card.name in entry["options"]), None)
-    found = own or next(name for least, name in _GENERATIONS if card.capability >= least)
-    wide = dtype == beside_products(dtype) or not card.fp8
-    return found if wide or "fp8" in cards[found]["formats"] else "H100-SXM-80GB"
-
-
-@cache
-def constants() -> JsonObject:
-    """The content of ``gemm.json``."""
-    content: JsonObject = json.loads(CONSTANTS.read_text())
-    return content

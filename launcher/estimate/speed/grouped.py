@@ -5,11 +5,11 @@ however few tokens it meets. ``grouped.json`` has what a grouped kernel reaches 
 same card, measured on H100 and H800 (``python -m benchmarks.speed.fits.grouped --data DIR``). Routing counts as even.
 """
 
-import json
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+from launcher.base import files
 from launcher.base.files import JsonObject
 from launcher.estimate.speed import gemm
 from launcher.estimate.speed.card import Card
@@ -56,7 +56,7 @@ def kernel_seconds(tokens: float, experts: int, n: int, k: int, kernel: Kernel) 
 @lru_cache(maxsize=256)
 def kernel_of(dtype: Dtype, card: Card) -> Kernel:
     """The constants of a format on a card; a card without fp8 multiplies in bf16."""
-    found = _constants()["formats"]["fp8" if dtype in ("fp8", "fp4") and card.fp8 else "bf16"]
+    found = files.own_json(CONSTANTS)["formats"]["fp8" if dtype in ("fp8", "fp4") and card.fp8 else "bf16"]
     return kernel_from(found, gemm.kernel_of(dtype, card), card.memory_bandwidth)
 
 
@@ -64,9 +64,3 @@ def kernel_from(found: JsonObject, one: gemm.Kernel, memory_bandwidth: float) ->
     """The kernel that a record of constants describes."""
     byte = 1 / (found["memory_share"] * memory_bandwidth)
     return Kernel(one=one, ratio=found["ratio"], depth=found["depth"], smooth=found["smooth"], byte=byte)
-
-
-@cache
-def _constants() -> JsonObject:
-    content: JsonObject = json.loads(CONSTANTS.read_text())
-    return content

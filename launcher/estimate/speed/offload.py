@@ -6,7 +6,7 @@ from launcher.estimate.rank.engine import Execution
 from launcher.estimate.rank.formats import moment_bytes
 from launcher.estimate.rank.model import RankModel
 from launcher.estimate.speed.card import Card
-from launcher.estimate.speed.states import Compute
+from launcher.estimate.speed.result import StageTime
 from launcher.estimate.speed.terms import SpeedTerm, term
 from launcher.spec import RunSpec
 
@@ -44,7 +44,7 @@ def updates_on_host(rank: RankModel) -> bool:
 
 
 def offload(
-    rank: RankModel, execution: Execution, card: Card, compute: Compute, steps: int, waited: float
+    rank: RankModel, execution: Execution, card: Card, compute: StageTime, steps: int, waited: float
 ) -> Iterator[SpeedTerm]:
     """Copies between host and device, and the step on the host, over one step.
 
@@ -90,13 +90,17 @@ def _swapped(rank: RankModel) -> Iterator[SpeedTerm]:
         )  # fmt: skip
 
 
-def activations(rank: RankModel, card: Card, compute: Compute, steps: int) -> Iterator[SpeedTerm]:
+def activations(rank: RankModel, card: Card, compute: StageTime, steps: int) -> Iterator[SpeedTerm]:
     """Activations to the host and back: torch waits for the copies (``save_on_cpu``), Megatron-core does not."""
     size = float(sum(kind.count * rank.token_bytes(kind.offloaded) for kind in rank.blocks) * rank.tokens)
     if not size:
         return
     rate = PCIE_SHARE * card.pcie_bandwidth
-    hidden = HIDDEN * steps * min(compute.forward, compute.backward) if rank.engine.library == "megatron" else 0.0
+    hidden = (
+        HIDDEN * steps * min(compute.forward_seconds, compute.backward_seconds)
+        if rank.engine.library == "megatron"
+        else 0.0
+    )
     yield term(
         "offload", "activations to the host and back", "2 * m * S / rate", _ACTIVATIONS,
         exposed=max(0.0, 2 * (steps * size / rate - hidden)), m=steps, S=size, rate=rate,
@@ -120,7 +124,7 @@ def saved(rank: RankModel, card: Card) -> Iterator[SpeedTerm]:
 
 
 def _weights_in(
-    rank: RankModel, execution: Execution, rate: float, compute: Compute, steps: int, waited: float
+    rank: RankModel, execution: Execution, rate: float, compute: StageTime, steps: int, waited: float
 ) -> SpeedTerm:
     """The rank's shard of the weights, to the device for each pass of each micro-batch, before it is gathered.
 
@@ -128,7 +132,7 @@ def _weights_in(
     """
     size, shard = rank.dtypes.size("parameters"), rank.elements.parameters
     seconds = 2 * steps * size * shard / rate
-    hidden = HIDDEN * steps * (compute.forward + compute.backward) + waited if execution.parameter_overlap else 0.0
+    hidden = HIDDEN * steps * compute.seconds + waited if execution.parameter_overlap else 0.0
     first = seconds / max(1, rank.layers)
     return term(
         "offload", "weights from the host, for both passes", "2 * m * z * P / rate", _SOURCE,
@@ -145,7 +149,7 @@ def _weights_out(rank: RankModel, rate: float) -> SpeedTerm:
 
 
 def _gradients_out(
-    rank: RankModel, execution: Execution, rate: float, compute: Compute, steps: int, waited: float
+    rank: RankModel, execution: Execution, rate: float, compute: StageTime, steps: int, waited: float
 ) -> SpeedTerm:
     """Gradients of the rank's shard, to the host after each micro-batch.
 
@@ -158,7 +162,7 @@ def _gradients_out(
     else:
         each = rank.dtypes.size("gradients") * (2 * steps - 1 if steps > 1 else 0) + 4
     seconds = each * shard / rate
-    hidden = HIDDEN * steps * compute.backward + waited if execution.gradient_overlap else 0.0
+    hidden = HIDDEN * steps * compute.backward_seconds + waited if execution.gradient_overlap else 0.0
     return term(
         "offload", "gradients to the host", "k * P / rate", _SOURCE,
         exposed=max(0.0, seconds - hidden), k=each, P=shard, rate=rate,

@@ -29,6 +29,12 @@ class Product(NamedTuple):
     activated: bool  # True if it reads the MLP's activation.
     part: Part  # The module that it belongs to, for selective recomputation.
 
+    def local(self, ranks: int) -> tuple[int, int]:
+        """Its outputs and inputs on one of the ranks that share it."""
+        n = -(-self.outputs // ranks) if self.split == 0 else self.outputs
+        k = -(-self.inputs // ranks) if self.split == 1 else self.inputs
+        return n, k
+
 
 @lru_cache(maxsize=1024)
 def products(

@@ -4,6 +4,7 @@ A stage is its blocks and, at the ends of the model, the embedding, the output p
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 from itertools import repeat
@@ -54,8 +55,9 @@ class Stage(NamedTuple):
     both: Pass
     again: Pass
     time: StageTime
-    # Seconds of the forward and of the backward pass in which their own traffic takes the network between domains.
-    network: tuple[float, float]
+    beside_network: (
+        StageTime  # The same without the seconds in which its own traffic takes the network between domains.
+    )
 
 
 class Line(NamedTuple):
@@ -84,18 +86,17 @@ def _line(key: LineKey, shape: Shape) -> Line:
 def _stage(key: LineKey, shape: Shape, stage: int) -> Stage:
     execution, blocks = shape.execution, shape._replace(execution=of_blocks(shape.execution))
     layers, trained = rank_layers(key.cut, stage), key.adapter.name == "none"
-    forward = backward = again = NOTHING
+    parts: list[tuple[BlockPasses, int, float]] = []  # Each with how many there are, and how many are recomputed.
     for _, layer, count in kinds_of(key.family, key.model, layers, first_apart=not trained):
         own = BlockKey(key.family, key.family.traits.computed(key.model), key.adapter, layer)
-        ahead, behind, repeated = block(own, blocks, key.checkpointing)
-        forward, backward = forward.plus(ahead.times(count)), backward.plus(behind.times(count))
-        again = again.plus(repeated.times(_recomputed(key, len(layers), count)))
+        parts.append((block(own, blocks, key.checkpointing), count, _recomputed(key, len(layers), count)))
     if further := predicted_layers(key.cut, stage):
-        ahead, behind, repeated = _further(key, blocks)
-        forward, backward = forward.plus(ahead.times(further)), backward.plus(behind.times(further))
-        again = again.plus(repeated.times(further))
-    for ahead, behind, repeated in _ends(key, shape, stage):
-        forward, backward, again = forward.plus(ahead), backward.plus(behind), again.plus(repeated)
+        parts.append((_further(key, blocks), further, further))
+    parts += ((end, 1, 1) for end in _ends(key, shape, stage))
+    forward = backward = again = NOTHING
+    for (ahead, behind, repeated), count, recomputed in parts:
+        forward, backward = forward.plus(ahead.times(count)), backward.plus(behind.times(count))
+        again = again.plus(repeated.times(recomputed))
     launch = 0.0 if execution.graphs else execution.launch_seconds
     staged = execution.staged_seconds * shape.tensor * len(layers) if key.cut.stages > 1 < shape.tensor else 0.0
     # Three passes, or two without recomputation, share what the host does beside them.
@@ -106,8 +107,13 @@ def _stage(key: LineKey, shape: Shape, stage: int) -> Stage:
     time = StageTime(
         stage=stage, forward_seconds=forward.seconds(launch, share), backward_seconds=back, send_seconds=sent
     )
-    taken = _on_network(forward, shape), _on_network(backward, shape) + _on_network(again, shape)
-    return Stage(forward, backward, forward.plus(backward), again, time, taken)
+    taken = _on_network(backward, shape) + _on_network(again, shape)
+    beside = replace(
+        time,
+        forward_seconds=max(0.0, time.forward_seconds - _on_network(forward, shape)),
+        backward_seconds=max(0.0, back - taken),
+    )
+    return Stage(forward, backward, forward.plus(backward), again, time, beside)
 
 
 def _on_network(one: Pass, shape: Shape) -> float:
@@ -123,9 +129,8 @@ def _further(key: LineKey, shape: Shape) -> BlockPasses:
     """A layer of multi-token prediction: a block like the last, and the projection of two inputs ``2 h`` to ``h``."""
     last = BlockKey(key.family, key.model, key.adapter, key.model.num_hidden_layers - 1)
     ahead, behind, repeated = block(last, shape, key.checkpointing)
-    m, n, k = shape.tokens, -(-key.model.hidden_size // shape.tensor), 2 * key.model.hidden_size
-    seconds, flops = gemm.seconds(m, n, k, shape.dtype, shape.card), 2.0 * m * n * k
-    back = gemm.seconds(m, k, n, shape.dtype, shape.card) + gemm.seconds(n, k, m, shape.dtype, shape.card)
+    n, k = -(-key.model.hidden_size // shape.tensor), 2 * key.model.hidden_size
+    seconds, back, flops = gemm.both_passes(shape.tokens, n, k, shape.dtype, shape.card)
     forward = Pass(products=seconds, product_flops=flops, launches=4)
     backward = Pass(products=back, product_flops=2 * flops, launches=8)
     return BlockPasses(ahead.plus(forward), behind.plus(backward), repeated)
@@ -173,12 +178,8 @@ def _head(
     ``trained`` is true if the projection gets a gradient, ``split`` if tensor ranks share it, ``parallel_loss``
     if they share the loss, too, and ``chunked`` if it runs over pieces of the sequence, which backward computes again.
     """
-    n, m, k = -(-vocabulary // (shape.tensor if split else 1)), shape.tokens, model.hidden_size
-    dtype = beside_products(shape.dtype)
-    card = shape.card
-    forward = gemm.seconds(m, n, k, dtype, card)
-    backward = gemm.seconds(m, k, n, dtype, card) + (gemm.seconds(n, k, m, dtype, card) if trained else 0.0)
-    flops = 2.0 * m * n * k
+    n, m, dtype, card = -(-vocabulary // (shape.tensor if split else 1)), shape.tokens, shape.dtype, shape.card
+    forward, backward, flops = gemm.both_passes(m, n, model.hidden_size, beside_products(dtype), card, trained=trained)
     seconds = card.memory_seconds(_loss_bytes(shape) * m * (n if parallel_loss or not split else vocabulary))
     ahead = Pass(products=forward, product_flops=flops, loss=seconds / 2, launches=10)
     behind = Pass(products=backward, product_flops=flops * (2 if trained else 1), loss=seconds / 2, launches=14)

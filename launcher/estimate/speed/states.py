@@ -14,6 +14,7 @@ from launcher.estimate.speed import collectives
 from launcher.estimate.speed.card import MEMORY_SHARE, Card
 from launcher.estimate.speed.collectives import Group, group_of
 from launcher.estimate.speed.network import Network
+from launcher.estimate.speed.result import StageTime
 from launcher.estimate.speed.terms import SpeedTerm, StepPart, term
 from launcher.spec import ParallelSpec
 
@@ -31,15 +32,8 @@ _SPREAD = 0.02  # Standard deviation of the speed of GPUs of one kind.
 _ZERO = "arXiv:1910.02054, section 7; launcher/estimate/speed/collectives.py"
 
 
-class Compute(NamedTuple):
-    """Seconds of one micro-batch on a stage: forward, and backward with recomputation."""
-
-    forward: float
-    backward: float
-
-
 def data_parallel(
-    rank: RankModel, execution: Execution, network: Network, compute: Compute, steps: int
+    rank: RankModel, execution: Execution, network: Network, compute: StageTime, steps: int
 ) -> Iterator[SpeedTerm]:
     """Traffic among the ranks that share model states, over one step."""
     parts = list(_parts(rank, network))
@@ -51,7 +45,7 @@ def data_parallel(
     sharded = rank.view.states.optimizer < 1
     reduced = [one for part in parts for one in _reductions(part, rank, execution, network, sharded=sharded)]
     longer = chunk_by_chunk(rank.spec.parallel, steps)
-    window = _USABLE * longer * compute.backward if execution.gradient_overlap else 0.0
+    window = _USABLE * longer * compute.backward_seconds if execution.gradient_overlap else 0.0
     yield from _hidden("gradients reduced", reduced, times, window)
     if sharded:
         gathered = [
@@ -59,7 +53,7 @@ def data_parallel(
             for part in parts
             if (size := part.trained * rank.engine.size) and part.group.ranks > 1
         ]
-        window = _USABLE * longer * compute.forward if execution.parameter_overlap else 0.0
+        window = _USABLE * longer * compute.forward_seconds if execution.parameter_overlap else 0.0
         yield from _hidden("parameters gathered", gathered, 1, window)
 
 
@@ -163,7 +157,7 @@ def _gathered_each_pass(
     execution: Execution,
     network: Network,
     parts: Sequence[_Part],
-    compute: Compute,
+    compute: StageTime,
     steps: int,
 ) -> Iterator[SpeedTerm]:
     """Parameters gathered for both passes of every micro-batch, a block at a time, gradients scattered after it.
@@ -193,9 +187,9 @@ def _gathered_each_pass(
     ahead, behind, last = layers * gather, layers * again, layers * scatter
     exposed = steps * (ahead + behind) + times * last
     if execution.parameter_overlap:
-        exposed = steps * max(gather, exposed_seconds(ahead, _HIDING * compute.forward))
-        exposed += times * max(again + scatter, exposed_seconds(behind + last, _HIDING * compute.backward))
-        exposed += (steps - times) * max(again, exposed_seconds(behind, _HIDING * compute.backward))
+        exposed = steps * max(gather, exposed_seconds(ahead, _HIDING * compute.forward_seconds))
+        exposed += times * max(again + scatter, exposed_seconds(behind + last, _HIDING * compute.backward_seconds))
+        exposed += (steps - times) * max(again, exposed_seconds(behind, _HIDING * compute.backward_seconds))
     yield term(
         "data", "parameters gathered, gradients scattered", "L * (m * (t_gather + t_again) + n * t_scatter)", _ZERO,
         exposed=exposed, moved=layers * moved, group="data parallel",
@@ -204,7 +198,7 @@ def _gathered_each_pass(
 
 
 def _gathered_beside(
-    rank: RankModel, execution: Execution, network: Network, parts: Sequence[_Part], compute: Compute, steps: int
+    rank: RankModel, execution: Execution, network: Network, parts: Sequence[_Part], compute: StageTime, steps: int
 ) -> Iterator[SpeedTerm]:
     """Parameters gathered for forward passes without gradients, of the model and of what it is compared with.
 
@@ -216,7 +210,7 @@ def _gathered_beside(
     size = {part: float(part.elements) * rank.engine.size for part in parts}
     whole = sum(collectives.seconds("all_gather", size[part], part.group, network) for part in parts)
     one_group = rank.spec.parallel.shard and rank.spec.adapter.name == "none"
-    hidden = exposed_seconds(whole, _HIDING * compute.forward) if execution.parameter_overlap else whole
+    hidden = exposed_seconds(whole, _HIDING * compute.forward_seconds) if execution.parameter_overlap else whole
     exposed = steps * (own * hidden + others * (whole if one_group else hidden))
     moved = steps * (own + others) * sum(size[part] for part in parts if part.group.ranks > 1)
     yield term(
@@ -280,7 +274,7 @@ def accumulation(rank: RankModel, execution: Execution, card: Card, steps: int) 
     yield _moved("gradients added up", card, "torch AccumulateGrad", times, each, added)
 
 
-def copies(rank: RankModel, execution: Execution, card: Card, compute: Compute, steps: int) -> Iterator[SpeedTerm]:
+def copies(rank: RankModel, execution: Execution, card: Card, compute: StageTime, steps: int) -> Iterator[SpeedTerm]:
     """Copies on the device that the engine makes around its collectives."""
     if execution.copies == "groups":
         return _of_fsdp(rank, execution, card, compute, steps)
@@ -291,7 +285,7 @@ _FSDP = "torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py"
 _ZERO_COPIES = "deepspeed/runtime/zero (0.19)"
 
 
-def _of_fsdp(rank: RankModel, execution: Execution, card: Card, compute: Compute, steps: int) -> Iterator[SpeedTerm]:
+def _of_fsdp(rank: RankModel, execution: Execution, card: Card, compute: StageTime, steps: int) -> Iterator[SpeedTerm]:
     """Shards cast and laid together for a gathering, its result copied out, and gradients laid together.
 
     Blocks' shards are copied beside the block before; the root is gathered once a micro-batch and hides behind nothing.
@@ -305,13 +299,13 @@ def _of_fsdp(rank: RankModel, execution: Execution, card: Card, compute: Compute
     yield _moved("gathered parameters copied out", card, _FSDP, passes, 2 * sent, whole)
     each = 2 * sent + (held != sent) * (held + sent)
     into = _moved("shards cast and laid together", card, _FSDP, passes, each, shard)
-    yield _beside(into, blocks / max(1.0, whole), steps * (compute.forward + compute.backward))
+    yield _beside(into, blocks / max(1.0, whole), steps * compute.seconds)
     trained, times = rank.elements.trained, steps if execution.reduces_each else 1
     gradient, reduced = rank.dtypes.size("gradients"), rank.dtypes.size("reduce")
     yield _moved("gradients laid together", card, _FSDP, times, gradient + reduced, trained)
     if rank.spec.shard_degree == 1:
         alone = _moved("gradients of the only rank copied", card, _FSDP, times, 2 * reduced, trained)
-        yield _beside(alone, rank.all_blocks.trained / max(1, trained), times * compute.backward)
+        yield _beside(alone, rank.all_blocks.trained / max(1, trained), times * compute.backward_seconds)
 
 
 def _of_zero(rank: RankModel, execution: Execution, card: Card, steps: int) -> Iterator[SpeedTerm]:

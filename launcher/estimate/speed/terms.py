@@ -1,12 +1,10 @@
 """One row of an estimate of speed: seconds of one part of a step, by this expression, from this source."""
 
-import json
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
-from launcher.base import formula
+from launcher.base import files, formula
 
 type StepPart = Literal[
     "matrix_products", "attention", "memory_bound", "loss", "reference", "recompute", "host", "tensor", "context",
@@ -72,11 +70,10 @@ def term(
 _MADE = tuple.__new__  # Makes a :class:`SpeedTerm` in a third of the time of its own call; an estimate makes a dozen.
 
 
-@cache
 def symbols() -> Mapping[str, str]:
     """The legend of the formulas of speed; times begin with ``t``.
 
     Single letters are those of the formulas of memory where both have them.
     """
-    legend: Mapping[str, str] = json.loads(Path(__file__).with_name("symbols.json").read_text())
+    legend: Mapping[str, str] = files.own_json(Path(__file__).with_name("symbols.json"))
     return legend

@@ -40,8 +40,9 @@ def of_column(column: Column, row: str, unit: int, *, of: str = "", allocated: b
         if allocated and pile in OUTSIDE:
             continue
         piles[pile] = size
-        source = column.source(pile) or "the allocator's loss in measured runs (benchmarks/results/memory.md)"
-        hovers[pile] = {"formula": column.formula(pile) or _LOST, "source": source}
+        found = column.explained(pile)
+        source = found.source or "the allocator's loss in measured runs (benchmarks/results/memory.md)"
+        hovers[pile] = {"formula": found.formula or _LOST, "source": source}
     yield from of_sizes(piles, row, unit, of=of, hovers=hovers)
 
 

@@ -161,7 +161,11 @@ def _numbers(phases: Sequence[_Phase]) -> Html:
     rows: list[Sequence[object]] = []
     for each in phases:
         expected = {} if each.column is None else {str(pile): size for pile, size in each.column.piles.items()}
-        formulas = {} if each.column is None else {str(pile): each.column.formula(pile) for pile in each.column.piles}
+        formulas = (
+            {}
+            if each.column is None
+            else {str(pile): each.column.explained(pile).formula for pile in each.column.piles}
+        )
         found = {} if each.peak is None else each.peak.piles
         for pile in dict.fromkeys([*expected, *found]):
             if pile not in piles.OUTSIDE:

@@ -10,7 +10,7 @@ from launcher.estimate.families import _transformers
 from launcher.estimate.families._decoders import kinds, layers, values
 from launcher.estimate.families._decoders.description import Decoder, Step
 from launcher.estimate.families._decoders.kinds import Kind, Part
-from launcher.estimate.families._transformers import OUTPUT, STREAM, _read, _saved, behind, inside
+from launcher.estimate.families._transformers import OUTPUT, STREAM, _read, behind, inside
 from launcher.estimate.rank.engine import EngineTraits
 from launcher.estimate.rank.tensors import Module, SavedTensor
 from launcher.spec import ModelSpec
@@ -130,7 +130,7 @@ def _bytes(rows: list[SavedTensor], model: ModelSpec) -> int:
 
 
 def _of_stream(model: ModelSpec, engine: EngineTraits) -> SavedTensor:
-    return _saved("gradient of the residual stream", engine.residual_size * model.hidden_size, "residual", "mlp")
+    return SavedTensor("gradient of the residual stream", engine.residual_size * model.hidden_size, "residual", "mlp")
 
 
 def first_norm_backward(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
@@ -138,11 +138,11 @@ def first_norm_backward(model: ModelSpec, engine: EngineTraits) -> list[SavedTen
     found = values.decoder(model)
     if not found.first:
         size = 2 * engine.residual_size * model.hidden_size
-        return [*_stream(model, engine, found.inputs), _saved("gradients", size, "residual", "norm")]
+        return [*_stream(model, engine, found.inputs), SavedTensor("gradients", size, "residual", "norm")]
     products = {"llama": 16, "gemma": 16, "cohere": 16, "wide kernel": 8}.get(found.norm_code, engine.residual_size)
     size = (products + engine.residual_size) * model.hidden_size
     rows = _before(model, found, engine, found.first, ("",))
-    return [*rows, _saved("gradients of a norm", size, "residual", "norm")]
+    return [*rows, SavedTensor("gradients of a norm", size, "residual", "norm")]
 
 
 def _before(
@@ -176,13 +176,13 @@ def _norm(size: int, found: Decoder, engine: EngineTraits) -> list[SavedTensor]:
     """
     whole = engine.residual_size
     if found.norm_code == "kernel":
-        return [_saved("LayerNorm", whole * size + 2 * (whole if engine.cpu else _FP32), "residual", "norm")]
+        return [SavedTensor("LayerNorm", whole * size + 2 * (whole if engine.cpu else _FP32), "residual", "norm")]
     if found.norm_code == "wide kernel":
-        return [_saved("LayerNorm in fp32", _FP32 * size + 2 * _FP32, "residual", "norm")]
+        return [SavedTensor("LayerNorm in fp32", _FP32 * size + 2 * _FP32, "residual", "norm")]
     wide = found.norm_code in ("gemma", "cohere")
     scaled = _read("normalized values", (_FP32 if wide else whole) * size, "residual", "norm", ("norm",))
     if found.norm_code == "cohere":
-        return [_saved("centred values", 2 * _FP32 * size + _FP32, "residual", "norm"), scaled]
+        return [SavedTensor("centred values", 2 * _FP32 * size + _FP32, "residual", "norm"), scaled]
     if engine.fused_norm and found.norm_code == "llama":
-        return [_saved("RMSNorm", whole * size + _FP32, "residual", "norm")]
-    return [_saved("RMSNorm", _FP32 * size + _FP32, "residual", "norm"), scaled]
+        return [SavedTensor("RMSNorm", whole * size + _FP32, "residual", "norm")]
+    return [SavedTensor("RMSNorm", _FP32 * size + _FP32, "residual", "norm"), scaled]

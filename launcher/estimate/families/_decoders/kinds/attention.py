@@ -6,7 +6,7 @@ from launcher.estimate.families import _transformers
 from launcher.estimate.families._decoders import values, windows
 from launcher.estimate.families._decoders.description import Decoder
 from launcher.estimate.families._decoders.kinds import Part, no_scans
-from launcher.estimate.families._transformers import _read, _saved
+from launcher.estimate.families._transformers import _read
 from launcher.estimate.families._weights import linear
 from launcher.estimate.rank.engine import EngineTraits
 from launcher.estimate.rank.tensors import Module, SavedTensor, Weight
@@ -53,7 +53,7 @@ def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
     else:
         rows += _inputs(model, found, engine, masked) + _scores(model, found, engine)
     stored = engine.scores or unfused
-    output = _saved("attention output", size, "tensor", "core_attention", kept_by_selective=not stored)
+    output = SavedTensor("attention output", size, "tensor", "core_attention", kept_by_selective=not stored)
     rows.append(replace(output, readers=(found.output,), only_readers=stored))
     if engine.attention_copy or (found.joins_queries and not engine.scores):
         rows.append(_read("output for its projection", size, "tensor", "core_attention", (found.output,)))
@@ -65,7 +65,7 @@ def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
 def gradients(part: Part, engine: EngineTraits) -> list[SavedTensor]:
     """Gradients of the output and of queries, keys and values, whose saved tensors are there until all are made."""
     size = engine.size * sum(_widths(part.model, part.found))
-    return [_saved("gradients of attention", size, "tensor", "attention")]
+    return [SavedTensor("gradients of attention", size, "tensor", "attention")]
 
 
 def _widths(model: ModelSpec, found: Decoder) -> tuple[int, int, int, int]:
@@ -93,7 +93,7 @@ def _gated(model: ModelSpec, found: Decoder, engine: EngineTraits) -> list[Saved
     """The sigmoid that the output is multiplied with, and the product; in fp32 norms keep the gate beside queries."""
     one = engine.size * model.query_size
     beside = one if engine.size == _FP32 else 0
-    gate = _saved("gate of the output", one + beside, "tensor", "attention")
+    gate = SavedTensor("gate of the output", one + beside, "tensor", "attention")
     return [gate, _read("gated output", one, "tensor", "attention", (found.output,))]
 
 
@@ -111,11 +111,11 @@ def _inputs(model: ModelSpec, found: Decoder, engine: EngineTraits, masked: bool
     joint = len(found.inputs) == 1 and found.keeps_joint and (not engine.scores or rotated > 0)
     last = queries + 2 * keys if joint else inner
     if joint and not rotated:
-        return [_saved("queries, keys and values", size * last, "tensor", "attention")]
+        return [SavedTensor("queries, keys and values", size * last, "tensor", "attention")]
     return [
-        _saved("queries", wide * queries, "tensor", "attention"),
-        _saved("keys", wide * repeated, "tensor", "attention"),
-        _saved("queries, keys and values in one" if joint else "values", size * last, "tensor", "attention"),
+        SavedTensor("queries", wide * queries, "tensor", "attention"),
+        SavedTensor("keys", wide * repeated, "tensor", "attention"),
+        SavedTensor("queries, keys and values in one" if joint else "values", size * last, "tensor", "attention"),
     ]
 
 
@@ -134,11 +134,13 @@ def _scores(model: ModelSpec, found: Decoder, engine: EngineTraits) -> list[Save
     if found.softmax != "wide":
         largest = _INDEX if found.softmax == "less largest" else 0
         row = engine.size * (engine.sequence_length + found.sinks) + largest
-        sunk = _saved("scores and sinks", row * heads, "tensor", "core_attention")
+        sunk = SavedTensor("scores and sinks", row * heads, "tensor", "core_attention")
         return [_transformers.scored(sunk, heads * engine.sequence_length, engine, narrow=True)]
     rows: list[SavedTensor] = []
     if values.value(model, "attn_logit_softcapping"):
-        rows.append(_saved("capped scores", engine.size * heads * engine.sequence_length, "tensor", "core_attention"))
+        rows.append(
+            SavedTensor("capped scores", engine.size * heads * engine.sequence_length, "tensor", "core_attention")
+        )
     [softmax] = _transformers.core(model, engine, wide_softmax=True)
     copies = found.score_copies * engine.size * heads * engine.sequence_length
     return [*rows, replace(softmax, made=softmax.made + copies)]
@@ -151,10 +153,10 @@ def _head_norms(model: ModelSpec, found: Decoder, engine: EngineTraits) -> list[
     if found.norm == "layernorm" and found.norm_code != "cohere":
         statistic = whole if engine.cpu else _FP32
         read = 0 if len(found.inputs) == 1 else whole * both  # Slices of what the values keep.
-        return [_saved("head norms", read + 2 * statistic * heads, "tensor", "attention")]
+        return [SavedTensor("head norms", read + 2 * statistic * heads, "tensor", "attention")]
     if found.head_norm_size == "none":
-        return [_saved("head norms", _FP32 * (both + heads), "tensor", "attention")]
+        return [SavedTensor("head norms", _FP32 * (both + heads), "tensor", "attention")]
     wide = found.norm_code in ("gemma", "cohere")
     centred = 2 if found.norm_code == "cohere" else 1
     scaled = _read("normalized heads", (_FP32 if wide else whole) * both, "tensor", "attention", ("norm",))
-    return [_saved("head norms", centred * _FP32 * both + _FP32 * heads, "tensor", "attention"), scaled]
+    return [SavedTensor("head norms", centred * _FP32 * both + _FP32 * heads, "tensor", "attention"), scaled]

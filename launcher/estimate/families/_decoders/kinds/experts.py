@@ -6,7 +6,7 @@ from launcher.estimate.families import _transformers
 from launcher.estimate.families._decoders import values
 from launcher.estimate.families._decoders.description import Experts
 from launcher.estimate.families._decoders.kinds import Part, no_scans
-from launcher.estimate.families._transformers import _read, _saved
+from launcher.estimate.families._transformers import _read
 from launcher.estimate.families._weights import linear
 from launcher.estimate.rank.engine import EngineTraits
 from launcher.estimate.rank.tensors import Module, SavedTensor, Weight
@@ -54,7 +54,7 @@ def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
     if experts.bias:
         rows = [_clamped(row) for row in rows]
     if hidden != model.hidden_size:
-        rows.append(_saved("latent outputs", engine.size * hidden, "token", "moe"))
+        rows.append(SavedTensor("latent outputs", engine.size * hidden, "token", "moe"))
     return rows + beside(part, engine)
 
 
@@ -73,7 +73,7 @@ def gradients(part: Part, engine: EngineTraits) -> list[SavedTensor]:
     freed = 0
     if not experts.shared_first and (shared := beside(part, engine)):
         freed = sum(row.bytes for row in shared) - engine.size * model.hidden_size
-    return [_saved("gradients of the experts", max(inside, outputs) - max(freed, 0), "token", "mlp")]
+    return [SavedTensor("gradients of the experts", max(inside, outputs) - max(freed, 0), "token", "mlp")]
 
 
 def _described(part: Part) -> Experts:
@@ -116,12 +116,15 @@ def beside(part: Part, engine: EngineTraits) -> list[SavedTensor]:
     if not (width := _beside(part)):
         return []
     one = engine.size * width
-    rows = [_saved("activation", one, "tensor", "activation"), _read("product", one, "tensor", "activation", _DOWN)]
+    rows = [
+        SavedTensor("activation", one, "tensor", "activation"),
+        _read("product", one, "tensor", "activation", _DOWN),
+    ]
     if experts.gated:
-        gate = replace(_saved("gate", one, "tensor", "mlp"), in_forward_peak=False)
-        rows = [gate, _saved("up", one, "tensor", "mlp"), *rows]
+        gate = SavedTensor("gate", one, "tensor", "mlp", in_forward_peak=False)
+        rows = [gate, SavedTensor("up", one, "tensor", "mlp"), *rows]
     if experts.shared_gate:
-        rows.append(_saved("weighed output", engine.size * (part.model.hidden_size + 1), "token", "mlp"))
+        rows.append(SavedTensor("weighed output", engine.size * (part.model.hidden_size + 1), "token", "mlp"))
     return rows
 
 

@@ -4,14 +4,13 @@ In torch it is ``torch_chunk_gated_delta_rule`` of transformers' classes, which 
 token five times; as Triton's kernels ``chunk_gated_delta_rule`` of ``fla``, which keeps one of them and the inputs.
 """
 
-from dataclasses import replace
 from fractions import Fraction
 from math import ceil
 from typing import NamedTuple
 
 from launcher.estimate.families._decoders import values
 from launcher.estimate.families._decoders.kinds import Part
-from launcher.estimate.families._transformers import _read, _saved
+from launcher.estimate.families._transformers import _read
 from launcher.estimate.families._weights import linear
 from launcher.estimate.rank.engine import EngineTraits
 from launcher.estimate.rank.tensors import Module, SavedTensor, Scan, Scans, Weight
@@ -89,10 +88,10 @@ def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
     one = sizes(part)
     rule = _kernels(one, engine) if engine.scan_kernels else _torch(one, engine)
     return [
-        _saved("convolution", _convolution(one, engine), "tensor", "mixer"),
-        _saved("gates", one.heads * (engine.size + 2 * _FP32), "tensor", "mixer"),
-        _saved("delta rule", rule, "tensor", "mixer"),
-        replace(_saved("norm of the output", _norm(one, engine), "tensor", "mixer"), in_forward_peak=False),
+        SavedTensor("convolution", _convolution(one, engine), "tensor", "mixer"),
+        SavedTensor("gates", one.heads * (engine.size + 2 * _FP32), "tensor", "mixer"),
+        SavedTensor("delta rule", rule, "tensor", "mixer"),
+        SavedTensor("norm of the output", _norm(one, engine), "tensor", "mixer", in_forward_peak=False),
         _read("input of out_proj", engine.size * one.values, "tensor", "mixer", ("out_proj",)),
     ]
 
@@ -149,7 +148,7 @@ def gradients(part: Part, engine: EngineTraits) -> list[SavedTensor]:
     made = 4 * _FP32 * one.values
     if engine.scan_kernels:
         made = ceil(engine.size * (5 * one.keys + 6 * one.values + 2 * one.states))
-    return [_saved("inside the rule's backward pass", made, "tensor", "mixer")]
+    return [SavedTensor("inside the rule's backward pass", made, "tensor", "mixer")]
 
 
 def scans(part: Part, size: int) -> Scans:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from launcher.estimate.families._decoders import values
 from launcher.estimate.families._decoders.kinds import Part
-from launcher.estimate.families._transformers import _read, _saved
+from launcher.estimate.families._transformers import _read
 from launcher.estimate.families._weights import linear
 from launcher.estimate.rank.engine import EngineTraits
 from launcher.estimate.rank.tensors import Module, SavedTensor, Scan, Scans, Weight
@@ -78,9 +78,9 @@ def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
     whole = engine.scan_kernels and one.norms != 1
     scan = _kernels(one, engine, whole=whole) if engine.scan_kernels else _torch(one, engine)
     rows = [
-        _saved("projection", 2 * size * one.inner, "tensor", "mixer"),
-        _saved("time step and what enters and leaves the state", _small(one, size), "tensor", "mixer"),
-        _saved("scan", scan, "tensor", "mixer"),
+        SavedTensor("projection", 2 * size * one.inner, "tensor", "mixer"),
+        SavedTensor("time step and what enters and leaves the state", _small(one, size), "tensor", "mixer"),
+        SavedTensor("scan", scan, "tensor", "mixer"),
     ]
     return rows if whole else [*rows, _read("input of out_proj", size * one.inner, "tensor", "mixer", ("out_proj",))]
 
@@ -123,8 +123,8 @@ def gradients(part: Part, engine: EngineTraits) -> list[SavedTensor]:
     """
     one = sizes(part)
     if engine.scan_kernels:
-        return [_saved("inside the scan's backward pass", 6 * engine.size * one.inner, "tensor", "mixer")]
-    return [_saved("inside the scan's backward pass", 4 * _FP32 * one.inner * one.state, "tensor", "mixer")]
+        return [SavedTensor("inside the scan's backward pass", 6 * engine.size * one.inner, "tensor", "mixer")]
+    return [SavedTensor("inside the scan's backward pass", 4 * _FP32 * one.inner * one.state, "tensor", "mixer")]
 
 
 def scans(part: Part, size: int) -> Scans:

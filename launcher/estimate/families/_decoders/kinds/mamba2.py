@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from launcher.estimate.families._decoders import values
 from launcher.estimate.families._decoders.kinds import Part
-from launcher.estimate.families._transformers import _read, _saved
+from launcher.estimate.families._transformers import _read
 from launcher.estimate.families._weights import linear
 from launcher.estimate.rank.engine import EngineTraits
 from launcher.estimate.rank.tensors import Module, SavedTensor, Scan, Scans, Weight
@@ -90,20 +90,20 @@ def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
     if engine.scan_kernels:
         statistic = _FP32 * one.groups if one.norm else 0
         return [
-            _saved("projection", engine.size * one.projected, "tensor", "mixer"),
-            _saved("scan output", engine.size * one.inner + statistic, "tensor", "mixer"),
+            SavedTensor("projection", engine.size * one.projected, "tensor", "mixer"),
+            SavedTensor("scan output", engine.size * one.inner + statistic, "tensor", "mixer"),
         ]
     scan = _scan(one, engine)
     named = min(_named(one, engine), scan)
     behind = [
-        _saved("operands of the scan's products", scan - named, "tensor", "mixer"),
-        _saved("norm of the scan", _norm(one, engine), "tensor", "mixer"),
+        SavedTensor("operands of the scan's products", scan - named, "tensor", "mixer"),
+        SavedTensor("norm of the scan", _norm(one, engine), "tensor", "mixer"),
         _read("input of out_proj", engine.size * one.inner, "tensor", "mixer", ("out_proj",)),
     ]
     return [
-        _saved("convolution", _convolution(one, engine), "tensor", "mixer"),
-        _saved("time steps", _time_steps(one, engine), "tensor", "mixer"),
-        _saved("scan", named, "tensor", "mixer"),
+        SavedTensor("convolution", _convolution(one, engine), "tensor", "mixer"),
+        SavedTensor("time steps", _time_steps(one, engine), "tensor", "mixer"),
+        SavedTensor("scan", named, "tensor", "mixer"),
         *(replace(row, in_forward_peak=False) for row in behind),
     ]
 
@@ -168,8 +168,8 @@ def gradients(part: Part, engine: EngineTraits) -> list[SavedTensor]:
     """The most of what the backward pass has besides."""
     one = sizes(part)
     if engine.scan_kernels:
-        return [_saved("inside the scan's backward pass", kernels(one, engine), "tensor", "mixer")]
-    return [_saved("inside the scan's backward pass", _norm_backward(one, engine), "tensor", "mixer")]
+        return [SavedTensor("inside the scan's backward pass", kernels(one, engine), "tensor", "mixer")]
+    return [SavedTensor("inside the scan's backward pass", _norm_backward(one, engine), "tensor", "mixer")]
 
 
 def _norm_backward(one: Sizes, engine: EngineTraits) -> int:

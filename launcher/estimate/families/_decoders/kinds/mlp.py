@@ -1,13 +1,11 @@
 """The MLP: up and down, with a gate or without, and the activation between."""
 
-from dataclasses import replace
-
 from launcher.estimate.families import _transformers
 from launcher.estimate.families._decoders import values
 from launcher.estimate.families._decoders.description import Decoder
 from launcher.estimate.families._decoders.kinds import Part, no_scans
 from launcher.estimate.families._hugging_face import ACTIVATIONS
-from launcher.estimate.families._transformers import _read, _saved
+from launcher.estimate.families._transformers import _read
 from launcher.estimate.families._weights import linear
 from launcher.estimate.rank.engine import EngineTraits
 from launcher.estimate.rank.tensors import Module, SavedTensor, Weight
@@ -49,21 +47,24 @@ def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
     one, name = engine.size * width_of(model, found), activation(model)
     if found.gated:
         rows = [
-            replace(_saved("gate", one, "tensor", "mlp"), output_of=found.gate, in_forward_peak=False),
-            replace(_saved("up", one, "tensor", "mlp"), output_of=found.up),
-            _saved("activation", one, "tensor", "activation"),
+            SavedTensor("gate", one, "tensor", "mlp", output_of=found.gate, in_forward_peak=False),
+            SavedTensor("up", one, "tensor", "mlp", output_of=found.up),
+            SavedTensor("activation", one, "tensor", "activation"),
             _read("product", one, "tensor", "activation", (found.down,)),
         ]
     else:
         inside = 1 if found.config == "BloomConfig" else _INSIDE.get(name, 1)
-        first = replace(_saved("up", min(inside, 1) * one, "tensor", "mlp"), output_of=found.up)
-        output = replace(
-            _saved("activation", one, "tensor", "activation"),
+        first = SavedTensor("up", min(inside, 1) * one, "tensor", "mlp", output_of=found.up)
+        output = SavedTensor(
+            "activation",
+            one,
+            "tensor",
+            "activation",
             readers=(found.down,),
             in_forward_peak=inside < 2,
-            only_readers=name != "relu",  # A ReLU's gradient is computed from its output.
+            only_readers=name != "relu",
         )
-        more = [_saved("inside the activation", (inside - 1) * one, "tensor", "mlp")] if inside > 1 else []
+        more = [SavedTensor("inside the activation", (inside - 1) * one, "tensor", "mlp")] if inside > 1 else []
         rows = [first, *more, output]
     return rows + _transformers.dropout(model, engine)
 
@@ -72,7 +73,7 @@ def gradients(part: Part, engine: EngineTraits) -> list[SavedTensor]:
     """Gradients of its width: two, one where the activation's gradient needs its input alone, three of a square."""
     model = part.model
     count = 2 if part.found.gated else _GRADIENTS.get(activation(model), 2)
-    return [_saved("gradients of the MLP", count * engine.size * width_of(model, part.found), "tensor", "mlp")]
+    return [SavedTensor("gradients of the MLP", count * engine.size * width_of(model, part.found), "tensor", "mlp")]
 
 
 def width_of(model: ModelSpec, found: Decoder) -> int:

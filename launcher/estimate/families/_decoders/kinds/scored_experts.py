@@ -3,10 +3,8 @@
 An expert that a token is not sent to has the score 0 (``Llama4TextMoe.forward`` in transformers 5.23).
 """
 
-from dataclasses import replace
-
 from launcher.estimate.families._decoders.kinds import Part, experts, no_scans
-from launcher.estimate.families._transformers import _read, _saved
+from launcher.estimate.families._transformers import _read
 from launcher.estimate.rank.engine import EngineTraits
 from launcher.estimate.rank.tensors import Module, SavedTensor
 
@@ -30,11 +28,11 @@ def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
     copies = engine.residual_size * number * model.hidden_size
     router = (_FP32 + engine.residual_size) * number + _INDEX * model.num_experts_per_tok
     return [
-        _saved("scores", router, "token", "moe"),
-        replace(_saved("copies of tokens", copies, "token", "moe"), in_forward_peak=False),
+        SavedTensor("scores", router, "token", "moe"),
+        SavedTensor("copies of tokens", copies, "token", "moe", in_forward_peak=False),
         _read("expert inputs", size * number * model.hidden_size, "token", "moe", ("experts",)),
-        _saved("gate and up of the experts", 2 * one, "token", "moe"),
-        _saved("activation of the experts", one, "token", "moe"),
+        SavedTensor("gate and up of the experts", 2 * one, "token", "moe"),
+        SavedTensor("activation of the experts", one, "token", "moe"),
         _read("expert products", one, "token", "moe", ("experts",)),
         *experts.beside(part, engine),
     ]
@@ -44,4 +42,4 @@ def gradients(part: Part, engine: EngineTraits) -> list[SavedTensor]:
     """Gradients of the product, of up and of the activation, where the product itself is gone."""
     model = part.model
     inside = 2 * engine.size * model.num_experts * model.moe_intermediate_size
-    return [_saved("gradients of the experts", inside, "token", "mlp")]
+    return [SavedTensor("gradients of the experts", inside, "token", "mlp")]
