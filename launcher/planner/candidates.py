@@ -87,7 +87,7 @@ class Found:
 
     def note(self, candidate: Candidate) -> None:
         """Keep a layout that may not fit, if it is the fastest of those."""
-        self.edge = min(candidate, self.edge or candidate, key=_by_seconds)
+        self.edge = min(candidate, self.edge or candidate, key=lambda each: (each.seconds, each.place))
 
     def others(self) -> list[Candidate]:
         """The fastest of each engine that has none among the shown."""
@@ -113,10 +113,6 @@ class Found:
         """The layouts by what became of them."""
         slower = self.considered - self.invalid - self.unfit
         return Counts(considered=self.considered, invalid=self.invalid, unfit=self.unfit, slower=slower)
-
-
-def _by_seconds(candidate: Candidate) -> tuple[object, ...]:
-    return (candidate.seconds, *candidate.place)
 
 
 def effort(spec: RunSpec) -> tuple[int, ...]:

@@ -35,13 +35,6 @@ class MemorySavings(NamedTuple):
     losses: Sequence[str]  # Ways to compute the loss.
     allocators: Sequence[str]  # Torch's allocators, which take the same time.
 
-    @classmethod
-    def of(cls, modes: Sequence[str], losses: Sequence[str], allocators: Sequence[str]) -> "MemorySavings":
-        """Values in any order."""
-        return cls(
-            sorted(modes, key=MODES.index), sorted(losses, key=LOSSES.index), sorted(allocators, key=ALLOCATORS.index)
-        )
-
     @property
     def size(self) -> int:
         """All combinations."""

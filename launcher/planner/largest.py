@@ -81,12 +81,10 @@ def largest(kind: str, question: Question, judge: LayoutJudge, asking: Asking) -
 
 def _micro_batch(question: Question, judge: LayoutJudge, _: Asking) -> Largest:
     sizes = edit.divisors(question.openings[0].spec.global_batch_size)
-    candidates = [_Candidate((override(MICRO_BATCH, size),), size, _with(question, size)) for size in sizes]
-    return _from_above("micro_batch", candidates, judge)
-
-
-def _with(question: Question, size: int) -> Question:
-    return replace(question, fixed=question.fixed | {MICRO_BATCH}, choices={**question.choices, MICRO_BATCH: (size,)})
+    fixed = question.fixed | {MICRO_BATCH}
+    asked = [replace(question, fixed=fixed, choices={**question.choices, MICRO_BATCH: (size,)}) for size in sizes]
+    words = [(override(MICRO_BATCH, size),) for size in sizes]
+    return _from_above("micro_batch", list(map(_Candidate, words, sizes, asked)), judge)
 
 
 def _sequence(question: Question, judge: LayoutJudge, asking: Asking) -> Largest:

@@ -100,11 +100,12 @@ def ask(
         facts=facts,
     )
     question = replace(question, assumptions=tuple(_size(question)))
-    engines: tuple[str, ...] = (
-        () if _names_an_engine(typed) or PRESETS in groups or "backend" in groups else _engines(question)
-    )
+    named = backend_of(typed) is not None or any(each.group and each.key == PRESETS for each in typed)
+    engines = () if named or groups.keys() & {PRESETS, "backend"} else _engines(question)
     run = question.compose((*engines[:1], *(texts[0] for texts in groups.values()))).require()
-    _require_a_model(run)
+    if run.script is not None:
+        rule = "a script lays itself out over the ranks, so nothing is left to search"
+        raise ConfigErrors([ConfigError("script", run.script, rule, [f"launch check script={run.script}"])])
     question = replace(question, assumptions=(*question.assumptions, *_batch(question, run)))
     return replace(question, openings=tuple(_openings(question, engines, groups, vary)))
 
@@ -152,12 +153,6 @@ def _require_open(vary: Sequence[str], fixed: frozenset[str]) -> None:
         raise ConfigErrors(ConfigError(f"--vary {group}", None, rule) for group in said_too)
 
 
-def _require_a_model(run: RunSpec) -> None:
-    if run.script is not None:
-        rule = "a script lays itself out over the ranks, so nothing is left to search"
-        raise ConfigErrors([ConfigError("script", run.script, rule, [f"launch check script={run.script}"])])
-
-
 def _engines(question: Question) -> tuple[str, ...]:
     """The words that choose each engine where nothing is said, the default engine's first."""
     usual = question.compose(()).spec
@@ -167,12 +162,6 @@ def _engines(question: Question) -> tuple[str, ...]:
     found.sort(key=lambda name: usual is not None and name != usual.backend.name)
     openings = {name: registry.load("backends", name).profile.openings or (f"backend={name}",) for name in found}
     return tuple(word for words in openings.values() for word in words)
-
-
-def _names_an_engine(overrides: Sequence[Override]) -> bool:
-    return backend_of(overrides) is not None or any(
-        override.group and override.key == PRESETS for override in overrides
-    )
 
 
 def _size(question: Question) -> Iterator[Assumption]:

@@ -160,10 +160,10 @@ class Space:
     def savings(self) -> MemorySavings:
         """The memory savings that are tried."""
         allocators = ALLOCATORS if self.base.hardware.device == "cuda" else ALLOCATORS[:1]
-        return MemorySavings.of(
-            self.values("checkpointing.mode", MODES),
-            self.values("train.loss", self.losses),
-            self.values("train.allocator", allocators),
+        return MemorySavings(
+            sorted(self.values("checkpointing.mode", MODES), key=MODES.index),
+            sorted(self.values("train.loss", self.losses), key=LOSSES.index),
+            sorted(self.values("train.allocator", allocators), key=ALLOCATORS.index),
         )
 
     def chunkings(self, degrees: Settings) -> list[tuple[str, int]]:

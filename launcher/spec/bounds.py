@@ -47,7 +47,8 @@ def wrong(path: str, value: object) -> tuple[str, list[str]] | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or (bound := BOUNDS.get(path)) is None:
         return None
     if bound.most is not None and value > bound.most:
-        return f"must be at most {_figure(bound.most)}: {bound.why}", [f"{path}={bound.most}"]
+        counts = isinstance(bound.most, int) and bound.most < 10**10
+        return f"must be at most {bound.most:{',' if counts else 'g'}}: {bound.why}", [f"{path}={bound.most}"]
     if bound.least is not None and 0 < value < bound.least:
         rule = f"must be 0 or at least {bound.least:g}: what is smaller leaves nothing that fp32 resolves"
         return rule, [f"{path}={bound.least}"]
@@ -56,7 +57,3 @@ def wrong(path: str, value: object) -> tuple[str, list[str]] | None:
 
 def _parts(name: str) -> Iterable[bytes]:
     return name.encode(errors="surrogateescape").split(b"/")
-
-
-def _figure(number: float) -> str:
-    return f"{number:,}" if isinstance(number, int) and number < 10**10 else f"{number:g}"

@@ -21,6 +21,7 @@ from math import exp, log
 from pathlib import Path
 from typing import Any
 
+from launcher.base import files
 from launcher.estimate.speed import collectives, tuner
 from launcher.estimate.speed.collectives import Kind
 from launcher.estimate.speed.network import Group, Network
@@ -78,6 +79,7 @@ def one_node(path: Path) -> Measured:
 def write(content: dict[str, Any]) -> None:
     """The file, with what was read of an earlier one forgotten."""
     TARGET.write_text(_compact(content))
+    files.own_json.cache_clear()
     collectives._tables.cache_clear()
     collectives.seconds.cache_clear()
 

@@ -21,19 +21,22 @@ def norm(name: str, size: int, model: ModelSpec) -> list[Weight]:
     return weights
 
 
+def between_norms(model: ModelSpec, attention: list[Weight], behind: list[Weight]) -> list[Weight]:
+    """Weights of a block: of the norms before attention and before what is behind it, and of both of these."""
+    first, second = (norm(f"{name}_layernorm", model.hidden_size, model) for name in ("input", "post_attention"))
+    return [*first, *attention, *second, *behind]
+
+
 def grouped_attention(model: ModelSpec) -> list[Weight]:
     """Query, key, value and output projections of (grouped-query) attention, and the norms of its heads."""
     hidden, bias = model.hidden_size, model.attention_bias
     weights = linear("self_attn.q_proj", model.query_size, hidden, bias=bias)
     weights += linear("self_attn.k_proj", model.key_value_size, hidden, bias=bias)
     weights += linear("self_attn.v_proj", model.key_value_size, hidden, bias=bias)
-    weights += linear("self_attn.o_proj", hidden, model.query_size, bias=output_bias(model), rows=False)
+    # As set, else as no model of Llama's shape but Llama itself.
+    output = model.attention_output_bias is True
+    weights += linear("self_attn.o_proj", hidden, model.query_size, bias=output, rows=False)
     return weights + (head_norms("self_attn", model) if model.qk_norm else [])
-
-
-def output_bias(model: ModelSpec) -> bool:
-    """True if attention's output projection has a bias: as set, else as no model of Llama's shape but Llama itself."""
-    return model.attention_output_bias is True
 
 
 def head_norms(name: str, model: ModelSpec) -> list[Weight]:

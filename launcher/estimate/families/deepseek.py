@@ -39,11 +39,7 @@ backward_extra = moe.backward_extra
 
 def block(model: ModelSpec, layer: int) -> list[Weight]:
     """Weights of two norms, latent attention and experts, or the MLP in the first layers."""
-    weights = _weights.norm("input_layernorm", model.hidden_size, model) + latent_attention(model)
-    weights += _weights.norm("post_attention_layernorm", model.hidden_size, model)
-    if kind(model, layer) == "dense":
-        return weights + _weights.feed_forward("mlp", model, model.intermediate_size)
-    return weights + _weights.experts(model)
+    return _weights.between_norms(model, latent_attention(model), moe.behind(model, layer))
 
 
 def saved(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
@@ -63,9 +59,7 @@ def layer_saved(
         readers = ("q_a_proj" if model.q_lora_rank else "q_proj", "kv_a_proj_with_mqa")
         rows = _transformers.norm(model.hidden_size, model, engine, readers=readers)
         rows = _transformers.behind(rows, "attention", _transformers.latent_attention(model, engine))
-    if kind(model, layer) == "dense":
-        return rows + llama.feed_forward(model, engine)
-    return rows + moe.experts(model, engine, router=router)
+    return rows + moe.saved_behind(model, layer, engine, router=router)
 
 
 def latent_attention(model: ModelSpec) -> list[Weight]:
@@ -83,7 +77,7 @@ def latent_attention(model: ModelSpec) -> list[Weight]:
     weights += _weights.linear("self_attn.kv_a_proj_with_mqa", latent, hidden, bias=bias, split=False)
     weights.append(Weight(name="self_attn.kv_a_layernorm.weight", shape=(model.kv_lora_rank,)))
     weights += _weights.linear("self_attn.kv_b_proj", up, model.kv_lora_rank, bias=False)
-    output = _weights.output_bias(model)
+    output = model.attention_output_bias is True
     return weights + _weights.linear("self_attn.o_proj", hidden, heads * model.v_head_dim, bias=output, rows=False)
 
 
@@ -121,12 +115,9 @@ def not_computed(spec: RunSpec, legal: Mapping[str, tuple[object, ...]] = LEGAL)
 
 def read_config(config: ConfigFile) -> JsonObject:
     """DeepSeek-V3, and models whose classes compute as its own does."""
-    return latent(config) | moe.balanced(config) | _dense(config)
-
-
-def _dense(config: ConfigFile) -> dict[str, int]:
-    """The first layers' MLPs, where a list has them (``Glm4MoeLiteConfig``)."""
-    return first_dense(config, 1) if config.model_type == "glm4_moe_lite" else {}
+    model = latent(config) | moe.balanced(config)
+    # Of ``Glm4MoeLiteConfig`` a list has the first layers' MLPs.
+    return model | (first_dense(config, 1) if config.model_type == "glm4_moe_lite" else {})
 
 
 def first_dense(config: ConfigFile, default: int) -> dict[str, int]:

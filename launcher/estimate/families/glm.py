@@ -34,9 +34,7 @@ backward_extra = moe.backward_extra
 
 def saved(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
     """Tensors saved by two norms, attention and experts, or the MLP in the first layers."""
-    if kind(model, layer) == "dense":
-        return llama.saved(model, layer, engine)
-    return llama.attention(model, engine) + moe.experts(model, engine, router="sigmoid")
+    return llama.attention(model, engine) + moe.saved_behind(model, layer, engine, router="sigmoid")
 
 
 def transformers_config(model: ModelSpec) -> TransformersConfig | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from launcher.base.errors import ConfigError
 from launcher.base.files import JsonObject
-from launcher.estimate.families import _hugging_face, _megatron, _transformers, _weights, llama
+from launcher.estimate.families import _hugging_face, _weights, llama
 from launcher.estimate.rank.engine import EngineTraits
 from launcher.estimate.rank.family import CheckpointNames, ConfigFile, FamilyTraits, TransformersConfig
 from launcher.estimate.rank.tensors import SavedTensor, Weight
@@ -53,10 +53,13 @@ _LEGAL: Mapping[str, tuple[object, ...]] = {
 }
 """GPT2LMHeadModel."""
 
-
-def embedding(model: ModelSpec, vocabulary: int) -> list[Weight]:
-    """The token table and learned positions."""
-    return _weights.token_embedding(model, vocabulary)
+embedding = llama.embedding
+head = llama.head
+kind = llama.kind
+after_blocks = llama.after_blocks
+first_norm_backward = llama.first_norm_backward
+saves_input = llama.saves_input
+backward_extra = llama.backward_extra
 
 
 def block(model: ModelSpec, layer: int) -> list[Weight]:
@@ -77,37 +80,10 @@ def attention(model: ModelSpec) -> list[Weight]:
     return weights + _weights.linear("attn.c_proj", hidden, model.query_size, bias=output, rows=False)
 
 
-def head(model: ModelSpec, vocabulary: int) -> list[Weight]:
-    """The last norm and, where it is not the embedding, the output projection."""
-    return _weights.output(model, vocabulary)
-
-
-def kind(model: ModelSpec, layer: int) -> str:
-    """All blocks are equal."""
-    return "dense"
-
-
 def saved(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
     """Tensors saved by two norms, attention and MLP, in bytes for one token."""
-    hidden, width = model.hidden_size, model.intermediate_size
-    if engine.library == "megatron":
-        rows = _megatron.norm_of_attention(hidden, engine) + _megatron.attention(model, engine)
-        rows += _megatron.norm(hidden, engine, linears=1) + _megatron.feed_forward(model, engine, width)
-        return rows + _megatron.dropout(model)
-    first = _transformers.norm(hidden, model, engine, readers=("c_attn",))
-    rows = _transformers.behind(first, "attention", _transformers.attention(model, engine, wide_softmax=False))
-    second = _transformers.norm(hidden, model, engine, readers=("c_fc",))
-    return rows + _transformers.behind(second, "mlp", _transformers.feed_forward(model, engine, width))
-
-
-after_blocks = llama.after_blocks
-first_norm_backward = llama.first_norm_backward
-saves_input = llama.saves_input
-
-
-def backward_extra(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
-    """Gradients inside the MLP, in bytes for one token."""
-    return llama.mlp_gradients(model, engine, model.intermediate_size)
+    rows = llama.attention(model, engine, ("c_attn",), wide_softmax=False)
+    return rows + llama.feed_forward(model, engine, ("c_fc",))
 
 
 def transformers_config(model: ModelSpec) -> TransformersConfig:

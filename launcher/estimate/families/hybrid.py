@@ -5,7 +5,7 @@ experts. ``model.extra.mtp`` has the letters of one depth of multi-token predict
 Transformer Engine has in one module with the linear behind it, but for experts.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -58,17 +58,13 @@ def choices(spec: RunSpec) -> Iterator[ConfigError]:
         rule = "model.extra.mtp has the letters of one depth of multi-token prediction"
         yield ConfigError("model.mtp_layers", model.mtp_layers, rule, ["model.mtp_layers=0", "model.extra.mtp='*E'"])
     for key, value in model.extra.items():
-        if key in (*MIXER, *traits.counts) and not _is_count(value):
+        if key in (*MIXER, *traits.counts) and not (value is None or (type(value) is int and value >= 1)):
             rule = "is a whole number of at least 1, or null"
             yield ConfigError(f"model.extra.{key}", value, rule, [f"model.extra.{key}=null"])
         elif key not in (*MIXER, *traits.counts, "pattern", "mtp", "mtp_shared"):
             rule = f"family=hybrid has pattern, mtp, mtp_shared, {', '.join((*MIXER, *traits.counts))}"
             yield ConfigError(f"model.extra.{key}", value, rule, [])
     yield from _mixer(spec)
-
-
-def _is_count(value: object) -> bool:
-    return value is None or (type(value) is int and value >= 1)
 
 
 def _mixer(spec: RunSpec) -> Iterator[ConfigError]:
@@ -205,15 +201,6 @@ def _by_mixer(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
     ]
 
 
-def _by_attention(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
-    return _megatron.norm_of_attention(model.hidden_size, engine) + _megatron.attention(model, engine)
-
-
-def _by_mlp(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
-    rows = _megatron.norm(model.hidden_size, engine, linears=1)
-    return rows + _megatron.feed_forward(model, engine, model.intermediate_size) + _megatron.dropout(model)
-
-
 def _by_experts(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
     """As any experts'; narrower tokens are kept as the router's choice sends them, and behind the experts once more."""
     latent, shared = _count(model, "latent"), model.shared_width
@@ -228,7 +215,12 @@ def _by_experts(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
     return rows + _megatron.dropout(model)
 
 
-_SAVED = {"M": _by_mixer, "*": _by_attention, "-": _by_mlp, "E": _by_experts}
+_SAVED: Mapping[str, Callable[[ModelSpec, EngineTraits], list[SavedTensor]]] = {
+    "M": _by_mixer,
+    "*": llama.attention,
+    "-": llama.feed_forward,
+    "E": _by_experts,
+}
 
 
 def backward_extra(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:

@@ -16,28 +16,18 @@ traits = FamilyTraits(
     model_types=("llama", "mistral", "qwen2", "qwen3"),
 )
 
+embedding = _weights.token_embedding
+head = _weights.output
 saves_input = _transformers.saves_input
 transformers_config = _hugging_face.transformers_config
 not_computed = _hugging_face.not_computed
 read_config = _hugging_face.read_config
 
 
-def embedding(model: ModelSpec, vocabulary: int) -> list[Weight]:
-    """The token table, and learned positions where the model has them."""
-    return _weights.token_embedding(model, vocabulary)
-
-
 def block(model: ModelSpec, layer: int) -> list[Weight]:
     """Two norms, attention and MLP."""
-    weights = _weights.norm("input_layernorm", model.hidden_size, model)
-    weights += _weights.grouped_attention(model)
-    weights += _weights.norm("post_attention_layernorm", model.hidden_size, model)
-    return weights + _weights.feed_forward("mlp", model, model.intermediate_size)
-
-
-def head(model: ModelSpec, vocabulary: int) -> list[Weight]:
-    """The last norm and the output projection."""
-    return _weights.output(model, vocabulary)
+    mlp = _weights.feed_forward("mlp", model, model.intermediate_size)
+    return _weights.between_norms(model, _weights.grouped_attention(model), mlp)
 
 
 def kind(model: ModelSpec, layer: int) -> str:
@@ -76,20 +66,27 @@ def mlp_gradients(model: ModelSpec, engine: EngineTraits, width: int) -> list[Sa
     return _transformers.backward_extra(model, engine, width)
 
 
-def attention(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
-    """Tensors saved by the norm before attention, and by attention."""
+def attention(
+    model: ModelSpec,
+    engine: EngineTraits,
+    readers: tuple[str, ...] = ("q_proj", "k_proj", "v_proj"),
+    *,
+    wide_softmax: bool = True,
+) -> list[SavedTensor]:
+    """Tensors saved by the norm before attention, whose output the ``readers`` read, and by attention."""
     if engine.library == "megatron":
         return _megatron.norm_of_attention(model.hidden_size, engine) + _megatron.attention(model, engine)
-    rows = _transformers.norm(model.hidden_size, model, engine, readers=("q_proj", "k_proj", "v_proj"))
-    return _transformers.behind(rows, "attention", _transformers.attention(model, engine))
+    rows = _transformers.norm(model.hidden_size, model, engine, readers=readers)
+    return _transformers.behind(rows, "attention", _transformers.attention(model, engine, wide_softmax=wide_softmax))
 
 
-def feed_forward(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
-    """Tensors saved by the norm before the MLP, and by the MLP."""
+def feed_forward(
+    model: ModelSpec, engine: EngineTraits, readers: tuple[str, ...] = ("gate_proj", "up_proj")
+) -> list[SavedTensor]:
+    """Tensors saved by the norm before the MLP, whose output the ``readers`` read, and by the MLP."""
     hidden, width = model.hidden_size, model.intermediate_size
     if engine.library == "megatron":
         rows = _megatron.norm(hidden, engine, linears=1) + _megatron.feed_forward(model, engine, width)
         return rows + _megatron.dropout(model)
-    readers = ("gate_proj", "up_proj") if model.gated else ("up_proj",)
-    rows = _transformers.norm(hidden, model, engine, readers=readers)
+    rows = _transformers.norm(hidden, model, engine, readers=readers if model.gated else readers[-1:])
     return _transformers.behind(rows, "mlp", _transformers.feed_forward(model, engine, width))

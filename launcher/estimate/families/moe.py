@@ -51,12 +51,14 @@ _MIXTRAL: Mapping[str, tuple[object, ...]] = {
 
 def block(model: ModelSpec, layer: int) -> list[Weight]:
     """Weights of a Llama block, with experts in place of the MLP after the first dense layers."""
+    return _weights.between_norms(model, _weights.grouped_attention(model), behind(model, layer))
+
+
+def behind(model: ModelSpec, layer: int) -> list[Weight]:
+    """Weights of what is behind attention: the MLP in the first layers, else experts."""
     if kind(model, layer) == "dense":
-        return llama.block(model, layer)
-    weights = _weights.norm("input_layernorm", model.hidden_size, model)
-    weights += _weights.grouped_attention(model)
-    weights += _weights.norm("post_attention_layernorm", model.hidden_size, model)
-    return weights + _weights.experts(model)
+        return _weights.feed_forward("mlp", model, model.intermediate_size)
+    return _weights.experts(model)
 
 
 def kind(model: ModelSpec, layer: int) -> str:
@@ -66,9 +68,7 @@ def kind(model: ModelSpec, layer: int) -> str:
 
 def saved(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
     """Tensors saved by a Llama block, with experts in place of the MLP after the first dense layers."""
-    if kind(model, layer) == "dense":
-        return llama.saved(model, layer, engine)
-    return llama.attention(model, engine) + experts(model, engine)
+    return llama.attention(model, engine) + saved_behind(model, layer, engine)
 
 
 def backward_extra(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
@@ -98,13 +98,12 @@ def _grouped_gradients(model: ModelSpec, engine: EngineTraits) -> list[SavedTens
     return _transformers.behind_exchange(model, rows, wide) if engine.shared_experts else rows
 
 
-def _weighted(model: ModelSpec, engine: EngineTraits) -> int:
-    """Bytes of an element of an expert's output times its weight: Qwen3-MoE's weights have the compute format."""
-    return engine.residual_size if model.family == "moe" and model.qk_norm else 4
-
-
-def experts(model: ModelSpec, engine: EngineTraits, *, router: _transformers.Router = "narrow") -> list[SavedTensor]:
-    """Tensors saved by the norm before the experts, the routed experts that one token meets, and the shared ones."""
+def saved_behind(
+    model: ModelSpec, layer: int, engine: EngineTraits, *, router: _transformers.Router = "narrow"
+) -> list[SavedTensor]:
+    """Tensors saved by the norm behind attention and the MLP, or the routed experts of a token and the shared ones."""
+    if kind(model, layer) == "dense":
+        return llama.feed_forward(model, engine)
     hidden, shared = model.hidden_size, model.shared_width
     if engine.library == "megatron":
         rows = (
@@ -113,7 +112,9 @@ def experts(model: ModelSpec, engine: EngineTraits, *, router: _transformers.Rou
             + _megatron.dropout(model)
         )
         return rows + (_megatron.shared_experts(model, engine, shared) if shared else [])
-    rows = _transformers.routed(model, engine, router=router, weighted=_weighted(model, engine))
+    # Bytes of an element of an expert's output times its weight: Qwen3-MoE's weights have the compute format.
+    weighted = engine.residual_size if model.family == "moe" and model.qk_norm else 4
+    rows = _transformers.routed(model, engine, router=router, weighted=weighted)
     rows += _transformers.feed_forward(model, engine, shared) if shared else []
     return _transformers.behind(_transformers.norm(hidden, model, engine, readers=("gate", "experts")), "experts", rows)
 

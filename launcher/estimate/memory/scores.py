@@ -66,7 +66,9 @@ def _forward(rank: RankModel, kind: BlockKind) -> Iterator[MemoryTerm]:
         values = {"k": rank.token_bytes([made]), "k_there": rank.token_bytes([row, *after]), "tok": rank.tokens}
         yield term("temporary", ("forward",), what, "max(k - k_there, 0) * tok", _TRACE, **values).at(_INSTANT)
     else:
-        k = rank.token_bytes([made, *_passing(before), block_input(rank)])
+        # A block that saves nothing still names the norm's output, queries, keys and values.
+        named = [item for item in before if item.part == "attention"]
+        k = rank.token_bytes([made, *named, block_input(rank)])
         there = rank.token_bytes(after) if kind.kept else 0
         expression, values = ("max(k - k_there, 0) * tok", {"k_there": there}) if there else ("k * tok", {})
         yield term("temporary", ("forward",), what, expression, _TRACE, k=k, tok=rank.tokens, **values).at(_INSTANT)
@@ -95,8 +97,3 @@ def _around(kind: BlockKind, row: SavedTensor) -> tuple[list[SavedTensor], list[
     rows = [item for item in kind.saved_if_trained if item.part != "cache"]
     place = rows.index(row)
     return rows[:place], rows[place + 1 :]
-
-
-def _passing(before: list[SavedTensor]) -> list[SavedTensor]:
-    """Tensors that a block that saves nothing still names: the norm's output, queries, keys and values."""
-    return [row for row in before if row.part == "attention"]

@@ -91,7 +91,8 @@ def saved(
     found = targeted(block, adapter)
     names = frozenset(module(weight) for weight in found)
     reads = engine.fused_adapters or not adapter.dropout
-    left = [row for row in (_after(rows, names) if first else rows) if _needed(row, names, reads=reads)]
+    start = next((at for at, row in enumerate(rows) if names.intersection(row.readers)), len(rows)) if first else 0
+    left = [row for row in rows[start:] if _needed(row, names, reads=reads)]
     own = (
         replace(row, module=_place(weight, rows))
         for weight in found
@@ -135,10 +136,6 @@ def after_blocks(rows: Sequence[SavedTensor], spec: RunSpec) -> tuple[SavedTenso
     chunked, saved = spec.train.loss != "full", "lm_head" in spec.adapter.modules_to_save
     names = frozenset(("lm_head",) if chunked or saved else ())
     return tuple(row for row in rows if not row.only_readers or names.intersection(row.readers))
-
-
-def _after(rows: Sequence[SavedTensor], names: frozenset[str]) -> Sequence[SavedTensor]:
-    return rows[next((index for index, row in enumerate(rows) if names.intersection(row.readers)), len(rows)) :]
 
 
 def _needed(row: SavedTensor, names: frozenset[str], *, reads: bool) -> bool:

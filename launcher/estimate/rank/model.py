@@ -293,6 +293,7 @@ def _kind(
         splits_stream=spec.parallel.sequence and spec.parallel.tensor > 1,
     )
     outside: tuple[SavedTensor, ...] = ()
+    router = spec.model.num_experts * spec.model.hidden_size if alike.elements.expert else 0
     if alike.name == counts.FURTHER:
         outside, saved = counts.further_outside(spec.model, engine), counts.further_saved(spec.model, engine, saved)
     return BlockKind(
@@ -308,13 +309,8 @@ def _kind(
         recomputed_share=share_of_weights(family, spec.model, alike.layer, parts) if parts else Fraction(),
         outside=outside,
         offloaded=tuple(offloaded(spec, engine, saved, parts)) if moves else (),
-        linears=_linears(spec.model, alike.elements) if engine.quantised is not None else 0,
+        linears=sum(alike.elements.matrices) - router if engine.quantised is not None else 0,
     )
-
-
-def _linears(model: ModelSpec, one: WeightCounts) -> int:
-    router = model.num_experts * model.hidden_size if one.expert else 0
-    return sum(one.matrices) - router
 
 
 type _Rows = tuple[SavedTensor, ...]

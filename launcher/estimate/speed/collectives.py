@@ -62,7 +62,8 @@ def seconds(kind: Kind, size: float, group: Group, network: Network) -> float:
     if group.domains == 1:
         return _inside(kind, size, group.ranks, _link(group, network), network.links)
     if kind == "send":
-        return _latency_of_send(network) + size / (SEND * _nic(network))
+        latency = tuner.RING["SIMPLE"].base + (network.network_latency or tuner.HOP)
+        return latency + size / (SEND * _nic(network))
     return _exchange(size, group, network) if kind == "all_to_all" else _across(kind, size, group, network)
 
 
@@ -124,7 +125,9 @@ def _across(kind: str, size: float, group: Group, network: Network) -> float:
         rate = min(rate, _ring_bandwidth(network.links, inside, _link(group, network)) / reached)
     ways = list(tuner.rings(nodes, inside, rate, 2 if kind == "all_reduce" else 1, hop=network.network_latency))
     if kind == "all_reduce":
-        ways += tuner.trees(nodes, inside, rate, sharp=_sharp(network), hop=network.network_latency)
+        # From Hopper on the switches of machines with NVSwitch add up (NVLink SHARP).
+        sharp = network.links != "nvlink3" and network.link_gpus >= 8
+        ways += tuner.trees(nodes, inside, rate, sharp=sharp, hop=network.network_latency)
     found = min(way.latency + size / (way.bandwidth * reached) for way in ways)
     return found if inside == 1 else max(found, _inside(kind, size, inside, _link(group, network), network.links))
 
@@ -157,19 +160,10 @@ def _exchange_latency(nodes: int) -> float:
     return pairs[0][1]
 
 
-def _latency_of_send(network: Network) -> float:
-    return tuner.RING["SIMPLE"].base + (network.network_latency or tuner.HOP)
-
-
 def _nic(network: Network) -> float:
     if network.network_bandwidth is None:
         raise ValueError("a group that leaves its node needs the network's bandwidth; network_of gives None without it")
     return network.network_bandwidth
-
-
-def _sharp(network: Network) -> bool:
-    """True where switches add up (NVLink SHARP): from Hopper on, in machines with NVSwitch."""
-    return network.links != "nvlink3" and network.link_gpus >= 8
 
 
 def _link(group: Group, network: Network) -> float:

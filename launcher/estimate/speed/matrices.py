@@ -42,7 +42,8 @@ def step(rank: RankModel, network: Network, card: Card) -> Iterator[SpeedTerm]:
         return
     shapes = _matrices(rank)
     seconds = sum(count * _seconds(*shape, shards, card) for shape, count in shapes.items())
-    work = sum(count * _flops(*shape, shards) for shape, count in shapes.items())
+    sizes = ((size, count) for shape, count in shapes.items() for size in _sizes(*shape, shards))
+    work = _ITERATIONS * sum(2 * count * high * wide * deep for (high, wide, deep), count in sizes)
     if work:
         yield term("optimizer", "Muon's products", "work / rate", _MUON, work=work, rate=work / seconds)
     exchanges = Counter[_Exchange]()
@@ -74,10 +75,6 @@ def _sizes(rows: int, columns: int, shards: int) -> tuple[tuple[int, int, int], 
 
 def _seconds(rows: int, columns: int, shards: int, card: Card) -> float:
     return _ITERATIONS * sum(gemm.seconds(*size, "bf16", card) for size in _sizes(rows, columns, shards))
-
-
-def _flops(rows: int, columns: int, shards: int) -> int:
-    return _ITERATIONS * sum(2 * high * wide * deep for high, wide, deep in _sizes(rows, columns, shards))
 
 
 def _exchanges(rows: int, columns: int) -> Iterator[_Exchange]:

@@ -26,6 +26,7 @@ _NAMES = {
 """Names of parts that are not simply their words."""
 
 _HOUR = 3600
+_INSIDE = ("frameworks", "band_of")  # Fields of the constant that the document leaves out.
 
 _FIGURES = (
     "tokens_per_second", "tokens_per_second_per_gpu", "low", "high", "step_seconds", "mfu", "model_flops", "bubble",
@@ -150,7 +151,9 @@ class SpeedEstimate:
             **{name: getattr(self, name) for name in _FIGURES},
             "gpu_hours": self.gpu_hours(spec),
             "price": self.price(spec),
-            "constant": {**_stated(self.constant), "calibration": calibration.version()},
+            # What the constant's sentences are made of stays inside.
+            "constant": {name: value for name, value in asdict(self.constant).items() if name not in _INSIDE}
+            | {"calibration": calibration.version()},
             "crowded": self.crowded,
             "parts": parts,
             "communication": traffic,
@@ -160,8 +163,3 @@ class SpeedEstimate:
 def name_of(part: str) -> str:
     """A part of a step as people say it."""
     return _NAMES.get(part, part.replace("_", " "))
-
-
-def _stated(constant: Constant) -> dict[str, object]:
-    """The part of a constant that the document has: what its sentences are made of stays inside."""
-    return {name: value for name, value in asdict(constant).items() if name not in ("frameworks", "band_of")}

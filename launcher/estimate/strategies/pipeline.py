@@ -128,17 +128,13 @@ def _split(spec: RunSpec) -> Iterator[ConfigError]:
     if schedule == "dualpipe_v" and count < 2 * stages:
         rule = f"DualPipeV needs a micro-batch for each of its {2 * stages} model chunks, and a step has {count}"
         counts, other_schedule = [2 * stages], "parallel.schedule=zbv"
-    elif schedule == "zero_bubble" and not _equal_rounds(count, stages):
+    elif schedule == "zero_bubble" and count % max(1, count // stages):
         rule = f"zero bubble makes {count // stages} equal rounds of a step's micro-batches, which has {count}"
         counts, other_schedule = [count - count % stages, count + -count % stages], "parallel.schedule=1f1b"
     else:
         return
     legal = (batches_typed(spec, other, spec.micro_batch_size) for other in counts)
     yield ConfigError("train.global_batch_size", spec.global_batch_size, rule, chain(legal, (other_schedule,)))
-
-
-def _equal_rounds(count: int, stages: int) -> bool:
-    return count % max(1, count // stages) == 0
 
 
 def _full_rounds(spec: RunSpec, count: int) -> bool:

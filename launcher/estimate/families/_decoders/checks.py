@@ -188,10 +188,10 @@ def facts(model: ModelSpec) -> dict[str, object]:
     wanted["attention_bias"] = values.flag(model, found.input_bias)
     wanted["mlp_bias"] = values.flag(model, found.mlp_bias)
     wanted["qk_norm"] = values.norms_of_heads(model, found)
-    if "num_key_value_heads" in found.fixed and model.key_value_heads != model.num_attention_heads:
-        wanted["num_key_value_heads"] = found.fixed["num_key_value_heads"]
-    if found.fixed.get("num_key_value_heads") == 1:
+    if (heads := found.fixed.get("num_key_value_heads")) == 1:
         wanted["num_key_value_heads"] = 1
+    elif "num_key_value_heads" in found.fixed and model.key_value_heads != model.num_attention_heads:
+        wanted["num_key_value_heads"] = heads
     if "hidden_act" in found.fixed:
         wanted["hidden_act"] = found.fixed["hidden_act"]
     if values.their_key(kind, "head_dim") is None and model.query_size != model.hidden_size:
@@ -202,11 +202,8 @@ def facts(model: ModelSpec) -> dict[str, object]:
         wanted["norm_epsilon"] = _EPSILON
     if not found.dropouts:
         wanted["dropout"] = 0.0
-    return wanted | _of_experts(model)
-
-
-def _of_experts(model: ModelSpec) -> dict[str, object]:
-    if values.decoder(model).experts is None:
-        return {"num_experts": 0, "moe_intermediate_size": 0}
-    own = values.their_key(model.model_type, "moe_intermediate_size")
-    return {} if own else {"moe_intermediate_size": model.intermediate_size}
+    if found.experts is None:
+        wanted |= {"num_experts": 0, "moe_intermediate_size": 0}
+    elif values.their_key(kind, "moe_intermediate_size") is None:
+        wanted["moe_intermediate_size"] = model.intermediate_size
+    return wanted

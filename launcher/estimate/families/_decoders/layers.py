@@ -5,7 +5,7 @@ from functools import lru_cache
 
 from launcher.estimate.families._decoders import kinds, values
 from launcher.estimate.families._decoders.description import Step
-from launcher.estimate.families._decoders.kinds import Kind, Part
+from launcher.estimate.families._decoders.kinds import Kind, Mixer, Part
 from launcher.estimate.rank.tensors import NO_SCANS, Scans
 from launcher.spec import ModelSpec
 
@@ -46,20 +46,18 @@ def of_step(part: Part, step: Step) -> Part:
 @lru_cache(maxsize=256)
 def packages(model: ModelSpec) -> tuple[str, ...]:
     """The packages whose kernels the model's layers are on a GPU."""
-    return tuple(dict.fromkeys(name for kind in _kinds(model) for name in kind.PACKAGES))
+    return tuple(dict.fromkeys(name for kind in _mixers(model) for name in kind.PACKAGES))
 
 
 def unwrapped(model: ModelSpec) -> tuple[str, ...]:
     """The linears that no adapter may wrap."""
-    return (*values.decoder(model).unwrapped, *(name for kind in _kinds(model) for name in kind.UNWRAPPED))
+    return (*values.decoder(model).unwrapped, *(name for kind in _mixers(model) for name in kind.UNWRAPPED))
 
 
-def _kinds(model: ModelSpec) -> list[Kind]:
-    """Every kind that some layer of a model with several has."""
-    steps = values.decoder(model).steps
-    return [
-        kind for one in dict.fromkeys(words(model)) for step in steps.get(one, ()) for kind in kinds.all_of(step.kinds)
-    ]
+def _mixers(model: ModelSpec) -> list[Mixer]:
+    """Every mixer that some layer of a model has."""
+    named = [step for word in dict.fromkeys(words(model)) for step in values.decoder(model).steps.get(word, ())]
+    return [kind for step in named for kind in kinds.all_of(step.kinds) if isinstance(kind, Mixer)]
 
 
 def computed(model: ModelSpec) -> ModelSpec:
@@ -70,7 +68,7 @@ def computed(model: ModelSpec) -> ModelSpec:
 
 def attends(model: ModelSpec, layer: int) -> bool:
     """True if a layer has attention."""
-    return any(kind.ATTENDS for kind, _ in parts(model, layer))
+    return any(kind.MODULE == "attention" for kind, _ in parts(model, layer))
 
 
 def sums(model: ModelSpec, layer: int) -> int:
@@ -83,6 +81,7 @@ def scans(model: ModelSpec, layer: int, size: int) -> Scans:
     """The kernels of a layer that multiply no weight and are not attention's, for one token."""
     found = NO_SCANS
     for kind, part in parts(model, layer):
-        ahead, back = kind.scans(part, size)
-        found = Scans((*found.forward, *ahead), (*found.backward, *back))
+        if isinstance(kind, Mixer):
+            ahead, back = kind.scans(part, size)
+            found = Scans((*found.forward, *ahead), (*found.backward, *back))
     return found

@@ -104,15 +104,11 @@ def settings(model: ModelSpec) -> JsonObject:
     made: JsonObject = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
     for key in NAMES:
         name = their_key(kind, key)
-        if name is not None and not _decided(found, key):
+        if name is not None and key not in found.fixed:
             made[name] = _ours(model, key)
     made |= {theirs: getattr(model, ours) for theirs, ours in flags(found).items()}
     made |= dict.fromkeys(found.dropouts, model.dropout)
     return {**made, **found.settings, **model.extra}
-
-
-def _decided(found: Decoder, key: str) -> bool:
-    return key in found.fixed
 
 
 def _ours(model: ModelSpec, key: str) -> Any:

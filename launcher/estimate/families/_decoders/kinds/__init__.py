@@ -7,11 +7,12 @@ file of this folder and no list.
 from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, Protocol, cast, runtime_checkable
 
+from launcher.estimate.families._decoders import values
 from launcher.estimate.families._decoders.description import Decoder
 from launcher.estimate.rank.engine import EngineTraits
-from launcher.estimate.rank.tensors import NO_SCANS, Module, SavedTensor, Scans, Weight
+from launcher.estimate.rank.tensors import Module, SavedTensor, Scans, Weight
 from launcher.spec import ModelSpec
 
 
@@ -22,14 +23,15 @@ class Part(NamedTuple):
     found: Decoder  # The description of its type.
     layer: int
 
+    def size(self, word: str) -> int:
+        """A size of a mixer by its word (:func:`values.size`)."""
+        return values.size(self.model, self.found, word)
+
 
 class Kind(Protocol):
-    """A module of this folder; bytes are those of one token."""
+    """A module of this folder; bytes are those of one token. One that is a mixer has the names of :class:`Mixer`."""
 
-    MODULE: Module  # Its word in ``checkpointing.modules``.
-    PACKAGES: tuple[str, ...]  # The packages whose kernels it is on a GPU.
-    UNWRAPPED: tuple[str, ...]  # Its linears that no adapter may wrap.
-    ATTENDS: bool  # True if it is attention, whose time is that of its kernel.
+    MODULE: Module  # Its word in ``checkpointing.modules``: ``attention`` has the time of its kernel.
 
     def weights(self, part: Part) -> list[Weight]:
         """Its parameters, each with its split among tensor parallel ranks."""
@@ -43,13 +45,16 @@ class Kind(Protocol):
     def gradients(self, part: Part, engine: EngineTraits) -> list[SavedTensor]:
         """Tensors that its backward pass has at most beyond those that are saved until then."""
 
+
+@runtime_checkable
+class Mixer(Kind, Protocol):
+    """A kind whose kernels on a GPU come from packages of their own."""
+
+    PACKAGES: tuple[str, ...]  # These packages.
+    UNWRAPPED: tuple[str, ...]  # Its linears that no adapter may wrap.
+
     def scans(self, part: Part, size: int) -> Scans:
-        """The kernels of one token that multiply no weight and are not attention's, by the bytes of an element."""
-
-
-def no_scans(part: Part, size: int) -> Scans:
-    """None, but attention's own kernel."""
-    return NO_SCANS
+        """The kernels of one token that multiply no weight, by the bytes of an element."""
 
 
 @cache

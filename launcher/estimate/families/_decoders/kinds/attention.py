@@ -5,7 +5,7 @@ from dataclasses import replace
 from launcher.estimate.families import _transformers
 from launcher.estimate.families._decoders import values, windows
 from launcher.estimate.families._decoders.description import Decoder
-from launcher.estimate.families._decoders.kinds import Part, no_scans
+from launcher.estimate.families._decoders.kinds import Part
 from launcher.estimate.families._transformers import _read
 from launcher.estimate.families._weights import linear
 from launcher.estimate.rank.engine import EngineTraits
@@ -13,10 +13,6 @@ from launcher.estimate.rank.tensors import Module, SavedTensor, Weight
 from launcher.spec import ModelSpec
 
 MODULE: Module = "attention"
-PACKAGES: tuple[str, ...] = ()
-UNWRAPPED: tuple[str, ...] = ()
-ATTENDS = True
-scans = no_scans
 _FP32 = 4
 _INDEX = 8  # An index is an int64.
 
@@ -81,7 +77,7 @@ def _weights_of_norms(model: ModelSpec, found: Decoder) -> list[Weight]:
         return rows
     for name, heads in zip(found.head_norms, (model.num_attention_heads, model.key_value_heads), strict=True):
         shape = {"head": (size,), "all": (heads * size,), "each": (heads, size)}[found.head_norm_size]
-        names, shape = [name], shape
+        names = [name]
         if found.head_norm_copies:
             names = [f"{name}.{found.head_norm_copies.format(head)}" for head in range(heads)]
             shape = (size,)
@@ -107,7 +103,7 @@ def _inputs(model: ModelSpec, found: Decoder, engine: EngineTraits, masked: bool
     else:
         repeated = keys
     wide = _FP32 if engine.scores and found.wide_queries else size
-    rotated = queries + repeated if _rotates(found) else 0
+    rotated = queries + repeated if found.fixed.get("position_embedding", "rope") == "rope" else 0
     joint = len(found.inputs) == 1 and found.keeps_joint and (not engine.scores or rotated > 0)
     last = queries + 2 * keys if joint else inner
     if joint and not rotated:
@@ -117,10 +113,6 @@ def _inputs(model: ModelSpec, found: Decoder, engine: EngineTraits, masked: bool
         SavedTensor("keys", wide * repeated, "tensor", "attention"),
         SavedTensor("queries, keys and values in one" if joint else "values", size * last, "tensor", "attention"),
     ]
-
-
-def _rotates(found: Decoder) -> bool:
-    return str(found.fixed.get("position_embedding", "rope")) == "rope"
 
 
 def _scores(model: ModelSpec, found: Decoder, engine: EngineTraits) -> list[SavedTensor]:

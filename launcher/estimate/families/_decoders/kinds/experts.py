@@ -5,7 +5,7 @@ from dataclasses import replace
 from launcher.estimate.families import _transformers
 from launcher.estimate.families._decoders import values
 from launcher.estimate.families._decoders.description import Experts
-from launcher.estimate.families._decoders.kinds import Part, no_scans
+from launcher.estimate.families._decoders.kinds import Part
 from launcher.estimate.families._transformers import _read
 from launcher.estimate.families._weights import linear
 from launcher.estimate.rank.engine import EngineTraits
@@ -13,10 +13,6 @@ from launcher.estimate.rank.tensors import Module, SavedTensor, Weight
 from launcher.spec import ModelSpec
 
 MODULE: Module = "experts"
-PACKAGES: tuple[str, ...] = ()
-UNWRAPPED: tuple[str, ...] = ()
-ATTENDS = False
-scans = no_scans
 _FP32 = 4
 
 

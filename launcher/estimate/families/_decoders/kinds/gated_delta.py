@@ -8,7 +8,6 @@ from fractions import Fraction
 from math import ceil
 from typing import NamedTuple
 
-from launcher.estimate.families._decoders import values
 from launcher.estimate.families._decoders.kinds import Part
 from launcher.estimate.families._transformers import _read
 from launcher.estimate.families._weights import linear
@@ -16,7 +15,6 @@ from launcher.estimate.rank.engine import EngineTraits
 from launcher.estimate.rank.tensors import Module, SavedTensor, Scan, Scans, Weight
 
 MODULE: Module = "mixer"
-ATTENDS = False
 PACKAGES = ("flash-linear-attention", "causal-conv1d")
 UNWRAPPED: tuple[str, ...] = ()
 _FP32 = 4
@@ -56,7 +54,7 @@ class Sizes(NamedTuple):
 def sizes(part: Part) -> Sizes:
     """The sizes of a layer's mixer, by its class's keys."""
     words = ("heads", "head_dim", "key_heads", "key_dim", "conv")
-    return Sizes(*(values.size(part.model, part.found, word) for word in words))
+    return Sizes(*(part.size(word) for word in words))
 
 
 def weights(part: Part) -> list[Weight]:
@@ -72,7 +70,7 @@ def weights(part: Part) -> list[Weight]:
 
 def _inputs(part: Part, one: Sizes) -> dict[str, int]:
     """The linears that read the norm's output, and what each makes: two of them, or one for each of four things."""
-    if values.size(part.model, part.found, "joined"):
+    if part.size("joined"):
         return {"in_proj_qkvz": one.convolved + one.values, "in_proj_ba": 2 * one.heads}
     made = {"in_proj_qkv": one.convolved, "in_proj_z": one.values}
     return {**made, "in_proj_b": one.heads, "in_proj_a": one.heads}

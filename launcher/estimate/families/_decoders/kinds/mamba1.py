@@ -10,7 +10,6 @@ from fractions import Fraction
 from math import ceil
 from typing import NamedTuple
 
-from launcher.estimate.families._decoders import values
 from launcher.estimate.families._decoders.kinds import Part
 from launcher.estimate.families._transformers import _read
 from launcher.estimate.families._weights import linear
@@ -18,7 +17,6 @@ from launcher.estimate.rank.engine import EngineTraits
 from launcher.estimate.rank.tensors import Module, SavedTensor, Scan, Scans, Weight
 
 MODULE: Module = "mixer"
-ATTENDS = False
 PACKAGES = ("mamba-ssm", "causal-conv1d")
 UNWRAPPED: tuple[str, ...] = ("dt_proj",)  # The class reads its weight and leaves its module out.
 _FP32 = 4
@@ -42,9 +40,7 @@ class Sizes(NamedTuple):
 
 def sizes(part: Part) -> Sizes:
     """The sizes of a layer's mixer, by its class's keys; a rank that is not a number is a 16th of the hidden size."""
-    inner, expand, state, rank, conv, norms = (
-        values.size(part.model, part.found, word) for word in ("inner", "expand", "state", "rank", "conv", "norms")
-    )
+    inner, expand, state, rank, conv, norms = map(part.size, ("inner", "expand", "state", "rank", "conv", "norms"))
     hidden = part.model.hidden_size
     return Sizes(inner or expand * hidden, state, rank or -(-hidden // 16), conv, norms)
 
@@ -52,11 +48,11 @@ def sizes(part: Part) -> Sizes:
 def weights(part: Part) -> list[Weight]:
     """Four linears, the convolution, the decays, a skip, and the norms that have weights."""
     one, name, hidden = sizes(part), part.found.mixer, part.model.hidden_size
-    bias = bool(values.size(part.model, part.found, "bias"))
+    bias = bool(part.size("bias"))
     rows = [Weight(name=f"{name}.A_log", shape=(one.inner, one.state), split="tensor", module=MODULE, whole=True)]
     rows.append(Weight(name=f"{name}.D", shape=(one.inner,), split="tensor"))
     rows.append(Weight(name=f"{name}.conv1d.weight", shape=(one.inner, 1, one.conv), split="tensor"))
-    if values.size(part.model, part.found, "conv_bias"):
+    if part.size("conv_bias"):
         rows.append(Weight(name=f"{name}.conv1d.bias", shape=(one.inner,), split="tensor"))
     rows += linear(f"{name}.in_proj", 2 * one.inner, hidden, bias=bias)
     read = linear(f"{name}.x_proj", one.small, one.inner, bias=False, rows=False)

@@ -10,7 +10,6 @@ from fractions import Fraction
 from math import ceil
 from typing import NamedTuple
 
-from launcher.estimate.families._decoders import values
 from launcher.estimate.families._decoders.kinds import Part
 from launcher.estimate.families._transformers import _read
 from launcher.estimate.families._weights import linear
@@ -18,7 +17,6 @@ from launcher.estimate.rank.engine import EngineTraits
 from launcher.estimate.rank.tensors import Module, SavedTensor, Scan, Scans, Weight
 
 MODULE: Module = "mixer"
-ATTENDS = False
 PACKAGES = ("mamba-ssm", "causal-conv1d")
 UNWRAPPED: tuple[str, ...] = ("out_proj",)  # The kernel reads its weight, and peft refuses it.
 _FP32 = 4
@@ -53,28 +51,24 @@ class Sizes(NamedTuple):
 
 def sizes(part: Part) -> Sizes:
     """The sizes of a layer's mixer, by its class's keys."""
-    heads, state, groups, conv, chunk = (
-        values.size(part.model, part.found, word) for word in ("heads", "state", "groups", "conv", "chunk")
-    )
-    inner = values.size(part.model, part.found, "inner") or part.model.hidden_size * (
-        values.size(part.model, part.found, "expand") or 2
-    )
-    head_dim = values.size(part.model, part.found, "head_dim") or inner // max(heads, 1)
-    return Sizes(heads, head_dim, state, groups, conv, chunk, bool(values.size(part.model, part.found, "norm")))
+    heads, state, groups, conv, chunk = (part.size(word) for word in ("heads", "state", "groups", "conv", "chunk"))
+    inner = part.size("inner") or part.model.hidden_size * (part.size("expand") or 2)
+    head_dim = part.size("head_dim") or inner // max(heads, 1)
+    return Sizes(heads, head_dim, state, groups, conv, chunk, bool(part.size("norm")))
 
 
 def weights(part: Part) -> list[Weight]:
     """The two linears, the convolution, a decay, a skip and a bias of the time step a head, and the norm."""
     one, name, hidden = sizes(part), part.found.mixer, part.model.hidden_size
-    bias = bool(values.size(part.model, part.found, "bias"))
+    bias = bool(part.size("bias"))
     conv = [Weight(name=f"{name}.conv1d.weight", shape=(one.convolved, 1, one.conv), split="tensor")]
-    if values.size(part.model, part.found, "conv_bias"):
+    if part.size("conv_bias"):
         conv.append(Weight(name=f"{name}.conv1d.bias", shape=(one.convolved,), split="tensor"))
     heads = [Weight(name=f"{name}.{each}", shape=(one.heads,), split="tensor") for each in ("dt_bias", "A_log", "D")]
     norm = [Weight(name=f"{name}.norm.weight", shape=(one.inner,), split="tensor")] if one.norm else []
     first = linear(f"{name}.in_proj", one.projected, hidden, bias=bias)
     if "out_bias" in part.found.sizes:
-        bias = bool(values.size(part.model, part.found, "out_bias"))
+        bias = bool(part.size("out_bias"))
     last, *others = linear(f"{name}.out_proj", hidden, one.inner, bias=bias, rows=False)
     return [*heads, *conv, *first, *norm, replace(last, whole=True), *others]
 

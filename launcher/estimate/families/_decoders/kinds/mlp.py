@@ -3,7 +3,7 @@
 from launcher.estimate.families import _transformers
 from launcher.estimate.families._decoders import values
 from launcher.estimate.families._decoders.description import Decoder
-from launcher.estimate.families._decoders.kinds import Part, no_scans
+from launcher.estimate.families._decoders.kinds import Part
 from launcher.estimate.families._hugging_face import ACTIVATIONS
 from launcher.estimate.families._transformers import _read
 from launcher.estimate.families._weights import linear
@@ -12,10 +12,6 @@ from launcher.estimate.rank.tensors import Module, SavedTensor, Weight
 from launcher.spec import ModelSpec
 
 MODULE: Module = "mlp"
-PACKAGES: tuple[str, ...] = ()
-UNWRAPPED: tuple[str, ...] = ()
-ATTENDS = False
-scans = no_scans
 _INSIDE = {"relu": 0, "gelu_new": 4, "xielu": 4}
 """Tensors that an activation saves besides its output, where it is not its input alone."""
 

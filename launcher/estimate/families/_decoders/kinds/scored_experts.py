@@ -3,15 +3,12 @@
 An expert that a token is not sent to has the score 0 (``Llama4TextMoe.forward`` in transformers 5.23).
 """
 
-from launcher.estimate.families._decoders.kinds import Part, experts, no_scans
+from launcher.estimate.families._decoders.kinds import Part, experts
 from launcher.estimate.families._transformers import _read
 from launcher.estimate.rank.engine import EngineTraits
 from launcher.estimate.rank.tensors import Module, SavedTensor
 
 MODULE: Module = "experts"
-PACKAGES, UNWRAPPED = experts.PACKAGES, experts.UNWRAPPED
-ATTENDS = False
-scans = no_scans
 _FP32 = 4
 _INDEX = 8  # An expert choice is an int64.
 weights = experts.weights
