@@ -21,7 +21,7 @@ from launcher.job.versions import Borrowed, Need
 from launcher.spec import RunSpec
 from launcher.spec.change import Change, EngineChange
 
-__all__ = ["PROTOCOL", "Backend", "Judgement", "Profile", "of"]
+__all__ = ["PROTOCOL", "Backend", "Execution", "Judgement", "Profile", "of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,17 +58,13 @@ class Profile:
 
 
 class Backend(estimate.Backend, Protocol):
-    """One backend: its answers to the memory model (the base), its rules, its job, and its facts."""
+    """One backend: its answers to the models of memory and speed (the base), its rules, its job, and its facts."""
 
     profile: Profile = Profile()
 
     def __hash__(self) -> int:
         """A module's or an object's own."""
         return object.__hash__(self)
-
-    def execution(self, spec: RunSpec) -> Execution | None:
-        """The way in which it executes a step; None where nothing is known of that, and so of its speed."""
-        return None
 
     def check(self, spec: RunSpec) -> Iterator[ConfigError]:
         """Its limits that the run breaks, each with the way out."""

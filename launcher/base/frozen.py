@@ -26,6 +26,9 @@ def _frozen(cls: type | None = None, /, *, eq: bool = True, frozen: bool, slots:
         methods = dict(_METHODS)
         if eq:
             methods |= _COMPARED
+            inherited: Any = defined.__hash__
+            if inherited is not None and inherited is not object.__hash__:
+                own.add("__hash__")  # One that it inherits: ``Hashed`` keeps what it has computed.
         if slots:
             methods |= _PICKLED
         for name, method in methods.items():

@@ -22,8 +22,6 @@ class HardwareSpec(Hashed):
     usually comes in.
     """
 
-    __hash__ = Hashed.__hash__
-
     name: str
     title: str
     device: Device

@@ -15,8 +15,6 @@ SCRIPTS_OWN = "what the script builds"
 class ModelSpec(Hashed):
     """A transformer by the names of Hugging Face ``config.json`` for Llama and Qwen; sizes are element counts."""
 
-    __hash__ = Hashed.__hash__
-
     name: str
     family: str
     num_hidden_layers: Count
@@ -99,8 +97,6 @@ class ModelSpec(Hashed):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterSpec(Hashed):
     """Parameter-efficient fine-tuning: ``targets`` are module names as ``peft`` takes them."""
-
-    __hash__ = Hashed.__hash__
 
     name: Literal["none", "lora", "qlora"]
     rank: Count

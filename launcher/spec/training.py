@@ -26,8 +26,6 @@ from launcher.spec.values import (
 class PrecisionSpec(Hashed):
     """Number formats. ``None`` takes what the word ``compute`` means for the backend (``backends/<name>``)."""
 
-    __hash__ = Hashed.__hash__
-
     name: str
     compute: Dtype
     parameters: Stored | None

@@ -12,8 +12,7 @@ from launcher.base.frozen import dataclass
 class Hashed:
     """A frozen dataclass that computes its hash once: planning looks it up in caches thousands of times.
 
-    Such a class says ``__hash__ = Hashed.__hash__``, since ``dataclass`` would write a hash of its own. The hash is no
-    field: it is not compared, printed or pickled.
+    The hash is no field: it is not compared, printed or pickled.
     """
 
     __slots__ = ("_hash",)

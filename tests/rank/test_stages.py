@@ -30,13 +30,13 @@ def test_a_first_stage_of_its_own_size_shares_it_among_its_chunks() -> None:
     changes = ("model.num_hidden_layers=12", "parallel.virtual_pipeline=2", "parallel.first_stage_layers=4")
     spec = make_spec("parallel=pp", *changes)
     assert stages.chunk_sizes(spec) == (2, 4, 2, 4)
-    assert [len(stages.stage_layers(spec, stage)) for stage in (0, 1)] == [4, 8]
+    assert [len(stages.rank_layers(stages.cut_of(spec), stage)) for stage in (0, 1)] == [4, 8]
 
 
 def test_a_folded_stage_has_a_chunk_from_either_end_and_the_first_both_ends_of_the_model() -> None:
     layout = ("parallel.pipeline=2", "parallel.schedule=zbv", "parallel.virtual_pipeline=2")
     spec = make_spec("model.num_hidden_layers=8", "parallel=fsdp_pp", *layout)
-    assert [stages.stage_layers(spec, stage) for stage in (0, 1)] == [(0, 1, 6, 7), (2, 3, 4, 5)]
+    assert [stages.rank_layers(stages.cut_of(spec), stage) for stage in (0, 1)] == [(0, 1, 6, 7), (2, 3, 4, 5)]
     assert [stages.cut_of(spec).ends(stage) for stage in (0, 1)] == [(True, True), (False, False)]
 
 

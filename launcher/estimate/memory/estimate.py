@@ -20,17 +20,17 @@ from launcher.estimate.memory.modes import unmeasured
 from launcher.estimate.memory.moments import MOMENTS, PHASES, Moment, Phase
 from launcher.estimate.memory.result import Band, MemoryEstimate, Needs, ParameterCount, Peak, PileBytes, RankPeak, band
 from launcher.estimate.memory.terms import OUTSIDE_PILES, PILES, HostPile, MemoryTerm, Pile, by_instant, fullest
+from launcher.estimate.rank import model
 from launcher.estimate.rank.counts import parameter_counts
-from launcher.estimate.rank.engine import EngineTraits, kept
+from launcher.estimate.rank.engine import kept
 from launcher.estimate.rank.family import Family
-from launcher.estimate.rank.formats import Dtypes
 from launcher.estimate.rank.model import RankModel, rank_model
 from launcher.estimate.rank.stages import flow_of, fullest_stages
 from launcher.estimate.rank.view import RankView, Strategy, views
 from launcher.spec import RunSpec
 
 
-class Backend(Protocol):
+class Backend(model.Backend, Protocol):
     """The questions of the memory model to a backend."""
 
     @property
@@ -45,14 +45,6 @@ class Backend(Protocol):
     def mode(self, spec: RunSpec) -> str | None:
         """Its way to share out a model, by which ``modes.json`` has what was measured; None where nobody has looked."""
         return None
-
-    @abstractmethod
-    def dtypes(self, spec: RunSpec) -> Dtypes:
-        """Its meaning of ``precision=``, format by format."""
-
-    @abstractmethod
-    def engine(self, spec: RunSpec) -> EngineTraits:
-        """The implementation that runs."""
 
     @abstractmethod
     def overheads(self, rank: RankModel) -> Iterable[MemoryTerm]:
@@ -152,10 +144,10 @@ def needs_within(
 ) -> Needs | None:
     """The same; None, in half of that time, where what a rank allocates at some moment is more than ``most``."""
     models = []
-    for model in _fullest_models(spec, family, strategies, backend):
-        if any(size > most for size in _at_least(model)):
+    for one in _fullest_models(spec, family, strategies, backend):
+        if any(size > most for size in _at_least(one)):
             return None
-        models.append(model)
+        models.append(one)
     ranks = _all_terms(models, backend)
     return None if worst_rank(ranks).peak[0] > most else _needs(ranks, error_band(spec, backend, family))
 

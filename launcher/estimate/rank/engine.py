@@ -54,8 +54,6 @@ class Unfused(NamedTuple):
 class EngineTraits(Hashed):
     """Traits of the engine's implementation that formulas outside of its own overheads depend on."""
 
-    __hash__ = Hashed.__hash__
-
     library: Literal["transformers", "megatron"]  # Whose modules run: Hugging Face ``transformers`` or Megatron-core.
     size: int  # Bytes of an element of the compute format.
     residual_size: int  # Bytes of an element of the residual stream; 4 under autocast.
@@ -150,8 +148,6 @@ power law with exponent 1.01 (ai-dynamo/aiconfigurator, tables of experts on H10
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution(Hashed):
     """The way in which an engine executes a step."""
-
-    __hash__ = Hashed.__hash__
 
     framework: str  # The name under which ``launcher/estimate/speed/calibration.json`` has what was measured of it.
     related: tuple[str, ...] = ()  # The nearest of the measured frameworks, whose runs count beside its own.

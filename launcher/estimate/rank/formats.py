@@ -13,8 +13,6 @@ from launcher.spec.values import Hashed
 class Dtypes(Hashed):
     """Number formats of the tensor classes of one run."""
 
-    __hash__ = Hashed.__hash__
-
     parameters: Dtype  # The parameters that the module holds between two steps.
     compute: Dtype  # The matrix products of forward and backward.
     gradients: Dtype  # Gradients as the backward pass hands them over.

@@ -5,17 +5,18 @@ backend's number formats and traits, and an adapter. ``memory`` and the backends
 looks up a family or a strategy again.
 """
 
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from math import ceil, lcm
-from typing import Any, TypedDict
+from typing import Any, Protocol, TypedDict
 
 from launcher.base.frozen import dataclass
 from launcher.estimate.rank import adapters, counts
 from launcher.estimate.rank.counts import EqualBlocks, RankCounts, block_weights, count_rank, kinds_of, names_of, padded
-from launcher.estimate.rank.engine import EngineTraits
+from launcher.estimate.rank.engine import EngineTraits, Execution
 from launcher.estimate.rank.family import Family
 from launcher.estimate.rank.formats import Dtypes
 from launcher.estimate.rank.recomputed import BLOCK, kept, layers_moved, method, offloaded, recomputed, share_of_weights
@@ -33,6 +34,22 @@ and an fp32 constant for 256 of those (QLoRA, arXiv:2305.14314, section 3)."""
 def code_bits(adapter: AdapterSpec) -> int | Fraction:
     """Bits of a quantised weight with the constants of its blocks; in 8 bits those of rows are counted apart."""
     return NF4_BITS[adapter.double_quant] if adapter.bits == 4 else adapter.bits
+
+
+class Backend(Protocol):
+    """The questions of the models of memory and speed to a backend."""
+
+    @abstractmethod
+    def dtypes(self, spec: RunSpec) -> Dtypes:
+        """Its meaning of ``precision=``, format by format."""
+
+    @abstractmethod
+    def engine(self, spec: RunSpec) -> EngineTraits:
+        """The implementation that runs."""
+
+    def execution(self, spec: RunSpec) -> Execution | None:
+        """The way in which it executes a step; None where nothing is known of that, and so of its speed."""
+        return None
 
 
 class Parts(TypedDict):

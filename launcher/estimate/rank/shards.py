@@ -104,8 +104,6 @@ _read = attrgetter(*_OF_SEVERAL)
 class ShardRule(Hashed):
     """The rule that gives a rank's shard of a weight from its shape."""
 
-    __hash__ = Hashed.__hash__
-
     tensor: Fraction  # Its share of every split weight.
     embedding: Fraction  # Its share of the token embedding.
     experts: Fraction  # Its share of the routed experts of a layer.

@@ -179,11 +179,6 @@ def _shared_out(layers: int, places: int) -> list[int]:
     return [share + 1] * extra + [share] * (places - extra)
 
 
-def stage_layers(spec: RunSpec, stage: int) -> tuple[int, ...]:
-    """Indices of the layers of one stage, those of all its chunks."""
-    return rank_layers(cut_of(spec), stage)
-
-
 @lru_cache(maxsize=1024)
 def _stage_layers(cut: Cut) -> tuple[tuple[int, ...], ...]:
     starts = (0, *accumulate(_chunk_sizes(cut)))
@@ -194,7 +189,7 @@ def _stage_layers(cut: Cut) -> tuple[tuple[int, ...], ...]:
 
 
 def rank_layers(cut: Cut, stage: int) -> tuple[int, ...]:
-    """Indices of the layers that a rank of one stage runs."""
+    """Indices of the layers that a rank of one stage runs, those of all its chunks."""
     return _stage_layers(cut)[stage]
 
 
@@ -261,10 +256,10 @@ def alike(family: Family, model: ModelSpec, cut: Cut, *, first_apart: bool) -> t
     firsts: dict[object, int] = {}
     return tuple(
         firsts.setdefault(
-            (_kinds(family, model, cut, stage, first_apart=first_apart), cut.ends(stage), predicted_layers(cut, stage)),
+            (kinds_of(family, model, layers, first_apart=first_apart), cut.ends(stage), predicted_layers(cut, stage)),
             stage,
         )
-        for stage in range(cut.stages)
+        for stage, layers in enumerate(_stage_layers(cut))
     )
 
 
@@ -280,14 +275,8 @@ def fullest_stages(family: Family, model: ModelSpec, flow: Flow) -> tuple[int, .
     found: dict[object, int] = {}
     for stage in range(flow.cut.stages):
         outer = stage == 0 or any(flow.cut.ends(stage)) or predicted_layers(flow.cut, stage)
-        kinds = _kinds(family, model, flow.cut, stage, first_apart=True)
+        kinds = kinds_of(family, model, rank_layers(flow.cut, stage), first_apart=True)
         key = stage if outer else frozenset((name, count) for name, _, count in kinds)
         if key not in found or in_flight(flow, found[key]) < in_flight(flow, stage):
             found[key] = stage
     return tuple(found.values())
-
-
-def _kinds(
-    family: Family, model: ModelSpec, cut: Cut, stage: int, *, first_apart: bool
-) -> tuple[tuple[str, int, int], ...]:
-    return kinds_of(family, model, rank_layers(cut, stage), first_apart=first_apart)

@@ -21,8 +21,6 @@ ONE = Fraction(1)
 class StateShares(Hashed):
     """Shares of the model states that a rank keeps of what its model-parallel position holds (ZeRO, FSDP)."""
 
-    __hash__ = Hashed.__hash__
-
     parameters: Fraction = ONE
     gradients: Fraction = ONE
     optimizer: Fraction = ONE
@@ -71,22 +69,14 @@ class Strategy(Protocol):
     One whose share differs from stage to stage of a pipeline says ``BY_STAGE = True``.
     """
 
-    @property
-    def apply(self) -> "Apply":
-        """``apply(view, spec) -> view``: the view with this strategy's share taken."""
+    def apply(self, view: RankView, spec: RunSpec) -> RankView:
+        """Return the view with this strategy's share taken."""
 
 
-class Apply(Protocol):
-    """The function that narrows a view by a strategy's share."""
-
-    def __call__(self, view: RankView, spec: RunSpec) -> RankView:
-        """Return the narrowed view."""
-
-
-def whole(spec: RunSpec, stage: int = 0) -> RankView:
+def whole(spec: RunSpec) -> RankView:
     """A rank that holds all of the model and sees all of the batch, one micro-batch at a time."""
     return RankView(
-        stage=stage,
+        stage=0,
         stages=spec.parallel.pipeline,
         layers=_all_layers(spec.model.num_hidden_layers),
         embedding=True,

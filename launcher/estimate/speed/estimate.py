@@ -1,13 +1,12 @@
 """The time of a step, put together: every stage's passes, the schedule, the traffic of the states, the optimizer."""
 
-from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple, Protocol, Unpack
+from typing import NamedTuple, Unpack
 
 from launcher.estimate.rank.engine import EngineTraits, Execution, kept, of_passes
 from launcher.estimate.rank.formats import Dtypes
-from launcher.estimate.rank.model import Parts, RankModel, rank_model
+from launcher.estimate.rank.model import Backend, Parts, RankModel, rank_model
 from launcher.estimate.rank.stages import FOLDED, SPLIT, cut_of, rank_layers
 from launcher.estimate.rank.view import RankView, view_of
 from launcher.estimate.speed import attention, experts, gemm, matrices, offload, states
@@ -29,22 +28,6 @@ CROWDED = 0.88
 
 type Chunking = tuple[str, int]
 """A pipeline schedule, and its model chunks on a stage."""
-
-
-class Backend(Protocol):
-    """The questions of the model of speed to a backend."""
-
-    @abstractmethod
-    def dtypes(self, spec: RunSpec) -> Dtypes:
-        """Its meaning of ``precision=``, format by format."""
-
-    @abstractmethod
-    def engine(self, spec: RunSpec) -> EngineTraits:
-        """The implementation that runs."""
-
-    def execution(self, spec: RunSpec) -> Execution | None:
-        """The way in which it executes a step; None where nothing is known of that, and so of its speed."""
-        return None
 
 
 class Timed(NamedTuple):

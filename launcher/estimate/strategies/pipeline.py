@@ -16,7 +16,6 @@ from launcher.estimate.rank.stages import (
     predicted_in_flight,
     predicted_layers,
     rank_layers,
-    stage_layers,
 )
 from launcher.estimate.rank.view import ONE, RankView
 from launcher.spec import RunSpec, edit
@@ -96,7 +95,7 @@ def _uneven(spec: RunSpec) -> ConfigError:
 def _uneven_chunks(spec: RunSpec) -> ConfigError:
     chunks, path = spec.parallel.virtual_pipeline, "parallel.virtual_pipeline"
     whole = edit.changed(spec, path, 1)
-    per_stage = sorted({len(stage_layers(whole, stage)) for stage in range(spec.parallel.pipeline)})
+    per_stage = sorted({len(rank_layers(cut_of(whole), stage)) for stage in range(spec.parallel.pipeline)})
     rule = f"model chunks must divide the {' and '.join(map(str, per_stage))} layers of a stage"
     return ConfigError(path, chunks, rule, edit.nearest(spec, path, edit.divisors(max(per_stage)), _whole_chunks))
 

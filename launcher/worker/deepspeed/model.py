@@ -25,7 +25,7 @@ from deepspeed.utils import groups
 from torch import nn
 
 from launcher.base.files import JsonObject
-from launcher.estimate.rank.stages import stage_layers
+from launcher.estimate.rank.stages import cut_of, rank_layers
 from launcher.spec import RunSpec
 from launcher.worker.engine import Context
 from launcher.worker.model import LanguageModel, adapters, initial, network, optimizers, weights
@@ -185,7 +185,7 @@ class Stages(PipelineModule):  # type: ignore[misc]  # DeepSpeed has no types.
 
 def _cut_to_stage(made: Any, context: Context) -> None:
     spec, stage = context.spec, context.spec.stage_of(context.rank)  # As ``PipeDataParallelTopology`` puts them.
-    network.cut(made, stage_layers(spec, stage), first=stage == 0, last=stage == spec.parallel.pipeline - 1)
+    network.cut(made, rank_layers(cut_of(spec), stage), first=stage == 0, last=stage == spec.parallel.pipeline - 1)
 
 
 def _cut_by_plan(made: Any, settings: Mapping[str, Any]) -> AutoTP:
