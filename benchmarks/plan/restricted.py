@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from benchmarks.plan.judges import OfRows
 from benchmarks.plan.problems import Problem
 from benchmarks.speed.row import Row
-from launcher.planner.judge import LayoutJudge
+from launcher.planner.judge import Preflight
 from launcher.planner.keys import SEARCHED
 from launcher.planner.parallel_search import searched
 from launcher.planner.space import Space
@@ -43,12 +43,12 @@ def pick(problem: Problem) -> Pick:
     return Pick(row=row, verdict=verdict, share=row.measured / problem.winner.measured)
 
 
-def _only(run: RunSpec, judge: LayoutJudge) -> Space:
+def _only(run: RunSpec, judge: Preflight) -> Space:
     """The space of one layout: every key of it is fixed."""
     return Space.of(run, frozenset(SEARCHED), {}, judge.errors)
 
 
-def _nearest(runs: Mapping[str, RunSpec], judge: LayoutJudge) -> str:
+def _nearest(runs: Mapping[str, RunSpec], judge: Preflight) -> str:
     """The run that lacks least memory."""
     return min(runs, key=lambda name: judge.verdict(runs[name]).excess_bytes)
 

@@ -13,7 +13,7 @@ from typing import Literal
 
 from benchmarks.plan.judges import OfFramework
 from benchmarks.plan.problems import Problem
-from launcher.planner.judge import LayoutJudge
+from launcher.planner.judge import Preflight
 from launcher.planner.keys import SEARCHED
 from launcher.planner.layouts import Kind
 from launcher.planner.parallel_search import searched
@@ -82,7 +82,7 @@ def _in_common(problem: Problem) -> frozenset[str]:
     )
 
 
-def _standing(winner: RunSpec, shown: list[RunSpec], space: Space, judge: LayoutJudge) -> Standing:
+def _standing(winner: RunSpec, shown: list[RunSpec], space: Space, judge: Preflight) -> Standing:
     if any(_same(winner, spec) for spec in shown):
         return "shown"
     if Kind.of(winner) in map(Kind.of, shown):
@@ -92,7 +92,7 @@ def _standing(winner: RunSpec, shown: list[RunSpec], space: Space, judge: Layout
     return "slower" if judge.verdict(winner).name == "fits" else "unfit"
 
 
-def _variants(winner: RunSpec, space: Space, judge: LayoutJudge) -> Iterator[RunSpec]:
+def _variants(winner: RunSpec, space: Space, judge: Preflight) -> Iterator[RunSpec]:
     """The layouts of the space with the winner's degrees, with its recomputation where that is allowed."""
     if winner.checkpointing.mode not in space.savings.modes:
         return

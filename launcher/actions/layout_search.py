@@ -17,7 +17,7 @@ from launcher.config.catalog import Catalog
 from launcher.planner import planning, wording
 from launcher.planner.best import Searches, asks_nothing, chosen, none_fits, remarks
 from launcher.planner.candidates import Found
-from launcher.planner.judge import LayoutJudge, Preflight
+from launcher.planner.judge import Preflight
 from launcher.planner.layouts import Plan
 from launcher.planner.parallel_search import Progress
 from launcher.planner.question import Question
@@ -28,7 +28,7 @@ from launcher.spec import RunSpec
 _OFTEN_S = 0.1  # Seconds between two looks at what has been found.
 
 
-def search_interruptibly(question: Question, judge: LayoutJudge) -> Plan:
+def search_interruptibly(question: Question, judge: Preflight) -> Plan:
     """Search with the progress shown; Ctrl-C ends the search with the best so far."""
     began, last = time.monotonic(), Found()
     try:
@@ -45,7 +45,7 @@ def search_interruptibly(question: Question, judge: LayoutJudge) -> Plan:
         return planning.answer(question, last, judge, seconds=time.monotonic() - began, finished=False)
 
 
-def search(question: Question, judge: LayoutJudge) -> Plan:
+def search(question: Question, judge: Preflight) -> Plan:
     """Search with the progress shown; Ctrl-C ends the command, as a part of an answer is no layout to go on with."""
     with show_progress() as show:
         return planning.plan(question, judge=judge, progress=show)
@@ -59,7 +59,7 @@ def show_progress() -> Iterator[Progress]:
 
 
 @contextlib.contextmanager
-def watch_judge(judge: LayoutJudge) -> Iterator[LayoutJudge]:
+def watch_judge(judge: Preflight) -> Iterator[Preflight]:
     """The judge, with a bar of the run that it looks at: for searches over clusters and sizes of a run."""
     counted = itertools.count(1)
     with _bar() as show:
@@ -69,13 +69,13 @@ def watch_judge(judge: LayoutJudge) -> Iterator[LayoutJudge]:
             where = f"{spec.model.name} on {spec.gpus:,} ranks, sequences of {spec.sequence_length:,} tokens"
             show(lambda: (count, where))
 
-        yield cast("LayoutJudge", _Watched(judge, tell))
+        yield cast("Preflight", _Watched(judge, tell))
 
 
 class _Watched:
     """The judge, with a word on each run whose memory it judges."""
 
-    def __init__(self, judge: LayoutJudge, tell: Callable[[RunSpec], None]) -> None:
+    def __init__(self, judge: Preflight, tell: Callable[[RunSpec], None]) -> None:
         self._judge, self._tell = judge, tell
 
     def __getattr__(self, name: str) -> Any:

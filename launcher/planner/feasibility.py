@@ -12,7 +12,7 @@ from launcher.base.frozen import dataclass
 from launcher.base.units import gib
 from launcher.estimate.memory.estimate import needs
 from launcher.planner.candidates import Candidate
-from launcher.planner.judge import LayoutJudge
+from launcher.planner.judge import Preflight
 from launcher.planner.keys import SEARCHED, Settings
 from launcher.planner.layouts import Layout
 from launcher.planner.parallel_search import degrees_of
@@ -37,7 +37,7 @@ class Attempt:
     tight: RunSpec | None = None  # The first that was met; None where there is none, or a certain one came before it.
 
 
-def attempt(question: Question, judge: LayoutJudge) -> Attempt:
+def attempt(question: Question, judge: Preflight) -> Attempt:
     """Look for a layout that fits for certain, and stop at the first."""
     tight = None
     for _, spec in _least(question, judge):
@@ -49,12 +49,12 @@ def attempt(question: Question, judge: LayoutJudge) -> Attempt:
     return Attempt(tight=tight)
 
 
-def is_valid(question: Question, judge: LayoutJudge) -> bool:
+def is_valid(question: Question, judge: Preflight) -> bool:
     """True if the words leave a layout that is valid."""
     return next(_least(question, judge), None) is not None
 
 
-def closest(question: Question, judge: LayoutJudge) -> Candidate | None:
+def closest(question: Question, judge: Preflight) -> Candidate | None:
     """The layout that lacks least where nothing fits; None where none is valid."""
     best: Candidate | None = None
     for order, (opening, spec) in enumerate(_least(question, judge)):
@@ -64,7 +64,7 @@ def closest(question: Question, judge: LayoutJudge) -> Candidate | None:
     return best
 
 
-def lacks(question: Question, judge: LayoutJudge) -> str:
+def lacks(question: Question, judge: Preflight) -> str:
     """Why nothing fits for certain; empty where something does."""
     found = attempt(question, judge)
     if found.fits is not None:
@@ -81,7 +81,7 @@ def lacks(question: Question, judge: LayoutJudge) -> str:
     return f"too small {' and '.join(short)} for the layout that comes nearest"
 
 
-def fastest(question: Question, judge: LayoutJudge) -> Layout | None:
+def fastest(question: Question, judge: Preflight) -> Layout | None:
     """The best layout that fits for certain; the search for a plan stopped at the first."""
     spaces = spaces_of(question, judge)
     search = Search(spaces, judge, certain=True)
@@ -92,7 +92,7 @@ def fastest(question: Question, judge: LayoutJudge) -> Layout | None:
     return layout_of(question, shown[0], judge) if shown else None
 
 
-def _least(question: Question, judge: LayoutJudge) -> Iterator[tuple[int, RunSpec]]:
+def _least(question: Question, judge: Preflight) -> Iterator[tuple[int, RunSpec]]:
     """The layout of every kind that needs least, with the number of its engine's opening."""
     chunks = {} if _CHUNKS.keys() & question.fixed else _CHUNKS
     for number, opening in enumerate(question.openings):

@@ -1,8 +1,6 @@
 """The search's questions about one run: is it valid, does it fit, how long does a step take."""
 
-from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Protocol
 
 from launcher.base.errors import ConfigError
 from launcher.estimate.memory.estimate import needs, needs_within
@@ -16,40 +14,8 @@ from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
 
 
-class LayoutJudge(Protocol):
-    """Rules and estimates; the benchmarks have one of their own for frameworks that are only measured."""
-
-    @abstractmethod
-    def errors(self, spec: RunSpec) -> Iterator[ConfigError]:
-        """The errors of a run."""
-
-    @abstractmethod
-    def verdict(self, spec: RunSpec) -> Verdict:
-        """The verdict on a valid run's memory."""
-
-    def behind(self, spec: RunSpec) -> tuple[str, ...]:
-        """The parts of a run's mode for which it stands behind others, as nothing measured backs them."""
-        return ()
-
-    @abstractmethod
-    def seconds(self, spec: RunSpec) -> float | None:
-        """Seconds of a step of a valid run; None where that is unknown."""
-
-    @abstractmethod
-    def least_seconds(self, spec: RunSpec, chunkings: Sequence[Chunking]) -> float | None:
-        """A bound below the seconds of every run with this one's degrees and micro-batch; None where unknown."""
-
-    def least_of_schedules(self, spec: RunSpec, chunkings: Sequence[Chunking]) -> Sequence[float] | None:
-        """Bounds below the seconds of a run under each of some schedules; None where unknown."""
-        return None
-
-    @abstractmethod
-    def speed(self, spec: RunSpec, verdict: Verdict) -> SpeedEstimate | None:
-        """The whole estimate of its speed."""
-
-
-class Preflight(LayoutJudge):
-    """The pre-flight itself."""
+class Preflight:
+    """Rules and estimates, as the pre-flight has them; the benchmarks put measured frameworks in a backend's place."""
 
     def __init__(self, measured: Measured | None = None, *, unmeasured: bool = False) -> None:
         """``unmeasured`` is true to rank modes that nothing measured backs like the others."""
@@ -65,13 +31,13 @@ class Preflight(LayoutJudge):
         return assess.parts(spec)
 
     def errors(self, spec: RunSpec) -> Iterator[ConfigError]:
-        """As ``check`` has them, apart from rules that no layout breaks."""
+        """The errors of a run as ``check`` has them, apart from rules that no layout breaks."""
         yield from findings.broken_by_change(spec)
         if self._refused and (error := self._refused.get(spec.hash)) is not None:
             yield error
 
     def verdict(self, spec: RunSpec) -> Verdict:
-        """As ``check`` has it; of a run that needs far too much no more than that."""
+        """The verdict on a valid run's memory; of a run that needs far too much no more than that."""
         capacity, parts = spec.rank_memory_bytes, self.parts(spec)
         if capacity is None:
             return verdict.judge(spec, needs(spec, **parts))
@@ -79,25 +45,31 @@ class Preflight(LayoutJudge):
         return verdict.beyond(capacity) if found is None else verdict.judge(spec, found)
 
     def behind(self, spec: RunSpec) -> tuple[str, ...]:
-        """Modes of the run that nothing has measured; none if asked to rank all alike, or if a GPU rehearsed it."""
+        """The parts of a run's mode for which it stands behind others, as nothing measured backs them.
+
+        None if asked to rank all alike, or if a GPU rehearsed it.
+        """
         lacking = () if self._unmeasured else assess.unmeasured(spec)
         found = evidence.read(spec) if lacking else None
         return () if found is not None and found.is_whole and found.device == "cuda" else lacking
 
     def seconds(self, spec: RunSpec) -> float | None:
-        """As ``check`` has it."""
+        """Seconds of a step of a valid run; None where that is unknown."""
         return step_seconds(spec, **self.parts(spec), measured=self._own(spec))
 
     def least_seconds(self, spec: RunSpec, chunkings: Sequence[Chunking]) -> float | None:
-        """The passes of the slowest stage and the least bubble, without the traffic of the states and the optimizer."""
+        """A bound below the seconds of every run with this one's degrees and micro-batch; None where unknown.
+
+        The passes of the slowest stage and the least bubble, without the traffic of the states and the optimizer.
+        """
         return least_seconds(spec, chunkings, **self.parts(spec), measured=self._own(spec))
 
     def least_of_schedules(self, spec: RunSpec, chunkings: Sequence[Chunking]) -> Sequence[float] | None:
-        """The same with the least that the states take."""
+        """Such bounds for each of some schedules, with the least that the states take."""
         return least_of_schedules(spec, chunkings, **self.parts(spec), measured=self._own(spec))
 
     def speed(self, spec: RunSpec, verdict: Verdict) -> SpeedEstimate | None:
-        """As ``check`` has it."""
+        """The whole estimate of a run's speed, as ``check`` has it."""
         return pricing.predicted(spec, self.parts, verdict, self._measured).speed
 
     def _own(self, spec: RunSpec) -> Constant | None:

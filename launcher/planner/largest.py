@@ -15,7 +15,7 @@ from launcher.base.frozen import dataclass
 from launcher.estimate import families
 from launcher.estimate.rank.counts import parameter_counts
 from launcher.planner import feasibility
-from launcher.planner.judge import LayoutJudge
+from launcher.planner.judge import Preflight
 from launcher.planner.question import Question
 from launcher.spec import edit
 from launcher.spec.edit import override
@@ -67,7 +67,7 @@ class _Candidate(NamedTuple):
     question: Question
 
 
-def largest(kind: str, question: Question, judge: LayoutJudge, asking: Asking) -> Largest:
+def largest(kind: str, question: Question, judge: Preflight, asking: Asking) -> Largest:
     """Look for the largest ``micro_batch``, ``sequence`` or ``model``, which the question leaves open.
 
     Raises ConfigErrors: The words say what is looked for.
@@ -79,7 +79,7 @@ def largest(kind: str, question: Question, judge: LayoutJudge, asking: Asking) -
     return _LOOKING[kind](question, judge, asking)
 
 
-def _micro_batch(question: Question, judge: LayoutJudge, _: Asking) -> Largest:
+def _micro_batch(question: Question, judge: Preflight, _: Asking) -> Largest:
     sizes = edit.divisors(question.openings[0].spec.global_batch_size)
     fixed = question.fixed | {MICRO_BATCH}
     asked = [replace(question, fixed=fixed, choices={**question.choices, MICRO_BATCH: (size,)}) for size in sizes]
@@ -87,7 +87,7 @@ def _micro_batch(question: Question, judge: LayoutJudge, _: Asking) -> Largest:
     return _from_above("micro_batch", list(map(_Candidate, words, sizes, asked)), judge)
 
 
-def _sequence(question: Question, judge: LayoutJudge, asking: Asking) -> Largest:
+def _sequence(question: Question, judge: Preflight, asking: Asking) -> Largest:
     """Powers of two up to the model's positions and beyond them, and the quarters behind the longest that fits."""
     model = question.openings[0].spec.model
     limit = model.max_position_embeddings
@@ -138,7 +138,7 @@ def _between(
         yield further
 
 
-def _model(question: Question, judge: LayoutJudge, asking: Asking) -> Largest:
+def _model(question: Question, judge: Preflight, asking: Asking) -> Largest:
     presets = (_preset(name, asking) for name in question.catalog.groups["model"])
     return _from_above("model", sorted(presets, key=lambda each: each.value), judge)
 
@@ -150,7 +150,7 @@ def _preset(name: str, asking: Asking) -> _Candidate:
     return _Candidate(words, parameter_counts(spec, families.of(spec.model))[0], question)
 
 
-def _from_above(kind: str, candidates: Sequence[_Candidate], judge: LayoutJudge) -> Largest:
+def _from_above(kind: str, candidates: Sequence[_Candidate], judge: Preflight) -> Largest:
     """The answer from candidates in the order of size; the largest are asked about first."""
     for place in reversed(range(len(candidates))):
         if feasibility.attempt(candidates[place].question, judge).fits is not None:
@@ -158,7 +158,7 @@ def _from_above(kind: str, candidates: Sequence[_Candidate], judge: LayoutJudge)
     return _answer(kind, [], candidates, judge)
 
 
-def _answer(kind: str, fits: Sequence[_Candidate], above: Sequence[_Candidate], judge: LayoutJudge) -> Largest:
+def _answer(kind: str, fits: Sequence[_Candidate], above: Sequence[_Candidate], judge: Preflight) -> Largest:
     larger = [each for each in above if not fits or each.value >= fits[-1].value][:_TOLD]
     tried = tuple(Tried(each.words, each.value, feasibility.lacks(each.question, judge)) for each in larger)
     if not fits:

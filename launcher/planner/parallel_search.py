@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 
 from launcher.planner.candidates import Found
-from launcher.planner.judge import LayoutJudge
+from launcher.planner.judge import Preflight
 from launcher.planner.search import OpenedDegrees, Search
 from launcher.planner.space import Space
 
@@ -21,7 +21,7 @@ type Progress = Callable[[Found], None]
 """Told what has been found so far, often."""
 
 
-def searched(spaces: Sequence[Space], judge: LayoutJudge, progress: Progress | None = None) -> Found:
+def searched(spaces: Sequence[Space], judge: Preflight, progress: Progress | None = None) -> Found:
     """Search all degrees of some spaces."""
     opened = degrees_of(spaces, judge)
     if len(opened) < _FEW:
@@ -32,13 +32,13 @@ def searched(spaces: Sequence[Space], judge: LayoutJudge, progress: Progress | N
     return found
 
 
-def degrees_of(spaces: Sequence[Space], judge: LayoutJudge) -> list[OpenedDegrees]:
+def degrees_of(spaces: Sequence[Space], judge: Preflight) -> list[OpenedDegrees]:
     """The degrees of some spaces, each with the number of their opening, in an order that is always the same."""
     return [(number, degrees) for number, space in enumerate(spaces) for degrees in space.degrees(judge.errors)]
 
 
 def _part(
-    spaces: Sequence[Space], judge: LayoutJudge, opened: Sequence[OpenedDegrees], progress: Progress | None = None
+    spaces: Sequence[Space], judge: Preflight, opened: Sequence[OpenedDegrees], progress: Progress | None = None
 ) -> Found:
     search = Search(spaces, judge)
     for found in search.run(opened):
@@ -47,7 +47,7 @@ def _part(
     return search.found
 
 
-def _begun(spaces: Sequence[Space], judge: LayoutJudge, opened: Sequence[OpenedDegrees]) -> Callable[[], Found]:
+def _begun(spaces: Sequence[Space], judge: Preflight, opened: Sequence[OpenedDegrees]) -> Callable[[], Found]:
     """Begin with the second part in a process of its own; the result is a function that waits for its answer.
 
     A process with threads must not be forked, and one processor gains nothing: there it is done in turn.
@@ -71,7 +71,7 @@ def _begun(spaces: Sequence[Space], judge: LayoutJudge, opened: Sequence[OpenedD
     return received
 
 
-def _send(pipe: Connection, spaces: Sequence[Space], judge: LayoutJudge, opened: Sequence[OpenedDegrees]) -> None:
+def _send(pipe: Connection, spaces: Sequence[Space], judge: Preflight, opened: Sequence[OpenedDegrees]) -> None:
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent is interrupted, too, and ends this process.

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.planner import slower_because
 from launcher.planner.candidates import Candidate, Found
-from launcher.planner.judge import LayoutJudge, Preflight
+from launcher.planner.judge import Preflight
 from launcher.planner.keys import SEARCHED
 from launcher.planner.layouts import Layout, Plan
 from launcher.planner.parallel_search import Progress, searched
@@ -16,19 +16,19 @@ from launcher.preflight import assess, findings
 from launcher.spec.edit import override, value_at
 
 
-def plan(question: Question, *, judge: LayoutJudge | None = None, progress: Progress | None = None) -> Plan:
+def plan(question: Question, *, judge: Preflight | None = None, progress: Progress | None = None) -> Plan:
     """Search the layouts that a question leaves open, by the pre-flight or another judge."""
     judge, start = judge or Preflight(), time.monotonic()
     found = searched(spaces_of(question, judge), judge, progress)
     return answer(question, found, judge, seconds=time.monotonic() - start)
 
 
-def spaces_of(question: Question, judge: LayoutJudge) -> list[Space]:
+def spaces_of(question: Question, judge: Preflight) -> list[Space]:
     """The layouts of each engine that a question leaves open."""
     return [Space.of(opening.spec, opening.fixed, question.choices, judge.errors) for opening in question.openings]
 
 
-def answer(question: Question, found: Found, judge: LayoutJudge, *, seconds: float, finished: bool = True) -> Plan:
+def answer(question: Question, found: Found, judge: Preflight, *, seconds: float, finished: bool = True) -> Plan:
     """Put together the results of a search, which may have been broken off."""
     early = [] if finished or found.best or found.first is None else [found.first]
     layouts = slower_because.explained([layout_of(question, each, judge) for each in early or found.shown()])
@@ -48,7 +48,7 @@ def answer(question: Question, found: Found, judge: LayoutJudge, *, seconds: flo
     )
 
 
-def layout_of(question: Question, found: Candidate, judge: LayoutJudge) -> Layout:
+def layout_of(question: Question, found: Candidate, judge: Preflight) -> Layout:
     """A candidate as the words to type, with the whole estimate of its speed."""
     return Layout(
         overrides=(*question.assumed, *_typed(question, found)),

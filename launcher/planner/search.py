@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from launcher.estimate.speed.estimate import Chunking
 from launcher.planner.candidates import SHOWN, Candidate, Found, effort
-from launcher.planner.judge import LayoutJudge
+from launcher.planner.judge import Preflight
 from launcher.planner.keys import MemorySavings, Settings
 from launcher.planner.layouts import Kind
 from launcher.planner.space import Degrees, Space
@@ -65,7 +65,7 @@ type OpenedDegrees = tuple[int, Degrees]
 class Search:
     """One search over the spaces of several engines."""
 
-    def __init__(self, spaces: Sequence[Space], judge: LayoutJudge, *, certain: bool = False) -> None:
+    def __init__(self, spaces: Sequence[Space], judge: Preflight, *, certain: bool = False) -> None:
         """``certain`` is true to take only layouts of which the whole error band fits."""
         self.found, self._certain = Found(), certain
         self._spaces, self._judge = spaces, judge
@@ -306,7 +306,7 @@ class Search:
         return likeliest
 
 
-def strongest(variant: RunSpec, savings: MemorySavings, modes: Iterable[int], judge: LayoutJudge) -> RunSpec | None:
+def strongest(variant: RunSpec, savings: MemorySavings, modes: Iterable[int], judge: Preflight) -> RunSpec | None:
     """A variant with the first of some checkpointings, and the strongest other savings, that are valid with it."""
     places = ((mode, loss) for mode in modes for loss in reversed(range(len(savings.losses))))
     runs = (changed_at(variant, settings) for place in places for settings in reversed(savings.at(*place)))

@@ -26,7 +26,7 @@ from launcher.estimate.memory.estimate import needs
 from launcher.estimate.speed.estimate import unknown
 from launcher.estimate.speed.terms import StepPart
 from launcher.planner import feasibility, length
-from launcher.planner.judge import LayoutJudge
+from launcher.planner.judge import Preflight
 from launcher.planner.layouts import GPUS, NODES, Assumption, Layout, Nearest, Size
 from launcher.planner.planning import layout_of
 from launcher.planner.question import Question
@@ -89,7 +89,7 @@ class Smallest:
     on_devices: Size | None = None
 
 
-def smallest(question: Question, judge: LayoutJudge, *, days: float | None = None, beyond: bool = False) -> Smallest:
+def smallest(question: Question, judge: Preflight, *, days: float | None = None, beyond: bool = False) -> Smallest:
     """Look for the fewest GPUs, for a training of at most so many days; ``beyond`` looks at more nodes than are said.
 
     Raises ConfigErrors: There is a limit on time and no speed is known.
@@ -108,7 +108,7 @@ def smallest(question: Question, judge: LayoutJudge, *, days: float | None = Non
     )
 
 
-def first_enough(question: Question, judge: LayoutJudge, ladder: Sequence[Size], days: float | None) -> int | None:
+def first_enough(question: Question, judge: Preflight, ladder: Sequence[Size], days: float | None) -> int | None:
     """The place of the first size that is enough."""
     least = None if days is None else least_gpu_seconds(question, judge)
     for place, size in enumerate(ladder):
@@ -119,7 +119,7 @@ def first_enough(question: Question, judge: LayoutJudge, ladder: Sequence[Size],
     return None
 
 
-def _is_enough(question: Question, judge: LayoutJudge, days: float | None) -> bool:
+def _is_enough(question: Question, judge: Preflight, days: float | None) -> bool:
     fits = feasibility.attempt(question, judge).fits is not None
     if not fits or days is None:
         return fits
@@ -127,12 +127,12 @@ def _is_enough(question: Question, judge: LayoutJudge, days: float | None) -> bo
     return layout is not None and length.in_time(layout, days) is True
 
 
-def least_gpu_seconds(question: Question, judge: LayoutJudge) -> float:
+def least_gpu_seconds(question: Question, judge: Preflight) -> float:
     """A bound below the GPU-seconds of the training: one GPU with memory for all, that has the whole batch at once."""
     return min(_alone(opening.spec, judge) for opening in question.openings)
 
 
-def _alone(spec: RunSpec, judge: LayoutJudge) -> float:
+def _alone(spec: RunSpec, judge: Preflight) -> float:
     alone = changed_at(spec, {**_ALONE, "train.micro_batch_size": spec.global_batch_size})
     speed = judge.speed(alone, Verdict(name="fits"))
     if speed is None:
@@ -142,7 +142,7 @@ def _alone(spec: RunSpec, judge: LayoutJudge) -> float:
     return spec.steps * sum(term.seconds for term in speed.terms if term.part in _PASSES)
 
 
-def _step(question: Question, judge: LayoutJudge, size: Size, days: float | None) -> Step:
+def _step(question: Question, judge: Preflight, size: Size, days: float | None) -> Step:
     question = sized(question, size)
     if lacks := feasibility.lacks(question, judge):
         return Step(size=size, lacks=lacks)
@@ -153,7 +153,7 @@ def _step(question: Question, judge: LayoutJudge, size: Size, days: float | None
     return Step(size=size, layout=layout, lacks=lacks)
 
 
-def _on_devices(question: Question, judge: LayoutJudge, ladder: Sequence[Size]) -> Size | None:
+def _on_devices(question: Question, judge: Preflight, ladder: Sequence[Size]) -> Size | None:
     """The smallest size, from the found one on, with all model states on the GPUs; None where it is the found one."""
     if question.fixed & set(_ON_HOST):
         return None
@@ -202,7 +202,7 @@ def sized(question: Question, size: Size) -> Question:
     return replace(question, assumptions=(*words, *kept), openings=openings)
 
 
-def nearest(question: Question, judge: LayoutJudge) -> Nearest:
+def nearest(question: Question, judge: Preflight) -> Nearest:
     """Look for what would help a question that no layout answers."""
     closest = feasibility.closest(question, judge)
     own = closest and layout_of(question, closest, judge)
@@ -218,7 +218,7 @@ def nearest(question: Question, judge: LayoutJudge) -> Nearest:
     )
 
 
-def _fixes(closest: Layout, judge: LayoutJudge) -> tuple[Fix, ...]:
+def _fixes(closest: Layout, judge: Preflight) -> tuple[Fix, ...]:
 
     def judged(spec: RunSpec, /, *, roughly: bool = False) -> Verdict | None:
         if next(iter(judge.errors(spec)), None) is not None:
