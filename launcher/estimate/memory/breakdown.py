@@ -47,16 +47,12 @@ class Breakdown:
 def breakdown(ranks: Sequence[RankTerms], estimate: MemoryEstimate) -> Breakdown:
     """Split the peaks of an estimate into piles."""
     peaks = {peak.stage: peak for peak in estimate.ranks}
+    every = {phase: [(rank, own) for rank in ranks for own in MOMENTS if MOMENTS[own] == phase] for phase in PHASES}
+    worst = [max(those, key=lambda one: one[0].allocated(one[1])) for those in every.values()]
     return Breakdown(
-        phases=tuple(_worst(ranks, phase, peaks) for phase in PHASES),
+        phases=tuple(_column(rank, moment, peaks) for rank, moment in worst),
         stages=tuple(_column(rank, rank.peak[1], peaks) for rank in ranks),
     )
-
-
-def _worst(ranks: Sequence[RankTerms], phase: Phase, peaks: dict[int, RankPeak]) -> Column:
-    candidates = [(rank, moment) for rank in ranks for moment in MOMENTS if MOMENTS[moment] == phase]
-    rank, moment = max(candidates, key=lambda candidate: candidate[0].allocated(candidate[1]))
-    return _column(rank, moment, peaks)
 
 
 def _column(rank: RankTerms, moment: Moment, peaks: dict[int, RankPeak]) -> Column:

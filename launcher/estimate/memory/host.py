@@ -79,10 +79,9 @@ def _terms(spec: RunSpec, allocated: int, offloaded: int, waiting: int) -> Itera
     own, source = "n * size", "measured, launcher/estimate/memory/processes.json"
     what = "tensors of the ranks, whose devices are the host"
     yield term("tensors", ALWAYS, what, own, "the peak of the worst rank", n=n, size=allocated)
-    what = "states that the ranks keep on the host"
-    yield term("offloaded", ALWAYS, what, own, "launcher/estimate/memory/host.py", n=n, size=offloaded)
-    what = "activations that wait for backward on the host"
-    yield term("offloaded", ALWAYS, what, own, "launcher/estimate/memory/host.py", n=n, size=waiting)
+    kept = {"states that the ranks keep": offloaded, "activations that wait for backward": waiting}
+    for what, size in kept.items():
+        yield term("offloaded", ALWAYS, f"{what} on the host", own, "launcher/estimate/memory/host.py", n=n, size=size)
     what = "Python, torch and the engine in each rank"
     yield term("processes", ALWAYS, what, own, source, n=n, size=found.rank_bytes)
     what = "launcher and torchrun, and pages of libraries that all share"

@@ -61,7 +61,9 @@ def offload(
         yield _gradients_out(rank, execution, rate, compute, steps, waited)
         yield from _step(rank, execution, rate)
     elif zero.offload_parameters != "none":
-        yield _weights_out(rank, rate)
+        # The device has stepped the rank's shard.
+        size, shard = rank.dtypes.size("parameters"), rank.elements.optimizer
+        yield _copied("updated weights to the host", size, shard, rate)
     yield from _swapped(rank)
 
 
@@ -84,10 +86,11 @@ def _swapped(rank: RankModel) -> Iterator[SpeedTerm]:
             k=each, P=shard, rate=_disk(rank),
         )  # fmt: skip
     if zero.offload_parameters == "nvme":
-        yield term(
-            "offload", "updated weights to NVMe", "z * P / rate", _SWAPPING,
-            z=dtypes.size("parameters"), P=shard, rate=_disk(rank),
-        )  # fmt: skip
+        yield _copied("updated weights to NVMe", dtypes.size("parameters"), shard, _disk(rank), _SWAPPING)
+
+
+def _copied(what: str, size: int, elements: int, rate: float, source: str = _SOURCE) -> SpeedTerm:
+    return term("offload", what, "z * P / rate", source, z=size, P=elements, rate=rate)
 
 
 def activations(rank: RankModel, card: Card, compute: StageTime, steps: int) -> Iterator[SpeedTerm]:
@@ -140,14 +143,6 @@ def _weights_in(
     )  # fmt: skip
 
 
-def _weights_out(rank: RankModel, rate: float) -> SpeedTerm:
-    """The rank's shard of the weights, back to the host after the device has stepped it."""
-    return term(
-        "offload", "updated weights to the host", "z * P / rate", _SOURCE,
-        z=rank.dtypes.size("parameters"), P=rank.elements.optimizer, rate=rate,
-    )  # fmt: skip
-
-
 def _gradients_out(
     rank: RankModel, execution: Execution, rate: float, compute: StageTime, steps: int, waited: float
 ) -> SpeedTerm:
@@ -178,7 +173,4 @@ def _step(rank: RankModel, execution: Execution, rate: float) -> Iterator[SpeedT
         "offload", "the optimizer's step on the host", "n * t * P", _SOURCE, n=ranks, t=each, P=shard,
     )  # fmt: skip
     if spec.zero.offload_parameters == "none":
-        yield term(
-            "offload", "updated weights to the device", "z * P / rate", _SOURCE,
-            z=rank.engine.size, P=shard, rate=rate,
-        )  # fmt: skip
+        yield _copied("updated weights to the device", rank.engine.size, shard, rate)
