@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from launcher.base.errors import ConfigError
 from launcher.base.files import JsonObject
+from launcher.estimate import families
 from launcher.estimate.families import deepseek, moe
 from launcher.estimate.rank.engine import EngineTraits
 from launcher.estimate.rank.family import ConfigFile, TransformersConfig
@@ -16,16 +17,16 @@ from launcher.estimate.rank.tensors import SavedTensor, Weight
 from launcher.spec import ModelSpec, RunSpec, edit
 
 _CONFIGS: Mapping[str, str] = {"deepseek_v32": "DeepseekV32Config", "glm_moe_dsa": "GlmMoeDsaConfig"}
-_INDEXER: Mapping[str, Mapping[str, int]] = {
-    "deepseek_v32": {"index_topk": 2048, "index_head_dim": 128, "index_n_heads": 64},
-    "glm_moe_dsa": {"index_topk": 2048, "index_head_dim": 128, "index_n_heads": 32},
-}
-"""The sizes of the indexer that the classes take where a file has none."""
+_INDEXER = ("index_topk", "index_head_dim", "index_n_heads")  # Sizes of the indexer, which both classes have.
 
 _SHARING = ("indexer_types", "index_topk_freq", "index_skip_topk_offset", "index_topk_pattern")
 """Keys by which layers of GLM-5 reuse what another one chose (``GlmMoeDsaConfig.__post_init__``)."""
 
 _UNCUT = ("tensor", "pipeline", "context", "ulysses")
+
+
+def _keys(kind: str) -> tuple[str, ...]:
+    return (*_INDEXER, *(_SHARING if kind == "glm_moe_dsa" else ()))
 
 
 def choices(spec: RunSpec) -> Iterator[ConfigError]:
@@ -35,12 +36,12 @@ def choices(spec: RunSpec) -> Iterator[ConfigError]:
         ways = [f"model.model_type={each}" for each in known]
         yield ConfigError("model.model_type", model.model_type, f"this family is {' or '.join(known)}", ways)
         return
-    own = (*_INDEXER[model.model_type], *(_SHARING if model.model_type == "glm_moe_dsa" else ()))
+    own = _keys(model.model_type)
     for key, value in model.extra.items():
         if key not in own:
             rule = f"transformers' {model.model_type} has {', '.join(own)}"
             yield ConfigError(f"model.extra.{key}", value, rule, [])
-        elif key in _INDEXER[model.model_type] and (type(value) is not int or value < 1):
+        elif key in _INDEXER and (type(value) is not int or value < 1):
             rule = "is a whole number of at least 1"
             yield ConfigError(
                 f"model.extra.{key}", value, rule, [edit.override(f"model.extra.{key}", _size(model, key))]
@@ -87,9 +88,10 @@ def _indexers(model: ModelSpec) -> list[str]:
 
 
 def _size(model: ModelSpec, key: str) -> int:
-    own = _INDEXER.get(str(model.model_type), _INDEXER["deepseek_v32"])
-    found = model.extra.get(key, own[key])
-    return found if type(found) is int else own[key]
+    kind = model.model_type if model.model_type in _CONFIGS else "deepseek_v32"
+    own: int = families.classes()["classes"][kind]["defaults"][key]
+    found = model.extra.get(key, own)
+    return found if type(found) is int else own
 
 
 def block(model: ModelSpec, layer: int) -> list[Weight]:
@@ -165,7 +167,7 @@ def not_computed(spec: RunSpec) -> Iterator[ConfigError]:
 def read_config(config: ConfigFile) -> JsonObject:
     """DeepSeek-V3.2 and GLM-5."""
     kind = config.model_type
-    extra = config.extra((*_INDEXER[kind], *(_SHARING if kind == "glm_moe_dsa" else ())))
+    extra = config.extra(_keys(kind))
     dense = (
         config.size("first_k_dense_replace", 3, to="first_dense_layers") if config.get("first_k_dense_replace") else 0
     )

@@ -5,8 +5,29 @@
 of each layer; ``weights``, ``saved``, ``checks`` and ``reading`` follow.
 """
 
-from launcher.estimate.families._decoders import hybrids, layer_norms, rms_norms
-from launcher.estimate.families._decoders.description import Decoder
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
 
-TYPES: dict[str, Decoder] = {**rms_norms.TYPES, **layer_norms.TYPES, **rms_norms.EXPERTS, **hybrids.TYPES}
+from launcher.estimate import families
+from launcher.estimate.families._decoders import hybrids, layer_norms, rms_norms
+from launcher.estimate.families._decoders.description import Decoder, completed
+
+_DESCRIBED = {**rms_norms.TYPES, **layer_norms.TYPES, **rms_norms.EXPERTS, **hybrids.TYPES}
+
+
+@cache
+def defaults(model_type: str | None) -> Mapping[str, Any]:
+    """The keys of a class and their defaults, as they are written in it; none of a class that is not described."""
+    if model_type not in _DESCRIBED:
+        return {}
+    found = families.classes()["classes"][model_type]
+    own = {key: value for key, value in found["defaults"].items() if key not in found["derived"]}
+    return {**own, **found["further"]}
+
+
+TYPES: dict[str, Decoder] = {
+    kind: completed(kind, found, families.classes()["architectures"][kind], defaults(kind))
+    for kind, found in _DESCRIBED.items()
+}
 """Each ``model_type`` that is described."""

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -51,9 +51,9 @@ class Experts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoder:
-    """One model type."""
+    """One model type: what the keys of its class do not say (:func:`completed`)."""
 
-    config: str  # The class of its configuration.
+    config: str = ""  # The class of its configuration.
     table: str = "embed_tokens"  # The token embedding.
     positions: str = ""  # The learned positions; empty without them.
     positions_offset: int = 0  # Rows of theirs that no position uses.
@@ -74,8 +74,8 @@ class Decoder:
     # Its projections: queries, keys and values, or one of all three.
     inputs: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
     output: str = "o_proj"  # The projection of its output.
-    input_bias: Bias = False  # The bias of ``inputs``.
-    output_bias: Bias = False  # The bias of ``output``.
+    input_bias: Bias = "attention_bias"  # The bias of ``inputs``; none where the class has no such key.
+    output_bias: Bias = "attention_bias"  # The bias of ``output``, likewise.
     head_norms: tuple[str, ...] = ()  # The norms of queries and of keys; empty without them.
     # What one of them covers: a head, all heads, or each head with weights of its own; "none" is a head, unweighted.
     head_norm_size: Literal["head", "all", "each", "none"] = "head"
@@ -100,7 +100,7 @@ class Decoder:
     up: str = "up_proj"  # Its first linear.
     down: str = "down_proj"  # Its last linear.
     gated: bool = True  # True if the activation of one half is multiplied with the other.
-    mlp_bias: Bias = False  # The bias of its linears.
+    mlp_bias: Bias = "mlp_bias"  # The bias of its linears, likewise.
     # Linears whose names ``peft`` takes for routed experts' (0.21, ``_MOE_TARGET_MODULE_MAPPING``).
     unwrapped: tuple[str, ...] = ()
     activation_weights: tuple[str, ...] = ()  # Learned numbers of its activation.
@@ -109,7 +109,7 @@ class Decoder:
     inner_factor: int = 4  # Of the hidden size, where the class has no other width of the MLP.
     fixed: Mapping[str, Any] = field(default_factory=dict)  # Our keys of ``model`` that its class decides.
     settings: Mapping[str, Any] = field(default_factory=dict)  # Further arguments of the class of its configuration.
-    dropouts: tuple[str, ...] = ("attention_dropout",)  # The class's keys of dropout.
+    dropouts: tuple[str, ...] = ()  # The class's keys of dropout; none said: all but those of other modules.
     # The values of ``model.attention`` with which its class computes.
     attentions: tuple[str, ...] = ("sdpa", "flash", "eager")
     # Tensors as large as the scores that eager attention still names while it computes their softmax.
@@ -133,3 +133,44 @@ class Decoder:
     variants: tuple[tuple[str, object, Mapping[str, Any]], ...] = ()
     logits_factor: str = ""  # The key that logits are multiplied with; empty without one.
     logits_divisor: str = ""  # The key that logits are divided by; empty without one.
+
+
+_LEGAL: Mapping[str, tuple[object, ...]] = {
+    "add_cross_attention": (False,),
+    "output_router_logits": (False,),  # The workers' loss is the cross entropy alone.
+    "router_jitter_noise": (0.0, 0),
+    "use_bidirectional_attention": (None, False),
+    "z_loss_coefficient": (0.0, None),
+}
+"""Values of keys that any class may have, as no description covers others."""
+
+_OTHER_DROPOUTS = ("classifier_dropout", "layerdrop")  # Of another head of the class, and of whole layers.
+
+
+def completed(kind: str, found: Decoder, architecture: str, keys: Mapping[str, Any]) -> Decoder:
+    """A description with all that follows from its class: the name of its architecture, and its keys and defaults.
+
+    transformers calls the configuration of ``OlmoForCausalLM`` ``OlmoConfig``, and that of a text model among several
+    models ``...TextConfig``.
+    """
+
+    def named(*some: str) -> str:
+        return next((key for key in some if keys.get(key) is not None), "")
+
+    def there(bias: Bias) -> Bias:
+        return bias if isinstance(bias, bool) or bias in keys else False
+
+    dropouts = tuple(key for key in keys if "drop" in key and key not in _OTHER_DROPOUTS)
+    return replace(
+        found,
+        config=f"{architecture.removesuffix('ForCausalLM')}{'Text' if kind.endswith('_text') else ''}Config",
+        with_head_norms=named("use_qk_norm", "qk_layernorm"),
+        value_width=named("v_head_dim"),
+        logits_factor=named("logit_scale", "lm_head_multiplier"),
+        logits_divisor=named("logits_scaling"),
+        input_bias=there(found.input_bias),
+        output_bias=there(found.output_bias),
+        mlp_bias=there(found.mlp_bias),
+        dropouts=found.dropouts or dropouts,
+        legal={**{key: values for key, values in _LEGAL.items() if key in keys}, **found.legal},
+    )

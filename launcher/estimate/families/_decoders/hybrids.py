@@ -10,7 +10,6 @@ type _ValueOf = Callable[[str], Any]
 
 _LETTERS = {"M": "linear_attention", "E": "moe", "*": "full_attention", "-": "mlp"}
 _OLD = {"mamba": "linear_attention", "attention": "full_attention"}
-_NO_LOSS: Mapping[str, Any] = {"output_router_logits": (False,)}
 
 
 def _listed(value_of: _ValueOf, layers: int, *, key: str = "layer_types") -> tuple[str, ...]:
@@ -115,10 +114,7 @@ def _one_norm(kind: str) -> tuple[Step, ...]:
 _SIZES = WORDS["sizes"]
 _DELTA: Mapping[str, str | int] = _SIZES["delta"]
 _QWEN = Decoder(
-    config="",
     norm_code="gemma",
-    input_bias="attention_bias",
-    output_bias="attention_bias",
     head_norms=("q_norm", "k_norm"),
     joins_queries=True,
     gated_output=True,
@@ -126,7 +122,6 @@ _QWEN = Decoder(
     layers=_intervals,
     steps=_two_norms("gated_delta"),
     sizes=_DELTA,
-    legal=_NO_LOSS,
 )
 _QWEN_EXPERTS = Experts(
     shared="mlp.shared_expert",
@@ -151,13 +146,11 @@ _SLIDING = _first("attention", sinks=True, keys_factor=2)
 _MIMO = _pairs({"full_attention": _first("attention"), "sliding_attention": _SLIDING})
 
 _MAMBA = Decoder(
-    config="MambaConfig",
     table="embeddings",
     last="norm_f",
     first="norm",
     inner_factor=2,
     fixed={"position_embedding": "none", "num_attention_heads": 1},
-    dropouts=(),
     attentions=("eager",),
     attends=False,
     layers=lambda _, layers: ("linear_attention",) * layers,
@@ -168,40 +161,26 @@ _MAMBA = Decoder(
 
 TYPES: dict[str, Decoder] = {
     "bamba": Decoder(
-        config="BambaConfig",
         last="final_layernorm",
-        input_bias="attention_bias",
-        output_bias="attention_bias",
-        mlp_bias="mlp_bias",
         joins_queries=True,
         mixer="mamba",
         mlp="feed_forward",
         layers=_indexed,
         steps=_two_norms("mamba2", "pre_ff_layernorm"),
         sizes=_MAMBA_2,
-        legal={"z_loss_coefficient": (0.0, None)},
     ),
     "falcon_h1": Decoder(
-        config="FalconH1Config",
         last="final_layernorm",
-        input_bias="attention_bias",
-        output_bias="attention_bias",
-        mlp_bias="mlp_bias",
         mixer="mamba",
         mlp="feed_forward",
         scaled=True,
         layers=lambda _, layers: ("hybrid",) * layers,
         steps={"hybrid": (*_BOTH, Step(norm="pre_ff_layernorm", kinds=("mlp",)))},
         sizes={**_MAMBA_2, "inner": "mamba_d_ssm", "norm": "mamba_rms_norm", "out_bias": "projectors_bias"},
-        logits_factor="lm_head_multiplier",
     ),
     "llama4_text": Decoder(
-        config="Llama4TextConfig",
-        input_bias="attention_bias",
-        output_bias="attention_bias",
         head_norms=("qk_norm", "qk_norm"),
         head_norm_size="none",
-        with_head_norms="use_qk_norm",
         softmax="narrow",
         attentions=("sdpa", "eager"),
         mlp="feed_forward",
@@ -216,21 +195,19 @@ TYPES: dict[str, Decoder] = {
         ),
         layers=_llama_4,
         steps=_LLAMA_4,
-        legal={**_NO_LOSS, "router_jitter_noise": (0.0, 0)},
     ),
     "mimo_v2_flash": Decoder(
-        config="MiMoV2FlashConfig",
-        input_bias="attention_bias",
+        output_bias=False,
         softmax="less largest",
-        value_width="v_head_dim",
         attentions=("eager",),
         experts=Experts(wide=True),
         layers=_mimo,
         steps=_MIMO,
-        legal=_NO_LOSS,
     ),
     "nemotron_h": Decoder(
-        config="NemotronHConfig",
+        input_bias=False,
+        output_bias=False,
+        dropouts=("attention_dropout",),
         table="embeddings",
         last="norm_f",
         first="norm",
@@ -239,7 +216,6 @@ TYPES: dict[str, Decoder] = {
         mlp="mixer",
         gate="",
         gated=False,
-        mlp_bias="mlp_bias",
         fixed={"position_embedding": "none", "tie_word_embeddings": False},
         experts=Experts(
             name="mixer",
@@ -257,12 +233,8 @@ TYPES: dict[str, Decoder] = {
             "moe": _one_norm("experts"),
         },
         sizes=_SIZES["nemotron_h"],
-        legal=_NO_LOSS,
     ),
     "granitemoehybrid": Decoder(
-        config="GraniteMoeHybridConfig",
-        input_bias="attention_bias",
-        output_bias="attention_bias",
         mixer="mamba",
         mlp="shared_mlp",
         mlp_width="shared_intermediate_size",
@@ -280,12 +252,9 @@ TYPES: dict[str, Decoder] = {
         layers=_granite,
         steps=_two_norms("mamba2"),
         sizes=_MAMBA_2,
-        legal=_NO_LOSS,
         variants=(("position_embedding_type", "rope", {"fixed": {}}), ("num_local_experts", 0, {"experts": None})),
-        logits_divisor="logits_scaling",
     ),
     "jamba": Decoder(
-        config="JambaConfig",
         last="final_layernorm",
         mixer="mamba",
         mlp="feed_forward",
@@ -294,13 +263,11 @@ TYPES: dict[str, Decoder] = {
         layers=_periods,
         steps=_two_norms("mamba1", "pre_ff_layernorm"),
         sizes=_SIZES["jamba"],
-        legal=_NO_LOSS,
     ),
-    "falcon_mamba": replace(_MAMBA, config="FalconMambaConfig", sizes={**_MAMBA.sizes, "norms": 2}),
+    "falcon_mamba": replace(_MAMBA, sizes={**_MAMBA.sizes, "norms": 2}),
     "mamba": _MAMBA,
     "mamba2": replace(
         _MAMBA,
-        config="Mamba2Config",
         fixed={"position_embedding": "none"},
         unwrapped=(),
         steps={"linear_attention": _one_norm("mamba2")},
@@ -308,13 +275,10 @@ TYPES: dict[str, Decoder] = {
     ),
     "qwen3_5_moe_text": replace(
         _QWEN,
-        config="Qwen3_5MoeTextConfig",
         experts=_QWEN_EXPERTS,
         sizes={**_DELTA, "joined": 0},
     ),
-    "qwen3_5_text": replace(_QWEN, config="Qwen3_5TextConfig", sizes={**_DELTA, "joined": 0}),
-    "qwen3_next": replace(
-        _QWEN, config="Qwen3NextConfig", experts=_QWEN_EXPERTS, unwrapped=("gate_proj", "up_proj", "down_proj")
-    ),
+    "qwen3_5_text": replace(_QWEN, sizes={**_DELTA, "joined": 0}),
+    "qwen3_next": replace(_QWEN, experts=_QWEN_EXPERTS, unwrapped=("gate_proj", "up_proj", "down_proj")),
 }
 """Each model type of several kinds of layers."""

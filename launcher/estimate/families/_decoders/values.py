@@ -6,26 +6,16 @@ from functools import cache, lru_cache
 from typing import Any
 
 from launcher.base.files import JsonObject
-from launcher.estimate import families
 from launcher.estimate.families._decoders import TYPES
-from launcher.estimate.families._decoders.description import WORDS, Bias, Decoder
+from launcher.estimate.families._decoders import defaults as defaults
+from launcher.estimate.families._decoders.description import WORDS, Bias, Decoder, completed
 from launcher.estimate.families._hugging_face import ACTIVATIONS
 from launcher.spec import ModelSpec
 
 NAMES: Mapping[str, Sequence[str]] = WORDS["names"]
 """Our keys by those of the classes, each of which has one of them or none."""
 
-_UNKNOWN = Decoder(config="")
-
-
-@cache
-def defaults(model_type: str | None) -> Mapping[str, Any]:
-    """The keys of a class and their defaults, as they are written in it; none of a class that is not described."""
-    if model_type not in TYPES:
-        return {}
-    found = families.classes()["classes"][model_type]
-    own = {key: value for key, value in found["defaults"].items() if key not in found["derived"]}
-    return {**own, **found["further"]}
+_UNKNOWN = replace(completed("", Decoder(), "", {}), config="")
 
 
 def their_key(model_type: str | None, key: str) -> str | None:
