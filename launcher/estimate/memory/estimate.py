@@ -74,8 +74,7 @@ class RankTerms:
     def allocations(self) -> dict[Moment, int]:
         """Bytes from torch's allocator at every moment, in the order of a step; of instants the fullest."""
         sums = by_instant(term for term in self.terms if term.pile not in OUTSIDE_PILES)
-        here = {moment: sums.get(moment, {}) for moment in MOMENTS}
-        return {moment: each.pop("", 0) + max(each.values(), default=0) for moment, each in here.items()}
+        return {moment: here.pop("", 0) + max(here.values(), default=0) for moment, here in sums.items()}
 
     def at(self, moment: Moment) -> list[MemoryTerm]:
         """The terms alive at one moment."""

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from math import ceil
 from pathlib import Path
 
@@ -31,6 +32,7 @@ class Processes:
     library_bytes: int  # Pages of libraries, which a node's processes share.
 
 
+@cache
 def processes_of(name: str) -> Processes:
     """Return the measured bytes of an engine, or of the engine with the largest ranks where it was not measured."""
     found = files.own_json(MEASURED)["measured"]

@@ -9,6 +9,7 @@ backend states what a block's backward pass holds at another instant, in place o
 MLP, and never has to know what to subtract.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from math import ceil
 from typing import Literal, NamedTuple, get_args
@@ -86,17 +87,16 @@ def term(
 _MADE = tuple.__new__  # Makes a :class:`MemoryTerm` in a third of the time of its own call; an estimate makes dozens.
 
 
-def by_instant(terms: Iterable[MemoryTerm]) -> dict[Moment, dict[str, int]]:
-    """Bytes of each instant of each moment at which some term is alive, of terms without an instant under none."""
+def by_instant(terms: Iterable[MemoryTerm]) -> Mapping[Moment, defaultdict[str, int]]:
+    """Bytes of each instant of every moment, those of terms without an instant under none."""
     together: dict[tuple[str, Moments], int] = {}
     for one in terms:
         key = one.instant, one.moments
         together[key] = together.get(key, 0) + one.bytes
-    sums: dict[Moment, dict[str, int]] = {}
+    sums: dict[Moment, defaultdict[str, int]] = {moment: defaultdict(int) for moment in MOMENTS}
     for (instant, moments), size in together.items():
         for moment in moments:
-            here = sums.setdefault(moment, {})
-            here[instant] = here.get(instant, 0) + size
+            sums[moment][instant] += size
     return sums
 
 
@@ -104,7 +104,7 @@ def fullest(terms: Iterable[MemoryTerm]) -> list[MemoryTerm]:
     """All terms, those with an instant behind the others and at the moments alone at which no other takes more."""
     every = list(terms)
     found, competing = [one for one in every if not one.instant], [one for one in every if one.instant]
-    first = {moment: max(here, key=here.__getitem__) for moment, here in by_instant(competing).items()}
+    first = {moment: max(here, key=here.__getitem__) for moment, here in by_instant(competing).items() if here}
     for one in competing:
         if moments := frozenset(moment for moment in one.moments if first[moment] == one.instant):
             found.append(one._replace(moments=moments))

@@ -44,7 +44,11 @@ class Timed(NamedTuple):
 
 def unknown(spec: RunSpec, backend: Backend) -> str | None:
     """The reason why the speed of a run cannot be said; None where it can."""
-    if backend.execution(spec) is None:
+    return _unknown(spec, backend.execution(spec))
+
+
+def _unknown(spec: RunSpec, execution: Execution | None) -> str | None:
+    if execution is None:
         if spec.task.name == "grpo":
             return "how long answers take to be generated is not known"
         return f"nothing is known of how {spec.backend.name} executes a step"
@@ -156,7 +160,7 @@ def _timed(spec: RunSpec, parts: Parts, *, hooked: bool = True) -> Timed | None:
     """The stages; a bound is ``hooked`` by none of the stages of sharding, of which one alone waits for its hooks."""
     backend: Backend = parts["backend"]
     card, network, execution = card_of(spec.hardware), network_of(spec), backend.execution(spec)
-    if card is None or network is None or execution is None or unknown(spec, backend) is not None:
+    if card is None or network is None or execution is None or _unknown(spec, execution) is not None:
         return None
     if not hooked and execution.hook_seconds:
         execution = replace(execution, hook_seconds=0.0)
