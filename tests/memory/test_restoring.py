@@ -50,6 +50,21 @@ def test_that_of_megatron_is_within_an_eighth(words: tuple[str, ...]) -> None:
     assert load(*words) == pytest.approx(MEGATRON[words], rel=0.125)
 
 
+@pytest.mark.parametrize(
+    ("words", "measured"),
+    [
+        ("cluster.gpus_per_node=1 precision=bf16", (30455364, 76003080, 76385824, 59223564)),
+        ("cluster.gpus_per_node=2 precision=fp32", (36400192, 73367768, 74290160, 42072028)),
+        ("cluster.gpus_per_node=2 precision=bf16 zero=0", (30455364, 76003080, 76385824, 59043340)),
+    ],
+)
+def test_phases_of_megatron_on_the_cpu_are_within_twelve_thousandths(words: str, measured: tuple[int, ...]) -> None:
+    """Rank 0 alone by ``launch rehearse``, megatron-core 0.19.2 and torch 2.15."""
+    found = assess.estimated(make_spec("hardware=cpu", "model=tiny", "backend=megatron", *words.split())).phases
+    taken = [found["load"], found["forward"], found["backward"], found["optimizer"]]
+    assert taken == pytest.approx(measured, rel=0.012)
+
+
 @pytest.mark.parametrize("words", ["parallel=fsdp", "parallel=ddp", "parallel=zero1", "parallel=zero3", "parallel=tp"])
 def test_on_a_gpu_files_are_read_on_the_host_and_the_states_alone_are_there(words: str) -> None:
     spec = make_spec("hardware=h100_80g", "model=7b", "cluster.gpus_per_node=8", words)

@@ -55,13 +55,14 @@ def engine(spec: RunSpec) -> EngineTraits:
 def _unfused(spec: RunSpec, size: int) -> Unfused:
     """On CPU ranks norms are torch's, and nothing of Megatron-core's fusions runs.
 
-    Rotations make cosines and sines for queries and for keys anew (``rope_utils.py``), for all sequences at once. Seen
-    by hooks on saved tensors of a layer of megatron-core 0.19.2.
+    Rotations make cosines and sines for queries and for keys anew (``rope_utils.py``), for all sequences at once. An
+    RMSNorm of torch keeps its input and what it normalised in fp32. Seen by hooks on saved tensors of a layer.
     """
     model = spec.model
     rotated = 4 * size * model.head_size if model.position_embedding == "rope" else 0
     return Unfused(
-        norm=size if model.normalization == "rmsnorm" else 0, rotary=ceil(Fraction(rotated, spec.micro_batch_size))
+        norm=2 * 4 - size if model.normalization == "rmsnorm" else 0,
+        rotary=ceil(Fraction(rotated, spec.micro_batch_size)),
     )
 
 

@@ -168,7 +168,7 @@ def _of_torch(rank: RankModel) -> Iterator[MemoryTerm]:
     Lists (foreach) make one more tensor of every parameter: AdamW a square root of the second moment, SGD the sum of a
     gradient and its weight decay. The loop makes SGD's for one parameter; of AdamW's a square root and a quotient of
     one parameter, and it holds the quotient of the one before: the largest two of a block follow each other, and the
-    output projection follows a block.
+    output projection follows a block. Megatron-core's gate and up are one parameter, cut as all of them together are.
     """
     optimizer = rank.spec.optimizer
     if rank.engine.optimizer == "fused" or not list_copies(optimizer):
@@ -180,9 +180,13 @@ def _of_torch(rank: RankModel) -> Iterator[MemoryTerm]:
         yield _step("the optimizer's loop", "z_opt * w", z_opt=z, w=rank.elements.largest_shard)
     else:
         inside, head = rank.largest_block.largest_shard, rank.head.largest_shard
-        expression = "z_opt * max(2 * table, w + 2 * max(w, head))"
+        joined = inside
+        if rank.engine.states_in_buffers:
+            inside, shard = rank.largest_block.largest, rank.elements.optimizer
+            joined = min(inside * (1 + rank.spec.model.gated), shard)
+        expression = "z_opt * max(2 * table, w + 2 * max(joined, head))"
         table = rank.embedding.largest_shard
-        yield _step("the optimizer's loop", expression, z_opt=z, table=table, w=inside, head=head)
+        yield _step("the optimizer's loop", expression, z_opt=z, table=table, w=inside, joined=joined, head=head)
 
 
 def _step(what: str, expression: str, **values: int) -> MemoryTerm:

@@ -158,6 +158,7 @@ SYMBOLS = {
     "head": "parameters of the last norm and the output projection",
     "table": "parameters of the token embedding",
     "w": "elements of one weight",
+    "joined": "elements of the weight that gate and up are, or of one weight",
     "linears": "elements of linears that multiply in fewer than 16 bits",
     "both": "bytes of one of those by rows and by columns, with its scales",
     "rests": "bytes of segments that are too small to split off",

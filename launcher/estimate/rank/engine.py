@@ -46,7 +46,7 @@ class Quantised(NamedTuple):
 class Unfused(NamedTuple):
     """What Megatron-core's blocks keep besides where they are operations of torch and not kernels of their own."""
 
-    norm: int  # Bytes of each normalised value, which an RMSNorm multiplies by its weight.
+    norm: int  # Bytes that an RMSNorm keeps of each value beyond those of its input in the compute format.
     rotary: int  # Bytes of a token's cosines and sines, of queries and of keys.
 
 

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch.utils._device import _device_constructors
 
 from launcher.base import machine
 from launcher.worker import TrainingError
@@ -112,7 +113,11 @@ def _tensor_types() -> None:
 
 
 def _device_arguments() -> None:
-    """``device="cuda"`` is written out in the training loop, in clipping and in the data loaders."""
+    """``device="cuda"`` is written out in the training loop, in clipping and in the data loaders.
+
+    ``torch.device("meta")`` knows the functions by a list, which is made before these stand in their places.
+    """
+    _device_constructors()
     torch.Tensor.cuda = lambda self, *_, **__: self  # type: ignore[method-assign]
     for name in _FACTORIES:
         setattr(torch, name, _on_the_cpu(getattr(torch, name)))

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from launcher.preflight import assess
 from launcher.worker import TrainingError
 from launcher.worker.rehearse import Rehearsal, megatron
 from tests.support import rehearsing
@@ -62,7 +63,7 @@ def test_a_rank_of_eight_is_rehearsed_without_a_file_of_a_run(tmp_path: Path) ->
         "save.last=true",
     )
     folder = tmp_path / "run"
-    prepare(folder, *MEGATRON, *words, ranks=8)
+    spec = prepare(folder, *MEGATRON, *words, ranks=8)
     found = rehearsing.rehearse(folder, [6], backend="megatron", steps=4)[6]
     assert (found.rank, found.world, found.stage, found.layers, found.device) == (6, 8, 1, 4, "cpu")
     assert found.versions["megatron-core"]
@@ -73,6 +74,7 @@ def test_a_rank_of_eight_is_rehearsed_without_a_file_of_a_run(tmp_path: Path) ->
         assert peak.piles is not None
         assert sum(peak.piles.values()) == peak.allocated_bytes, phase
         assert phase == "load" or peak.piles["parameters"] > 0, "while it is loaded, a model moves into its buffers"
+    assert found.phases["load"].allocated_bytes <= assess.estimated(spec).phases["load"], "no rank makes a whole model"
     left = {path.relative_to(folder).parts[0] for path in folder.rglob("*") if path.is_file()}
     assert not left & {"checkpoints", "metrics.jsonl", "memory.jsonl", "memory.json", "oom.json"}
 
