@@ -213,6 +213,7 @@ _TECHNIQUES: dict[str, tuple[str, ...]] = {
     "AdamW": ("optimizer=adamw",),
     "SGD": ("optimizer=sgd",),
     "AdamW with 8-bit states": ("optimizer=adamw_8bit",),
+    "AdamW with 4-bit states": ("optimizer=adamw_4bit",),
     "AdamW with paged 8-bit states": ("optimizer=paged_adamw_8bit",),
     "Adafactor": ("optimizer=adafactor",),
     "Lion": ("optimizer=lion",),

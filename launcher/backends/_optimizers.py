@@ -1,6 +1,6 @@
 """Optimizers of the engines whose loop is our own: the library of each, and what it does not go with.
 
-torch has AdamW, SGD, Adafactor and Muon, torchao an 8-bit AdamW that knows FSDP2's shards, bitsandbytes Lion and
+torch has AdamW, SGD, Adafactor and Muon, torchao AdamW of 8 and 4 bits that know FSDP2's shards, bitsandbytes Lion and
 8-bit AdamW of its own, paged or not (``launcher/worker/model/optimizers.py``).
 """
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from launcher.base import package
 from launcher.base.errors import ConfigError
-from launcher.estimate.rank.formats import EIGHT_BIT
+from launcher.estimate.rank.formats import FEW_BITS
 from launcher.job.versions import Borrowed, Need
 from launcher.spec import RunSpec, edit
 
@@ -59,7 +59,7 @@ BORROWED = (
     ),
     Borrowed(
         path="optimizer.name",
-        asked=lambda spec: spec.optimizer.name == "adamw_8bit" and "adamw_8bit" not in _of_bitsandbytes(spec),
+        asked=lambda spec: spec.optimizer.name in {"adamw_8bit", "adamw_4bit"}.difference(_of_bitsandbytes(spec)),
         packages=("torchao",),
         extra=package.TRAINING,
         way_out="optimizer=adamw",
@@ -97,17 +97,17 @@ def idle_keys(spec: RunSpec) -> Iterator[ConfigError]:
 def cut_unreadable(before: RunSpec, after: RunSpec) -> Iterator[ConfigError]:
     """8-bit states on other shards: 256 values share a scale, so that a cut elsewhere would take others'.
 
-    torchao's go with the rows, where each has whole blocks. All else is held as whole tensors by name, which any layout
-    reads.
+    torchao's of 8 bits go with the rows, where each has whole blocks. All else is held as whole tensors by name, which
+    any layout reads.
     """
     name, model = before.optimizer.name, before.model
-    if name not in EIGHT_BIT or _cut(before) == _cut(after):
+    if name not in FEW_BITS or _cut(before) == _cut(after):
         return
     widths = (model.hidden_size, model.intermediate_size, model.query_size)
     if name == "adamw_8bit" and before.parallel.tensor == after.parallel.tensor and not any(w % 256 for w in widths):
         return
     was, now = before.shard_degree, after.shard_degree
-    rule = f"the states of {name} are codes with a scale for 256 values of a rank's shard, and shards would be others"
+    rule = f"the states of {name} are codes with a scale for a block of a rank's shard, and shards would be others"
     rule += f" ({was} ranks, then {now})" if was != now else ""
     path = "cluster.gpus_per_node" if before.gpus != after.gpus else "parallel.shard"
     yield ConfigError(path, edit.value_at(after, path), rule, [edit.override(path, edit.value_at(before, path))])

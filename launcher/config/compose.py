@@ -81,7 +81,7 @@ def _one_or_all(override: Override) -> list[str]:
 
 def _put(config: Config, keys: list[str], value: object) -> None:
     for key in keys[:-1]:
-        config[key] = config = dict(config.get(key, {}))
+        config[key] = config = dict(config.get(key) or {})
     config[keys[-1]] = value
 
 

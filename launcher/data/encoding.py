@@ -157,7 +157,7 @@ class Preview:
 
 def previews(data: DataSpec, length: int) -> list[Preview]:
     """The first ``data.preview`` conversations of a run, cut to ``length`` + 1 tokens as its samples are."""
-    template, words, bad = writer(data), tokenizer(data.tokenizer), BadRows.of(data)
+    template, words, bad = writer(data), tokenizer(data.tokenizer, data.roles), BadRows.of(data)
     found: list[Preview] = []
     for one in conversations(table_rows(data, bad), data, Counter(), bad):
         if len(found) == data.preview:

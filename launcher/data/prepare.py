@@ -130,7 +130,7 @@ def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _make(data: DataSpec, path: Path, digest: str, tell: Tell) -> TokenFolder:
-    words = tokenizer(data.tokenizer)
+    words = tokenizer(data.tokenizer, data.roles)
     partial = path.with_name(f"{path.name}.{machine.label()}.{os.getpid()}.partial")
     began, progress, parts = time.monotonic(), Progress(bad=BadRows.of(data)), list[tuple[int, int]]()
     try:

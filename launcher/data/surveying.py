@@ -137,7 +137,7 @@ def _texts(block: Block, data: DataSpec, names: Iterator[str], bad: BadRows) -> 
 
 def _with_tokens(survey: Survey, found: Sample, texts: Sequence[Sequence[str]], data: DataSpec) -> Survey:
     try:
-        words = quick_tokenizer(data.tokenizer)
+        words = quick_tokenizer(data.tokenizer, data.roles)
     except PackageMissing as missing:
         return replace(survey, missing=missing)
     bytes_alone = isinstance(words, Bytes)

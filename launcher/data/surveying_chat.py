@@ -20,7 +20,7 @@ def with_tokens(survey: Survey, sample: Sample, data: DataSpec, bad: BadRows) ->
 
     A row with nothing to learn from has no tokens and is no sample; ``bad`` has the rows that cannot be encoded.
     """
-    words = quick_tokenizer(data.tokenizer)
+    words = quick_tokenizer(data.tokenizer, data.roles)
     encode = task_encoder(data, words) if data.source == "rows" else row_encoder(data, words)
     rows = list(_weighed(sample))
     step = math.ceil(sum(len(str(row)) for _, row, _ in rows) / _ENCODED) or 1

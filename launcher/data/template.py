@@ -31,9 +31,8 @@ if TYPE_CHECKING:
 PLAIN = "plain"  # The shipped template for tokenizers that have none.
 GENERAL = ("chatml", "plain")  # Shipped templates that are those of no model: ways out.
 ALPACA = "alpaca"
-"""The shipped template of Alpaca's words, and in ``alpaca+NAME`` these words inside another template; ``alpaca+``"
-" is the
-tokenizer's own."""
+"""The shipped template of Alpaca's words, and in ``alpaca+NAME`` these words inside another template; ``alpaca+``
+is the tokenizer's own."""
 
 _PAIRED = ("Below is an instruction that describes a task, paired with an input that provides further context. "
            "Write a response that appropriately completes the request.\n\n")  # fmt: skip
@@ -110,7 +109,7 @@ class Template:
         try:
             rendered: str = _compiled(self.text).render(
                 messages=plain(
-                    _in_alpacas_words(conversation.messages[:count]) if self.alpaca else conversation.messages[:count]
+                    in_alpacas_words(conversation.messages[:count]) if self.alpaca else conversation.messages[:count]
                 ),
                 tools=plain(conversation.tools),
                 documents=None,
@@ -133,7 +132,7 @@ def ways_out() -> list[str]:
     return [f"data.template={name}" for name in GENERAL]
 
 
-def _in_alpacas_words(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def in_alpacas_words(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Messages in which each of the user's is Alpaca's prompt (github.com/tatsu-lab/stanford_alpaca, train.py)."""
     first = next((place for place, message in enumerate(messages) if message["role"] == "user"), None)
     begins = first == 0  # What the system says stands in place of Alpaca's first sentences.
@@ -180,7 +179,8 @@ def template(data: DataSpec) -> Template:
     """The chat template of a run."""
     folder = None if data.tokenizer == "bytes" else _folder(data)
     named = (data.template or "").removeprefix(f"{ALPACA}+") or None
-    tokens = {} if folder is None else _special_tokens(folder)
+    given = {role: text for role, text in data.roles if role in _SPECIAL}
+    tokens = {} if folder is None else _special_tokens(folder) | given
     own = None if folder is None or named is not None else _own(folder)
     name = "the text of data.template" if "{%" in (data.template or "") else f"the template {data.template or PLAIN}"
     if own is not None:

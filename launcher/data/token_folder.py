@@ -112,7 +112,8 @@ def settings(data: DataSpec) -> JsonObject:
     found = {key: value for key, value in asdict(data).items() if key not in _ELSEWHERE}
     if data.on_bad_row != SKIP:
         del found["on_bad_row"]  # Ids that were made before the key was there are those of its default.
-    return {key: value for key, value in found.items() if key not in ("max_samples", "columns") or value}
+    later = ("max_samples", "columns", "special_tokens")
+    return {key: value for key, value in found.items() if key not in later or value}
 
 
 def root(spec: RunSpec, environment: Mapping[str, str], working: Path, run: Path | None) -> Path:

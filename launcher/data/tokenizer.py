@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from launcher.base import files, package
 from launcher.data import hub
@@ -16,6 +16,9 @@ from launcher.data.unusable import PackageMissing, Unusable
 
 type Pieces = tuple[Sequence[int], Sequence[tuple[int, int]]]
 """Ids, and where the characters that each stands for begin and end."""
+
+type Roles = tuple[tuple[str, str], ...]
+"""Special tokens beside those of the tokenizer's folder (``DataSpec.roles``)."""
 
 
 class Tokenizer(Protocol):
@@ -60,7 +63,7 @@ class Bytes:
 class Folder:
     """A tokenizer that ``transformers`` loads from a folder or the Hub's cache; nothing is fetched, no code is run."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, roles: Roles) -> None:
         from transformers import AutoTokenizer
 
         folder = require_folder(path)
@@ -69,6 +72,7 @@ class Folder:
         except Exception as error:
             rule = f"it cannot be read as a tokenizer: {type(error).__name__}: {error}"
             raise Unusable("data.tokenizer", path, rule, ["data.tokenizer=bytes"]) from error
+        give(self._words, roles)
         if self._words.is_fast:  # A tokenizer.json may have been saved with both.
             self._words.backend_tokenizer.no_truncation()
             self._words.backend_tokenizer.no_padding()
@@ -98,14 +102,15 @@ class Folder:
 class Quick:
     """The ``tokenizer.json`` of a folder, read by the package tokenizers."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, roles: Roles) -> None:
         from tokenizers import Tokenizer
 
         self._words = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._words.no_truncation()  # It may have been saved with both.
         self._words.no_padding()
+        self._words.add_special_tokens([text for _, text in roles])
         self.size: int = 1 + max(self._words.get_vocab(with_added_tokens=True).values(), default=-1)
-        self.end: int | None = self._words.token_to_id(_end_token(folder) or "")
+        self.end: int | None = self._words.token_to_id(dict(roles).get("eos_token") or _end_token(folder) or "")
         self.special = frozenset(id_ for id_, token in self._words.get_added_tokens_decoder().items() if token.special)
 
     def encode_all(self, texts: Sequence[str]) -> Sequence[Sequence[int]]:
@@ -127,12 +132,21 @@ def _end_token(folder: Path) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def tokenizer(name: str) -> Tokenizer:
-    """The tokenizer that ``data.tokenizer`` names."""
-    return Bytes() if name == "bytes" else Folder(name)
+def give(words: Any, roles: Roles) -> None:
+    """Give a tokenizer of ``transformers`` its special tokens; one that it has not yet gets the next id."""
+    for role, text in roles:
+        if role.endswith("_token"):
+            words.add_special_tokens({role: text})
+        else:
+            words.add_tokens([text], special_tokens=True)
 
 
-def quick_tokenizer(name: str) -> Tokenizer:
+def tokenizer(name: str, roles: Roles = ()) -> Tokenizer:
+    """The tokenizer that ``data.tokenizer`` names, with its ``data.special_tokens``."""
+    return Bytes() if name == "bytes" else Folder(name, roles)
+
+
+def quick_tokenizer(name: str, roles: Roles = ()) -> Tokenizer:
     """The tokenizer that ``data.tokenizer`` names, without the packages that training needs where that is possible."""
     if name == "bytes":
         return Bytes()
@@ -140,7 +154,7 @@ def quick_tokenizer(name: str) -> Tokenizer:
     quick = folder / "tokenizer.json"
     changed = quick.stat().st_mtime_ns if quick.is_file() else None
     try:
-        return _read(name if Path(name).is_dir() else str(folder), changed)
+        return _read(name if Path(name).is_dir() else str(folder), changed, roles)
     except ImportError as error:
         rule = f"needs {error.name}, not installed for this Python"
         raise PackageMissing("data.tokenizer", name, rule, [package.install(package.TRAINING)]) from None
@@ -152,8 +166,8 @@ def quick_tokenizer(name: str) -> Tokenizer:
 
 
 @lru_cache(maxsize=4)  # To read one of 128,000 words takes half a second.
-def _read(name: str, changed_ns: int | None) -> Tokenizer:
-    return tokenizer(name) if changed_ns is None else Quick(Path(name))
+def _read(name: str, changed_ns: int | None, roles: Roles) -> Tokenizer:
+    return tokenizer(name, roles) if changed_ns is None else Quick(Path(name), roles)
 
 
 class TokenCount(NamedTuple):

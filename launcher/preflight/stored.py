@@ -39,6 +39,14 @@ def weights(spec: RunSpec) -> Iterator[ConfigError]:
         return
     prefix = f"{next(iter(wanted)).partition('.')[0]}."
     there = {name: found.get(name, found.get(name.removeprefix(prefix))) for name in wanted}  # GPT-2's lack it.
+    names = families.of(spec.model).traits.names
+    if (
+        names is not None and spec.data.special_tokens and spec.task.name == "pretrain"
+    ):  # TRL loads what the folder has.
+        for name in (names.embedding, names.head):
+            shape = there.get(name)
+            if shape is not None and shape[0] < wanted[name][0] and shape[1:] == wanted[name][1:]:
+                there[name] = wanted[name]
     yield from _compared(spec, spec.model.weights, "model.weights", wanted, there, found)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from launcher.base.errors import ConfigError
 from launcher.spec import RunSpec, edit
 
+_ROLES, _ADDED = ("bos_token", "eos_token", "unk_token", "pad_token"), "additional_special_tokens"
 _MOST_RECORDED = 100  # Steps of a profile: Perfetto opens some gigabytes, and a step of a small model takes 10 MB.
 
 
@@ -31,9 +32,18 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     if layers is not None and layers > depth:
         path, rule = "checkpointing.layers", f"the model has {depth} layers"
         yield ConfigError(path, layers, rule, [edit.override(path, depth), f"{path}=null"])
+    yield from _special_tokens(spec)
     yield from _spikes(spec)
     yield from _enforced(spec)
     yield from _profiled(spec)
+
+
+def _special_tokens(spec: RunSpec) -> Iterator[ConfigError]:
+    for role, value in (spec.data.special_tokens or {}).items():
+        texts = value if role == _ADDED and isinstance(value, list | tuple) else [value] if role in _ROLES else []
+        if not texts or not all(isinstance(text, str) and text for text in texts):
+            rule = f"{', '.join(_ROLES)} are a token each, and {_ADDED} is a list of them"
+            yield ConfigError(f"data.special_tokens.{role}", value, rule, ["data.special_tokens=null"])
 
 
 def _schedule(spec: RunSpec) -> Iterator[ConfigError]:

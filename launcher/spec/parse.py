@@ -22,8 +22,8 @@ from launcher.spec import RunSpec, bounds, edit
 from launcher.spec.training import ProfileSpec
 
 MISSING = "???"  # OmegaConf's mark for a mandatory value that nobody set.
-OPEN_NODES = ("backend.extra", "cluster.extra", "cluster.environment", "data.columns", "model.extra",
-              "model.rope_parameters")  # fmt: skip
+OPEN_NODES = ("backend.extra", "cluster.extra", "cluster.environment", "data.columns", "data.special_tokens",
+              "model.extra", "model.rope_parameters")  # fmt: skip
 """The nodes below which a user may invent keys."""
 
 _WITHOUT_REFERENCES = 2

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import field, replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from launcher.base.frozen import dataclass
 from launcher.spec.values import (
@@ -56,7 +56,7 @@ class CheckpointingSpec:
 class OptimizerSpec:
     """The optimizer, its schedule and clipping. ``fused``/``foreach`` as in ``torch.optim``; None is torch's choice."""
 
-    name: Literal["adamw", "adamw_8bit", "paged_adamw_8bit", "adafactor", "sgd", "lion", "muon"]
+    name: Literal["adamw", "adamw_8bit", "adamw_4bit", "paged_adamw_8bit", "adafactor", "sgd", "lion", "muon"]
     lr: Positive
     min_lr: NonNegative
     weight_decay: NonNegative
@@ -197,6 +197,16 @@ class DataSpec:
     eval_split: str | None = None
     eval_config: str | None = None
     columns: Mapping[str, str] | None = field(default=None, hash=False)  # What a row holds, by its own columns.
+    special_tokens: Mapping[str, Any] | None = field(default=None, hash=False)  # Of the tokenizer, by their roles.
+
+    @property
+    def roles(self) -> tuple[tuple[str, str], ...]:
+        """The special tokens that the tokenizer is given: the role of each, and its text."""
+        said = {
+            role: value if isinstance(value, list | tuple) else [value]
+            for role, value in (self.special_tokens or {}).items()
+        }
+        return tuple((role, str(text)) for role, texts in said.items() for text in texts)
 
     @property
     def trained(self) -> tuple["DataSpec", ...]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from launcher.config.recipes import literal
 from launcher.data.prepare import prepared
 from launcher.data.tokenizer import quick_tokenizer, tokenizer
 from launcher.data.unusable import Unusable
@@ -25,6 +26,20 @@ def test_a_saved_truncation_or_padding_is_not_read(tmp_path: Path) -> None:
     texts = ["hello world, how are you?" * 3, "a"]
     assert [list(ids) for ids in quick.encode_all(texts)] == [list(ids) for ids in slow.encode_all(texts)]
     assert len(quick.encode_all(texts)[1]) == 1
+
+
+def test_special_tokens_are_given_to_both_and_new_ones_get_the_next_ids(tmp_path: Path) -> None:
+    folder = str(write_tokenizer(tmp_path / "words"))
+    size = tokenizer(folder).size
+    given = {"eos_token": "<|im_end|>", "additional_special_tokens": ["<|new|>", "<|end|>"]}
+    roles = make_spec(
+        "model=tiny", "data=text", f"data.tokenizer={folder}", f"data.special_tokens={literal(given)}"
+    ).data.roles
+    for words in (quick_tokenizer(folder, roles), tokenizer(folder, roles)):
+        assert words.size == size + 1
+        assert words.end == words.encode_all(["<|im_end|>"])[0][0]
+        assert list(words.encode_all(["a<|new|>b"])[0])[1] == size
+        assert size in words.special
 
 
 def test_the_size_is_one_more_than_the_largest_id_so_that_ids_beyond_a_hole_are_kept(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ WARNINGS = cases(
     data.preview=3
     data=synthetic data.on_bad_row=skip
     data.token_dtype=uint32
+    data.special_tokens={eos_token:x}
     data=synthetic data.tokenizer=llama
     model=gpt2 model.rope_parameters={rope_type:linear,factor:2.0}
     model=gpt2 model.rope_theta=500000.0

@@ -18,7 +18,7 @@ from launcher.spec.change import batches_typed
 from launcher.spec.values import beside_products
 
 _EITHER = "the format of the parameters or of the computation"
-_OPTIMIZERS = ("adamw", "sgd", "adamw_8bit", "paged_adamw_8bit", "adafactor", "lion", "muon")
+_OPTIMIZERS = ("adamw", "sgd", "adamw_8bit", "adamw_4bit", "paged_adamw_8bit", "adafactor", "lion", "muon")
 _ON_THE_DEVICE = {
     "muon": "it multiplies matrices that it gathers from the ranks",
     "adafactor": "it gathers each matrix from the ranks",

@@ -197,6 +197,10 @@ def _task(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError("task.label_smoothing", 0.0, rule, ["task.label_smoothing=0.001", "task.loss=sigmoid"])
     if task.name == "grpo":
         yield from _generation(spec)
+    templates = {each.template for each in spec.data.sets}
+    if task.rows and len(templates) > 1:
+        rule = "TRL writes all rows by one template: leave them out of data.mix, and name one as data.template"
+        yield ConfigError("data.mix", [*templates], rule)
     if task.name == "kto" and spec.micro_batch_size == 1 and task.loss in (None, "kto"):
         rule = "its divergence is estimated from answers of other rows of the micro-batch, so it needs two at least"
         yield ConfigError(

@@ -5,12 +5,13 @@ says: Muon the matrices of the blocks, the 8-bit ones all matrices but embedding
 """
 
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 from math import prod
 
 from launcher.base.formula import Value
 from launcher.estimate.memory.moments import TRAINING
 from launcher.estimate.memory.terms import MemoryTerm, term
-from launcher.estimate.rank.formats import EIGHT_BIT, MOMENTS_KEPT
+from launcher.estimate.rank.formats import FEW_BITS, MOMENTS_KEPT
 from launcher.estimate.rank.model import RankModel
 from launcher.spec import OptimizerSpec
 
@@ -40,22 +41,24 @@ def optimizer_states(rank: RankModel) -> Iterator[MemoryTerm]:
     elif name == "adafactor":
         source = "Adafactor, arXiv:1804.04235, algorithm 4; torch/optim/_adafactor.py"
         yield _states("z_opt * sums", source=source, z_opt=z, sums=rank.elements.factors)
-    elif name == "adamw_8bit" and rank.engine.whole_blocks:
+    elif name in ("adamw_8bit", "adamw_4bit") and rank.engine.whole_blocks:
         yield _of_torchao(rank, z)
     else:
         yield _of_bitsandbytes(rank, z)
 
 
 def _of_torchao(rank: RankModel, z: int) -> MemoryTerm:
-    """Two moments of a byte a value, with a scale for 256 and a table of codes for each tensor.
+    """Two moments of a byte or half a byte a value, with a scale for a block and a table of codes for each tensor.
 
     Tensors of fewer than 4,096 values, or not of whole blocks, have the parameters' format (``_new_buffer``).
     """
-    coded = [size for size in matrices_in_8_bits(rank) if size >= _FEWEST and size % BLOCK == 0]
+    bits, block, codes = (4, BLOCK // 2, 16 * 4) if rank.spec.optimizer.name == "adamw_4bit" else (8, BLOCK, CODES)
+    coded = [size for size in matrices_in_few_bits(rank) if size >= _FEWEST and size % block == 0]
     return _states(
-        "2 * (coded + 4 * coded / group + codes * tensors) + 2 * z_opt * (shard - coded)",
-        source="torchao optim/adam.py and optim/subclass_8bit.py",
-        coded=sum(coded), group=BLOCK, codes=CODES, tensors=len(coded), z_opt=z, shard=rank.elements.optimizer,
+        "2 * (z_state * coded + 4 * coded / group + codes * tensors) + 2 * z_opt * (shard - coded)",
+        source=f"torchao optim/adam.py and optim/subclass_{bits}bit.py",
+        z_state=Fraction(bits, 8), coded=sum(coded), group=block, codes=codes, tensors=len(coded), z_opt=z,
+        shard=rank.elements.optimizer,
     )  # fmt: skip
 
 
@@ -64,7 +67,7 @@ def _of_bitsandbytes(rank: RankModel, z: int) -> MemoryTerm:
 
     Tensors of fewer than 4,096 values are in fp32. On a GPU paged codes are the host's (:func:`paged_values`).
     """
-    coded = [size for size in matrices_in_8_bits(rank) if size >= _FEWEST]
+    coded = [size for size in matrices_in_few_bits(rank) if size >= _FEWEST]
     return _states(
         "2 * (coded - paged + 4 * scales + codes) + 2 * z_opt * (shard - coded)",
         source="bitsandbytes optim/optimizer.py, Optimizer2State",
@@ -73,8 +76,8 @@ def _of_bitsandbytes(rank: RankModel, z: int) -> MemoryTerm:
     )  # fmt: skip
 
 
-def matrices_in_8_bits(rank: RankModel) -> Sequence[int]:
-    """Elements of each tensor that an 8-bit optimizer steps by its own rule: of matrices that are no embedding."""
+def matrices_in_few_bits(rank: RankModel) -> Sequence[int]:
+    """Elements of each tensor that an optimizer of few bits steps by its own rule: matrices that are no embedding."""
     head = () if rank.spec.model.tie_word_embeddings else rank.head.stepped
     found = (*rank.all_blocks.stepped, *head)
     return (sum(found),) if rank.engine.flat_states else found
@@ -84,7 +87,7 @@ def paged_values(rank: RankModel) -> int:
     """Values of which a paged optimizer keeps the codes in memory that the driver may move to the host."""
     if rank.spec.optimizer.name != "paged_adamw_8bit" or not rank.cuda:
         return 0
-    return sum(size for size in matrices_in_8_bits(rank) if size >= _PAGED)
+    return sum(size for size in matrices_in_few_bits(rank) if size >= _PAGED)
 
 
 def _states(expression: str, *, source: str = _ZERO, **values: Value) -> MemoryTerm:
@@ -120,7 +123,7 @@ def _own_rule(rank: RankModel) -> tuple[str, dict[str, Value]]:
     transposed and joined. Adafactor has the update, and of shards the whole parameter and gradient.
     """
     name, z, sharded = rank.spec.optimizer.name, rank.dtypes.size("parameters"), rank.view.states.optimizer < 1
-    coded = max(matrices_in_8_bits(rank), default=0)
+    coded = max(matrices_in_few_bits(rank), default=0)
     if name == "muon":
         w, stepped = rank.largest_block.largest_trained, max(rank.all_blocks.stepped, default=0)
         if sharded:
@@ -137,16 +140,19 @@ def _own_rule(rank: RankModel) -> tuple[str, dict[str, Value]]:
         return "n * 4 * w", {"n": n, "w": w}
     if name == "lion":
         return "3 * 4 * w", {"w": rank.elements.largest_shard}
-    return "k * w", {"k": 53 if name == "adamw_8bit" and rank.engine.whole_blocks else 5 * 4, "w": coded}
+    return "k * w", {
+        "k": 53 if name in ("adamw_8bit", "adamw_4bit") and rank.engine.whole_blocks else 5 * 4,
+        "w": coded,
+    }
 
 
 def flat_groups(rank: RankModel) -> tuple[tuple[tuple[int, ...], int], ...]:
     """Groups of weights that ZeRO makes flat: elements of the matrices of each, and of the rank's shard of it."""
     head, blocks, outside = rank.head.matrices, rank.all_blocks.matrices, rank.embedding.matrices
     shard = rank.elements.optimizer
-    if rank.spec.optimizer.name not in EIGHT_BIT:
+    if rank.spec.optimizer.name not in FEW_BITS:
         return (((*outside, *blocks, *head), shard),)
-    coded = sum(matrices_in_8_bits(rank))
+    coded = sum(matrices_in_few_bits(rank))
     if rank.spec.model.tie_word_embeddings:
         return ((blocks, coded), ((*outside, *head), shard - coded))
     return (((*blocks, *head), coded), (outside, shard - coded))

@@ -73,16 +73,17 @@ def refined(meaning: Dtypes, precision: PrecisionSpec) -> Dtypes:
 
 
 MOMENTS_KEPT = {"adamw": 2, "sgd": 1, "lion": 1}  # Of a parameter, in the format of ``precision.optimizer_states``.
-_INSIDE = {"muon": 1, "adamw_8bit": 2, "paged_adamw_8bit": 2}
-"""Of a parameter inside the blocks, all of which are counted as matrices; those outside have AdamW's two."""
+_INSIDE = {"muon": 1, "adamw_8bit": 2, "paged_adamw_8bit": 2, "adamw_4bit": 1}
+"""Of a parameter inside the blocks, all of which are counted as matrices; those outside have AdamW's two. Of 4 bits two
+are a byte."""
 
-EIGHT_BIT = ("adamw_8bit", "paged_adamw_8bit")
+FEW_BITS = ("adamw_8bit", "paged_adamw_8bit", "adamw_4bit")
 
 
 def moment_bytes(optimizer: str, parameters: int, outside_blocks: int, size: int) -> int:
-    """Bytes of the moments: ``size`` a value, of 8-bit ones inside the blocks a byte. Factored states are none."""
+    """Bytes of the moments: ``size`` a value, in the blocks a byte of 8 bits, half of 4; factored ones none."""
     if optimizer in MOMENTS_KEPT:
         return size * MOMENTS_KEPT[optimizer] * parameters
-    inside = _INSIDE.get(optimizer, 0) * (1 if optimizer in EIGHT_BIT else size)
+    inside = _INSIDE.get(optimizer, 0) * (1 if optimizer in FEW_BITS else size)
     outside = 2 * size if optimizer in _INSIDE else 0
     return inside * (parameters - outside_blocks) + outside * outside_blocks

@@ -63,7 +63,8 @@ def build(
     if spec.model.weights is None:
         initial.fill(made, spec.train.seed, access)
     else:
-        weights.load(made, Path(spec.model.weights), spec.train.seed, access)
+        grows = spec.data.special_tokens is not None
+        weights.load(made, Path(spec.model.weights), spec.train.seed, access, grows=grows)
     if spec.adapter.dora:
         adapters.set_magnitudes(made)
     model = LanguageModel(made, spec, share=shared.share if shared else None)

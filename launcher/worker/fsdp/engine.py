@@ -92,7 +92,8 @@ def filled(context: Context, parts: RankParts) -> "FsdpEngine":
         if spec.model.weights is None:
             initial.fill(model.network, spec.train.seed, access)
         else:
-            weights.load(model.network, Path(spec.model.weights), spec.train.seed, access)
+            grows = spec.data.special_tokens is not None
+            weights.load(model.network, Path(spec.model.weights), spec.train.seed, access, grows=grows)
         if spec.adapter.dora:
             adapters.set_magnitudes(model.network)
     return FsdpEngine(context, parts)

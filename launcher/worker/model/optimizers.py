@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from launcher.estimate.rank.formats import EIGHT_BIT
+from launcher.estimate.rank.formats import FEW_BITS
 from launcher.spec import OptimizerSpec, RunSpec
 from launcher.worker.model import adapters, network
 
@@ -80,7 +80,7 @@ def parameter_groups(model: nn.Module, spec: RunSpec) -> Groups:
     Biases and the scales of norms, vectors both, do not decay.
     """
     own, rest = _parted(spec, model, [model])
-    bits = {"optim_bits": 8} if spec.optimizer.name in EIGHT_BIT else {}
+    bits = {"optim_bits": 8} if spec.optimizer.name in FEW_BITS else {}
     groups = [*_groups(own, spec.optimizer.weight_decay, **bits), *_groups(rest, spec.optimizer.weight_decay)]
     return adapters.rated(groups, model.named_parameters(), spec.adapter.lora_plus)
 

@@ -1,8 +1,8 @@
 """Optimizers of torch, torchao and bitsandbytes that know shards of FSDP2 in part, or not at all.
 
-torchao's 8-bit AdamW works on them, and compiles its step, which is left out on the CPU. bitsandbytes takes the tensors
-of one rank (:class:`_OfShards`), and checkpoints hold its states under the parameter's own placements. Adafactor needs
-the sums of whole rows and columns, so each matrix is gathered for its step (:class:`_Gathering`).
+torchao's AdamW of 8 and 4 bits works on them, and compiles its step, which is left out on the CPU. bitsandbytes takes
+the tensors of one rank (:class:`_OfShards`), and checkpoints hold its states under the parameter's own placements.
+Adafactor needs the sums of whole rows and columns, so each matrix is gathered for its step (:class:`_Gathering`).
 """
 
 import logging
@@ -31,10 +31,11 @@ def optimizer(spec: RunSpec, groups: Groups, *, flat: bool = False) -> Optimizer
     if wanted.name == "adafactor":
         return _Gathering(groups, wanted.lr)
     made: Optimizer
-    if wanted.name == "adamw_8bit" and not flat:
-        from torchao.optim import AdamW8bit
+    if wanted.name in ("adamw_8bit", "adamw_4bit") and not flat:
+        from torchao.optim import AdamW4bit, AdamW8bit
 
-        made = AdamW8bit(groups, wanted.lr, betas, wanted.epsilon)
+        kind = AdamW4bit if wanted.name == "adamw_4bit" else AdamW8bit
+        made = kind(groups, wanted.lr, betas, wanted.epsilon)
         if groups[0]["params"][0].device.type == "cpu":  # Whose compiler takes half a minute.
             made.step = torch.compiler.set_stance("force_eager")(made.step)  # type: ignore[method-assign]
         return made

@@ -23,9 +23,16 @@ _EXPERTS = 3  # Dimensions of the weights of all experts of a layer.
 
 
 @torch.no_grad()
-def load(made: Any, folder: Path, seed: int, access: initial.Access = contextlib.nullcontext) -> None:
-    """Fill a network, possibly sharded, from a folder's safetensors. Raises CheckpointError where they do not fit."""
+def load(
+    made: Any, folder: Path, seed: int, access: initial.Access = contextlib.nullcontext, *, grows: bool = False
+) -> None:
+    """Fill a network, possibly sharded, from a folder's safetensors. Raises CheckpointError where they do not fit.
+
+    Where it ``grows`` by added tokens, rows of the vocabulary that the folder lacks keep their fresh values.
+    """
     source = Folder(folder, made)
+    ends = (made.get_input_embeddings(), made.get_output_embeddings()) if grows else ()
+    tables = {id(each.weight) for each in ends if each is not None}
     wanted = [(initial.plain(name), parameter) for name, parameter in made.named_parameters()]
     missing = [name for name, _ in wanted if not source.has(name) and ".lora_" not in name]
     if missing:
@@ -40,10 +47,11 @@ def load(made: Any, folder: Path, seed: int, access: initial.Access = contextlib
                 continue
             part, stored = initial.local(opened), source.slices(name)
             shape = tuple(stored.get_shape())
-            if shape != part.shape:
+            fewer = id(parameter) in tables and shape[0] < part.shape[0] and shape[1:] == part.shape[1:]
+            if shape != part.shape and not fewer:
                 differing.append(f"{name} is {shape} there and {part.shape} here")
             elif part.tensor.numel():
-                for place, region in _pieces(part):
+                for place, region in _pieces(part, shape[0]):
                     part.tensor[place].copy_(stored[region])
         del opened, part  # Else they would outlive the next one's making.
     _load_buffers(made, source)
@@ -57,9 +65,12 @@ def _load_buffers(made: Any, source: "Folder") -> None:
             buffer.copy_(source.read(name, tuple(buffer.shape), tuple(slice(0, size) for size in buffer.shape)))
 
 
-def _pieces(part: initial.Local) -> Iterator[tuple[slice, tuple[slice, ...]]]:
-    """Places in a rank's part and the regions to read into them: all at once, or of experts one after the other."""
-    count = part.tensor.shape[0]
+def _pieces(part: initial.Local, rows: int) -> Iterator[tuple[slice, tuple[slice, ...]]]:
+    """Places in a rank's part and the regions to read into them: all at once, or of experts one after the other.
+
+    ``rows`` is how many the file has.
+    """
+    count = max(0, min(part.tensor.shape[0], rows - part.offset[0])) if part.shape else 1
     step = 1 if len(part.shape) == _EXPERTS else count
     for start in range(0, count, step):
         first = part.offset[0] + start

@@ -48,8 +48,8 @@ def _of_the_optimizer(spec: RunSpec) -> Iterator[str]:
     name, cuda = spec.optimizer.name, spec.hardware.device == "cuda"
     if name == "adafactor":
         yield "optimizer=adafactor reads norms of its tensors, and fake ones have no values"
-    elif name == "adamw_8bit" and cuda and spec.backend.name == "fsdp":
-        yield "optimizer=adamw_8bit compiles its step on a GPU, which replaces the operations that are followed"
+    elif name in ("adamw_8bit", "adamw_4bit") and cuda and spec.backend.name == "fsdp":
+        yield f"optimizer={name} compiles its step on a GPU, which replaces the operations that are followed"
     elif name == "paged_adamw_8bit" and cuda:
         yield "optimizer=paged_adamw_8bit has states that a driver moves between two memories"
 

@@ -11,14 +11,16 @@ from itertools import pairwise
 from typing import Any
 
 import datasets
+import torch.distributed as dist
 from torch.utils.data import Dataset
 
 from launcher.base.errors import DataError
 from launcher.base.files import JsonObject
 from launcher.data import epoch, task_rows
 from launcher.data.epoch import drawn
-from launcher.spec import edit
-from launcher.worker import data, marks
+from launcher.data.template import ALPACA, in_alpacas_words
+from launcher.spec import DataSpec, edit
+from launcher.worker import data, files, marks
 from launcher.worker.data.corpus import Corpus
 from launcher.worker.data.order import Order, Position
 from launcher.worker.engine import Context
@@ -108,7 +110,7 @@ class Rows:
     def __init__(self, context: Context) -> None:
         self._context, self._spec = context, context.spec
         own, task, evaluates = self._spec.data, self._spec.task.name, self._spec.evaluates
-        sets = [list(task_rows.rows(each, task)) for each in own.sets]
+        sets = [[_worded(row, each) for row in task_rows.rows(each, task)] for each in own.sets]
         self._held_out = sets.pop() if own.evaluated is not None else []
         for rows in sets:
             count = epoch.held_out(self._spec, len(rows))
@@ -136,8 +138,23 @@ class Rows:
     @property
     def first(self) -> tuple[Any, Any]:
         """All rows: data sets to train on and, where the run evaluates, to evaluate on."""
-        held_out = datasets.Dataset.from_list(self._held_out) if self._held_out else None
-        return datasets.Dataset.from_list(self._rows), held_out
+        return self._table(self._rows), self._table(self._held_out) if self._held_out else None
+
+    def _table(self, rows: list[Row]) -> Any:
+        """Rows as a data set: in the run directory where ranks share what the reference model says of them.
+
+        TRL's rank 0 writes that beside the data set's own files (``_precompute_ref_logps``), and a run that goes on
+        finds it there.
+        """
+        found = datasets.Dataset.from_list(rows)
+        if not self._spec.task.precompute_reference:
+            return found
+        folder = self._context.directory / "rows" / found._fingerprint
+        if self._context.rank == 0 and not folder.is_dir():
+            found.save_to_disk(folder.with_suffix(".partial"))
+            files.finish_directory(folder.with_suffix(".partial"), folder)
+        dist.barrier()
+        return datasets.load_from_disk(folder)
 
     def stream(self, prepared: Any, start: Position) -> Dataset[Sample]:
         """The prepared rows; those that the trainer dropped as too long are not among them."""
@@ -155,6 +172,13 @@ class Rows:
             return None
         size = min(len(prepared), self._spec.train.eval_steps * self._spec.global_batch_size)
         return Stream(prepared, data.order_of(self._context, len(prepared), shuffle=False), 0, size)
+
+
+def _worded(row: Row, own: DataSpec) -> Row:
+    """The row, with what the user says in Alpaca's words where ``data.template`` asks for them: no template does."""
+    if not (own.template or "").startswith(ALPACA):
+        return row
+    return {name: in_alpacas_words(value) if isinstance(value, list) else value for name, value in row.items()}
 
 
 def _left(spec: Any, start: Position) -> int:

@@ -4,20 +4,20 @@ TRL's trainers load their model, and for DPO and KTO the reference model, from a
 null rank 0 writes one, with the values that every other engine of the launcher starts from.
 """
 
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from launcher.base.files import read_text
+from launcher.data import hub
+from launcher.data.template import template
+from launcher.data.tokenizer import give
 from launcher.worker import files
 from launcher.worker.engine import Context
 from launcher.worker.model import initial
 from launcher.worker.model.network import network, retie
 
-_TEMPLATE = Path(__file__).parents[2] / "data" / "templates" / "plain.jinja"
 _END = "\0"  # A byte that no text holds stands for its end.
 
 
@@ -27,13 +27,11 @@ def tokenizer(context: Context) -> Any:
     if data.tokenizer == "bytes":
         made = byte_tokenizer()
     else:
-        made = AutoTokenizer.from_pretrained(data.tokenizer, trust_remote_code=False)
-    if "{%" in (data.template or ""):
-        made.chat_template = data.template
-    elif data.template is not None and Path(data.template).is_file():
-        made.chat_template = read_text(Path(data.template))
-    if made.chat_template is None:
-        made.chat_template = read_text(_TEMPLATE)
+        folder = hub.tokenizer_folder(data.tokenizer) or data.tokenizer
+        made = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        give(made, data.roles)
+    if data.template is not None or made.chat_template is None:
+        made.chat_template = template(data).text
     if made.pad_token is None:
         made.pad_token = made.eos_token
     return made

@@ -57,6 +57,30 @@ def test_a_folder_that_transformers_writes_is_read_whatever_the_names_in_it(fami
         assert torch.equal(was, now), name
 
 
+def test_rows_of_added_tokens_are_fresh_and_all_others_are_read(tmp_path: Path) -> None:
+    before = made("mixtral")
+    initial.fill(before, seed=1)
+    before.save_pretrained(tmp_path)
+    rows = before.config.vocab_size
+    words = (*SIZES, *STORED["mixtral"], f"model.vocab_size={rows + 3}", f"model.weights={tmp_path}")
+    added = make_spec(*words, "data=text", "data.special_tokens.additional_special_tokens=[a,b,c]")
+    assert [*stored.weights(make_spec(*words))]
+    assert not [*stored.weights(added)]
+    after = network.network(added.model, torch.float32)
+    after.to_empty(device="cpu")
+    network.retie(after)
+    with pytest.raises(CheckpointError, match="another model"):
+        weights.load(after, tmp_path, seed=2)
+    weights.load(after, tmp_path, seed=2, grows=True)
+    for was, now in zip(_tables(before), _tables(after), strict=True):
+        assert torch.equal(was, now[:rows])
+        assert 0 < now[rows:].std() < 1
+
+
+def _tables(network_: Any) -> list[torch.Tensor]:
+    return [network_.get_input_embeddings().weight, network_.get_output_embeddings().weight]
+
+
 def test_a_region_of_experts_is_read_from_their_files_alone(tmp_path: Path) -> None:
     before = made("mixtral")
     initial.fill(before, seed=1)

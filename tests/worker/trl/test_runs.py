@@ -60,6 +60,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, rows: Path, texts: Path) -
         "sft": ("task=sft", *TRL, *EVALUATED, "save.export=safetensors"),
         "dpo": ("task=dpo", "data=rows", f"data.path={rows}", *TRL),
         "adapter": ("task=dpo", "adapter=lora", "data=rows", f"data.path={rows}", *TRL),
+        "precomputed": ("task=dpo", "task.precompute_reference=true", "data=rows", f"data.path={rows}", *TRL),
         "packed": ("task=sft", *TRL, *PACKED, f"data.path={texts}"),
         "resumed": ("task=sft", *TRL, *EVALUATED, f"save.load={folder}/sft@2"),
     }
@@ -115,6 +116,7 @@ def test_preferences_begin_where_both_answers_are_as_likely_as_for_the_reference
         losses = trained[1][name]
         assert losses[0] == pytest.approx(math.log(2), abs=1e-6)
         assert losses[-1] < losses[0]
+    assert trained[1]["precomputed"] == pytest.approx(trained[1]["dpo"], rel=SAME)
 
 
 def test_a_run_goes_on_from_a_checkpoint_with_the_samples_and_rates_behind_it(

@@ -1,0 +1,31 @@
+"""The tokenizer of a task has the template that ``data.template`` names, as a check reads it."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from launcher.data.chat import Conversation
+from launcher.data.template import shipped, template
+from launcher.worker.trl import start
+from tests.support.chat import turns
+from tests.support.helpers import composed_once
+
+TALK = turns("2+2?", "4", "sure?", "yes")["messages"]
+END = start.byte_tokenizer().eos_token
+
+
+@pytest.mark.parametrize("name", [*shipped(), "{% for m in messages %}<{{ m.content }}>{% endfor %}"])
+def test_rows_are_written_by_the_template_that_is_named(name: str) -> None:
+    data = composed_once("task=dpo", "data=rows", "data.path=a.jsonl", f"data.template='{name}'").data
+    context: Any = SimpleNamespace(spec=SimpleNamespace(data=data))
+    text = start.tokenizer(context).apply_chat_template(TALK, tokenize=False)
+    if name != "alpaca":  # Its words are put in where the rows are read.
+        expected = template(data).written(Conversation(TALK, row=1), "all").text
+        assert text.replace(END, "\n\n").split() == expected.split()
+    assert name == "plain" or text != start.tokenizer(_plain()).apply_chat_template(TALK, tokenize=False)
+
+
+def _plain() -> Any:
+    data = composed_once("task=dpo", "data=rows", "data.path=a.jsonl").data
+    return SimpleNamespace(spec=SimpleNamespace(data=data))
