@@ -77,6 +77,22 @@ def template(reading: Reading, key: str) -> None:
             reading.ledger.leave(key, f"no template {value} here: set data.template to a Jinja file")
 
 
+def special_tokens(reading: Reading, key: str) -> None:
+    """Tokens by their roles, and those that are added to the tokenizer: a list, or a line with commas."""
+    value, role = reading.value(key), key.rpartition(".")[2]
+    said = dict(reading.settings.get("data.special_tokens") or {})
+    if role in ("bos_token", "eos_token"):
+        said[role] = str(value)
+    elif isinstance(value, str | list):
+        found = value if isinstance(value, list) else value.split(",")
+        said.setdefault("additional_special_tokens", [])
+        said["additional_special_tokens"] = [*said["additional_special_tokens"], *(str(each).strip() for each in found)]
+    else:
+        reading.ledger.leave(key, "tokens are named by their texts here: set data.special_tokens")
+        return
+    reading.say(key, {"data.special_tokens": said})
+
+
 def own_template(reading: Reading, key: str) -> None:
     """A chat template as Jinja text, in one line: its blocks take their ends of line with them (``trim_blocks``)."""
     text = re.sub(r"^[ \t]+(?=\{%)", "", str(reading.value(key)).strip("\n"), flags=re.MULTILINE)

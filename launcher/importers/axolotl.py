@@ -245,5 +245,6 @@ TABLE = rows(
     "axolotl", _balances, _lowest_rate, _plugins, _project,
     _thaws,
     _trainer.often, _fine_tuning.held_out, _fine_tuning.own_template, _fine_tuning.targets, _fine_tuning.template,
+    _fine_tuning.special_tokens,
     sharding=_trainer.SHARDING, trainer=_trainer.ROWS,
 )  # fmt: skip

@@ -103,6 +103,6 @@ def _saves_modules(reading: Reading, key: str) -> None:
 
 TABLE = rows(
     "llamafactory", _data_sets, _saves_modules,
-    _fine_tuning.held_out, _fine_tuning.targets, _fine_tuning.template,
+    _fine_tuning.held_out, _fine_tuning.special_tokens, _fine_tuning.targets, _fine_tuning.template,
     sharding=_trainer.SHARDING, trainer=_trainer.ROWS,
 )  # fmt: skip
