@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -70,7 +71,8 @@ def test_on_a_gpu_files_are_read_on_the_host_and_the_states_alone_are_there(word
     spec = make_spec("hardware=h100_80g", "model=7b", "cluster.gpus_per_node=8", words)
     fresh, restored = assess.estimated(spec), assess.estimated(assess.going_on(spec))
     assert fresh.phases["load"] <= restored.phases["load"] <= fresh.peak.allocated_bytes
-    assert fresh.peak == restored.peak, "it decides nothing"
+    decisive = attrgetter("allocated_bytes", "needed_bytes", "low_bytes", "high_bytes", "phase")
+    assert decisive(fresh.peak) == decisive(restored.peak), "what the allocator keeps depends on the order of blocks"
 
 
 def test_a_run_that_has_gone_on_is_compared_with_the_load_of_its_checkpoint(tmp_path: Path) -> None:
