@@ -41,10 +41,10 @@ def test_megatron_takes_what_the_planner_shows(capsys: pytest.CaptureFixture[str
     assert said.err == ""
 
 
-def test_an_argument_that_megatron_does_not_have_is_an_error_of_the_words(capsys: pytest.CaptureFixture[str]) -> None:
-    words = (*WORDS, "parallel.tensor=1", "parallel.pipeline=1", "+backend.extra.no-such-argument=true")
+def test_arguments_that_megatron_refuses_are_an_error_of_the_words(capsys: pytest.CaptureFixture[str]) -> None:
+    words = (*WORDS, "parallel.tensor=1", "parallel.pipeline=1", "+backend.extra.overlap_grad_reduce=false")
     assert main(["plan", *words]) == 2
-    assert "has no argument --no-such-argument" in " ".join(capsys.readouterr().err.split())
+    assert "Must use --overlap-param-gather" in " ".join(capsys.readouterr().err.split())
     assert main(["plan", *words, "--no-native"]) == 0
 
 

@@ -87,11 +87,11 @@ def test_check_reports_the_validator_s_answer_and_keeps_it(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     imported = hostile.plant(tmp_path, *hostile.MODULES, "megatron")
-    wrong = ["check", "--json", *TP, "+backend.extra.no-such-flag=3"]
+    wrong = ["check", "--json", *TP, "+backend.extra.overlap_grad_reduce=false"]
     assert cli.main(wrong) == 2
     first = json.loads(capsys.readouterr().out)
-    assert [error["path"] for error in first["errors"]] == ["backend.extra.no-such-flag"]
-    assert first["errors"][0]["rule"] == "megatron-core 0.19.2 has no argument --no-such-flag"
+    assert [error["path"] for error in first["errors"]] == ["backend.extra.overlap_grad_reduce"]
+    assert first["errors"][0]["rule"].startswith("Megatron-LM 0.19.2 refuses it: Must use --overlap-param-gather")
     assert not imported.exists(), "the validator imports nothing from the working folder"
 
     def never(*_: object, **__: object) -> list[None]:
