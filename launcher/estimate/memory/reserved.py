@@ -219,7 +219,7 @@ class _Cutter:
         pile, size = term.pile, term.bytes
         stream = pile if pile in self._rank.engine.own_streams else ""
         if self._gathers(term):  # Of what FSDP2 gathers one block is the all-gather's output.
-            ahead = ceil(term.values["z"] * term.values.get("ahead", term.values.get("block", 0)))
+            ahead = ceil(_item_bytes(term) * term.values.get("ahead", term.values.get("block", 0)))
             yield (pile, _AHEAD, ahead), int(ahead > 0)
             size -= ahead
         for one, count in self._sizes(term, size).items():
@@ -230,14 +230,13 @@ class _Cutter:
         """The outputs of a step's first two all-gathers, of the root unit and a block, before anything is saved."""
         if "forward" in term.moments and self._gathers(term):
             for name in ("root", "block"):
-                yield (term.pile, _AHEAD, ceil(term.values["z"] * term.values.get(name, 0)))
+                yield (term.pile, _AHEAD, ceil(_item_bytes(term) * term.values.get(name, 0)))
 
     def _gathers(self, term: MemoryTerm) -> bool:
         return term.pile == "gather_buffers" and "root" in term.values and self._rank.spec.shard_degree > 1
 
     def _sizes(self, term: MemoryTerm, size: int) -> Counter[int]:
-        pile, values, engine = term.pile, term.values, self._rank.engine
-        z = next((value for name, value in values.items() if name.startswith("z")), 4)
+        pile, values, engine, z = term.pile, term.values, self._rank.engine, _item_bytes(term)
         if pile == "logits" and "k_entry" in values:
             return _logits(term)
         if "tok" in values:  # Of a checkpointed block one tensor stays.
@@ -251,7 +250,7 @@ class _Cutter:
             n = int(values.get("n", 1)) if pile == "optimizer_states" else 1
             return Counter({size // n: n})
         if pile == "reduce_buffers":  # The gradient of the output projection, and the input of a reduction.
-            head = ceil(values["z"] * values["head"]) if "head" in values else 0
+            head = ceil(z * values.get("head", 0))
             return self._weights(head, z) + Counter([size - head])
         return self._weights(size, z if pile == "gather_buffers" else z * self._share)
 
@@ -269,6 +268,11 @@ class _Cutter:
         root, block = (int(z * part.gradients) for part in (self._rank.root, self._rank.largest_block))
         whole = size >= int(z * self._rank.elements.gradients)
         return Counter([root] if whole else []) + _filled(size - root * whole, [block])
+
+
+def _item_bytes(term: MemoryTerm) -> Value:
+    """Bytes of an element of what a term counts: the symbols ``z`` and ``z_...`` of its expression."""
+    return next((value for name, value in term.values.items() if name.startswith("z")), 4)
 
 
 def _logits(term: MemoryTerm) -> Counter[int]:
