@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from launcher.actions import importing
 from launcher.backends.deepspeed import extra
 from launcher.base.errors import ConfigErrors
 from launcher.cli import main
@@ -388,32 +387,3 @@ def test_blocks_and_counts_of_the_wrong_kind_come_at_once() -> None:
         ("ds.json: optimizer", "is a block of keys in ds_config.json"),
     ]
     assert found.errors[0].way_out == ("zero=1", "zero=2", "zero=3")
-
-
-NAMES_A_FILE = "base_model: org/m\nmicro_batch_size: 1\ndatasets: [{path: a/b, type: chat_template}]\nbf16: true\n"
-BESIDE = {
-    "bf16": {"enabled": "auto"},
-    "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}, "of_no_version": 1},
-    "steps_per_print": 2000,
-}
-
-
-@pytest.mark.parametrize("how", ["beside", "inline", "absent"])
-def test_a_deepspeed_file_that_a_peers_file_names_is_read_where_it_is_here(tmp_path: Path, how: str) -> None:
-    (tmp_path / "ds").mkdir()
-    (tmp_path / "examples").mkdir()
-    if how == "beside":
-        (tmp_path / "ds" / "zero2.json").write_text(json.dumps(BESIDE))
-    named = json.dumps(BESIDE) if how == "inline" else "ds/zero2.json"
-    file = tmp_path / "examples" / "run.yaml"
-    file.write_text(f"{NAMES_A_FILE}deepspeed: {named}\n")
-    found = importing.read("axolotl", file, {})
-    chosen, settings = found.recipe["choose"], found.recipe["set"]
-    assert (chosen["parallel"], chosen["precision"]) == ("zero2", "bf16")
-    assert "train.log_every" not in settings
-    left = [each.key for each in found.left_out if each.matters]
-    if how == "absent":
-        assert "is not here, and is taken by its name" in " ".join(found.not_understood)
-    else:
-        assert settings["zero.offload_optimizer"] == "cpu"
-        assert left == ["deepspeed.zero_optimization.of_no_version"]

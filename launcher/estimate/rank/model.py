@@ -382,13 +382,7 @@ def _kept_products(
     yield from made[::2]
     if splits_stream:
         # Where the sequence is split, the sums over tensor parallel ranks are reduce-scatters, which are kept.
-        row = SavedTensor(
-            "kept sum",
-            engine.size * model.hidden_size,
-            "residual",
-            "cache",
-            kept_by_selective=True,
-        )
+        row = SavedTensor("kept sum", engine.size * model.hidden_size, "residual", "cache", kept_by_selective=True)
         yield from (row, replace(row, last=True))
 
 

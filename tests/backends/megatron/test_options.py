@@ -13,7 +13,9 @@ from launcher.spec import RunSpec
 from launcher.spec.parse import known_keys
 from tests.support.estimates import ranks_of
 from tests.support.helpers import make_spec
+from tests.support.megatron_terms import MODEL
 
+LOCAL = "+backend.extra.transformer-impl=local"
 BASE = ("model=tiny", "hardware=h100_80g", "cluster.gpus_per_node=8", "parallel=tp", "data=synthetic")
 
 
@@ -124,3 +126,30 @@ def test_megatrons_own_validator_takes_the_graphs_that_are_translated() -> None:
 )
 def test_cuda_graphs_are_refused_where_nobody_captures_or_counts_them(words: tuple[str, ...]) -> None:
     assert "train.cuda_graphs" in {error.path for error in findings.errors(spec_of(*GRAPHS, *words))}
+
+
+@pytest.mark.parametrize("value", ["abc", "2.5", "true", "-1"])
+@pytest.mark.parametrize(
+    "argument",
+    ["make-vocab-size-divisible-by", "microbatch-group-size-per-virtual-pipeline-stage", "wgrad-deferral-limit"],
+)
+def test_a_word_is_refused_where_the_estimate_reads_a_number(argument: str, value: str) -> None:
+    key = f"backend.extra.{argument}"
+    deferred = "+backend.extra.defer-embedding-wgrad-compute=true"
+    stages = ("parallel.pipeline=4", "parallel.virtual_pipeline=3", "train.global_batch_size=64")
+    longer = "model.max_position_embeddings=1024"
+    (error,) = findings.errors(make_spec(*MODEL, longer, *stages, deferred, f"+{key}={value}"))
+    assert (error.path, error.way_out) == (key, (f"+{key}=null",))
+    assert error.rule == f"it is a whole number of at least {0 if 'limit' in argument else 1}"
+
+
+def test_only_arguments_that_the_estimate_does_not_read_are_called_uncounted() -> None:
+    spec = make_spec(*MODEL, LOCAL, "+backend.extra.rope-type=yarn")
+    (warning,) = extra.warnings(spec)
+    assert warning.rule == (
+        "handed to Megatron-LM as it is and judged by it alone; no memory depends on it: --rope-type"
+    )
+    (unknown,) = extra.warnings(make_spec(*MODEL, LOCAL, "backend.path=/megatron", "+backend.extra.of-next-year=1"))
+    assert "unclassified" in unknown.rule
+    assert unknown.rule.endswith(": --of-next-year")
+    assert list(extra.warnings(make_spec(*MODEL, LOCAL))) == []

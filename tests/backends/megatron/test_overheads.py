@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.backends.megatron import extra, layout
+from launcher.backends.megatron import extra
 from launcher.backends.megatron.traits import execution
 from launcher.estimate.memory import activations, device
 from launcher.estimate.rank.stages import chunk_sizes, flow_of, in_flight
@@ -89,43 +89,6 @@ def test_a_shared_expert_has_a_width_of_its_own_in_megatron_alone() -> None:
     assert more - without == 2 * 12 * width
     (error,) = (e for e in findings.errors(make_spec("parallel=fsdp", *words)) if e.path == "model.extra")
     assert error.way_out[-1] == "model.extra={}"
-
-
-@pytest.mark.parametrize(
-    ("words", "recorded"),
-    [
-        ("cluster.gpus_per_node=1", [(0, 5)]),
-        ("cluster.gpus_per_node=4 zero=0", [(2, 2)]),
-        ("cluster.gpus_per_node=8 parallel.tensor=2", [(5, 0)]),
-        ("cluster.gpus_per_node=8 parallel.pipeline=2 parallel.tensor=2", [(6, 0)] * 2),
-        ("cluster.gpus_per_node=8 parallel.pipeline=4", [(5, 0)] * 3 + [(5, 1)]),
-        (
-            "cluster.gpus_per_node=8 parallel.pipeline=4 parallel.virtual_pipeline=2 model.num_hidden_layers=8"
-            " model.tie_word_embeddings=true",
-            [(7, 0), (6, 0), (6, 0), (7, 1)],
-        ),
-    ],
-)
-def test_a_communicator_is_for_each_group_that_a_recorded_step_computed_over(
-    words: str, recorded: list[tuple[int, int]]
-) -> None:
-    found = [layout.groups(rank.model) for rank in ranks_of(make_spec(*MODEL, "hardware=h100_80g", *words.split()))]
-    counted = [(sum(size > 1 for size in sizes), sum(size == 1 for size in sizes)) for sizes in found]
-    assert counted == recorded
-
-
-@pytest.mark.parametrize(
-    ("words", "recorded"),
-    [
-        ("cluster.gpus_per_node=4", [1, 1, 1, 4, 4, 4]),
-        ("cluster.gpus_per_node=8 parallel.expert=2", [1, 1, 1, 2, 2, 4, 8, 8, 8]),
-        ("cluster.gpus_per_node=4 parallel.expert=2 zero=0", [1, 1, 1, 2, 2, 2, 2, 4, 4]),
-        ("cluster.gpus_per_node=8 parallel.expert=2 parallel.tensor=2", [1, 2, 2, 2, 2, 2, 4, 4, 8, 8]),
-    ],
-)
-def test_experts_bring_groups_of_their_exchange_and_of_their_gradients(words: str, recorded: list[int]) -> None:
-    (rank,) = ranks_of(make_spec(*MODEL, *EXPERTS, "hardware=h100_80g", *words.split()))
-    assert sorted(layout.groups(rank.model)) == recorded
 
 
 @pytest.mark.parametrize(("chunks", "printed"), [(1, 8), (3, 24)])
@@ -387,33 +350,6 @@ def test_each_model_chunk_counts_its_recomputed_layers_anew(method: str, layers:
     (kind,) = rank.blocks
     expected = inputs * 2 * 512 + whole * rank.token_bytes(kind.saved)
     assert kind.count * activations.kept_per_token(rank, kind) == expected
-
-
-@pytest.mark.parametrize("value", ["abc", "2.5", "true", "-1"])
-@pytest.mark.parametrize(
-    "argument",
-    ["make-vocab-size-divisible-by", "microbatch-group-size-per-virtual-pipeline-stage", "wgrad-deferral-limit"],
-)
-def test_a_word_is_refused_where_the_estimate_reads_a_number(argument: str, value: str) -> None:
-    key = f"backend.extra.{argument}"
-    deferred = "+backend.extra.defer-embedding-wgrad-compute=true"
-    stages = ("parallel.pipeline=4", "parallel.virtual_pipeline=3", "train.global_batch_size=64")
-    longer = "model.max_position_embeddings=1024"
-    (error,) = findings.errors(make_spec(*MODEL, longer, *stages, deferred, f"+{key}={value}"))
-    assert (error.path, error.way_out) == (key, (f"+{key}=null",))
-    assert error.rule == f"it is a whole number of at least {0 if 'limit' in argument else 1}"
-
-
-def test_only_arguments_that_the_estimate_does_not_read_are_called_uncounted() -> None:
-    spec = make_spec(*MODEL, LOCAL, "+backend.extra.rope-type=yarn")
-    (warning,) = extra.warnings(spec)
-    assert warning.rule == (
-        "handed to Megatron-LM as it is and judged by it alone; no memory depends on it: --rope-type"
-    )
-    (unknown,) = extra.warnings(make_spec(*MODEL, LOCAL, "backend.path=/megatron", "+backend.extra.of-next-year=1"))
-    assert "unclassified" in unknown.rule
-    assert unknown.rule.endswith(": --of-next-year")
-    assert list(extra.warnings(make_spec(*MODEL, LOCAL))) == []
 
 
 CPU = (*MODEL[:1], "backend=megatron", "hardware=cpu", "precision=fp32", "parallel=tp", "cluster.gpus_per_node=1")
