@@ -18,26 +18,21 @@ PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --durat
 # `make test ARGS="-k word"` runs a part.
 ARGS ?=
 
-.PHONY: demo test test-all test-slurm test-thorough chromium test-oldest lint types style bench gpu-wheels slurm-demo lock clean
+.PHONY: demo test test-all chromium test-oldest lint types style bench gpu-wheels slurm-demo lock clean
 
 demo: $(VENV)/.built-demo ## build the environment and train a small model on this machine
 	$(BIN)/launch model=tiny parallel=fsdp
 
-# Status 5 is pytest's for a selection that leaves nothing.
+# Status 5 is pytest's for a selection that leaves nothing. Slurm's clocks (time limits, margins) go on while other tests
+# have the processors, so its tests come by themselves; they wait more than they compute, so each of the seven long files
+# has a worker.
 test: $(VENV)/.built-test chromium ## build what the tests need and run them, or a part: make test ARGS="-k word"
 	@command -v git >/dev/null || { echo "the tests need git: install it, for example by 'apt-get install git'." >&2; exit 1; }
 	$(PYTEST) -n 2 -m "not thorough" $(ARGS) || test $$? = 5
 
 test-all: $(VENV)/.built-test ## run what `make test` leaves out: whole matrices, real Slurm (as root), the tools in benchmarks/
-	$(MAKE) --no-print-directory -j 2 test-slurm test-thorough
-
-# Slurm's clocks (time limits, margins) go on while other tests have the processors, so these give way to its own; they
-# wait more than they compute, so each of the seven long files has a worker.
-test-slurm:
+	$(PYTEST) -n 2 -m thorough --ignore=tests/slurm $(ARGS) || test $$? = 5
 	$(PYTEST) -n 7 tests/slurm $(ARGS) || test $$? = 5
-
-test-thorough:
-	nice -n 19 $(PYTEST) -n 2 -m thorough --ignore=tests/slurm $(ARGS) || test $$? = 5
 
 # It belongs to the system and not to .venv, so that no file here can say whether it is there: it is looked for each time.
 chromium: $(VENV)/.built-test ## install the browser of tests/browser where this may be done; else they are skipped
@@ -53,10 +48,10 @@ test-oldest: $(VENV)/.uv ## train, resume and export every engine with the oldes
 lint: $(VENV)/.built-test
 	$(MAKE) --no-print-directory --output-sync -j 2 types style
 
-types: $(VENV)/.built-test
+types:
 	$(BIN)/mypy
 
-style: $(VENV)/.built-test
+style:
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/lint-imports --no-cache
