@@ -32,8 +32,9 @@ for rank in range(count):
         argv = [sys.executable, "-u", *module, *sys.argv[at + 1 :]]
         environment = {**os.environ, **{name: str(value) for name, value in place.items()}}
         ranks.append(subprocess.Popen(argv, stdout=out, stderr=err, env=environment))
-signal.signal(signal.SIGTERM, lambda *_: [rank.terminate() for rank in ranks])
-sys.exit(any([rank.wait() for rank in ranks]))
+told = []
+signal.signal(signal.SIGTERM, lambda *_: [*map(subprocess.Popen.terminate, ranks), told.append(True)])
+sys.exit(any([rank.wait() for rank in ranks]) or any(told))  # torchrun ends with a SignalException.
 """
 """``torch.distributed.run``, as far as the jobs of one node on this machine use it."""
 
