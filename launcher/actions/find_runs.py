@@ -19,17 +19,17 @@ class Named:
 
     @property
     def runs(self) -> list[Path]:
-        """The run directories, of a sweep all of its runs."""
+        """The run directories that the words name; a sweep stands for all of its runs."""
         return [run for place in self.places for run in run_names.runs_of(place)]
 
     @property
     def sweep(self) -> Path | None:
-        """The folder of a sweep that is all that is named."""
+        """The folder of a sweep where the words name that sweep and nothing else."""
         return self.places[0] if len(self.places) == 1 and run_names.is_sweep(self.places[0]) else None
 
 
 def named(words: Sequence[str], *, ask: bool = False) -> Named:
-    """What words name, without any all runs; ConfigErrors where one is no run, or several and nobody can choose."""
+    """What the words name, and all runs where there are none; ConfigErrors for a word that names no run, or several."""
     if not words:
         return Named(places=tuple(run_names.find((), Path.cwd())))
     return Named(places=tuple(place for word in words for place in _places(word, ask=ask)))

@@ -77,7 +77,7 @@ def _of_bitsandbytes(rank: RankModel, z: int) -> MemoryTerm:
 
 
 def matrices_in_few_bits(rank: RankModel) -> Sequence[int]:
-    """Elements of each tensor that an optimizer of few bits steps by its own rule: matrices that are no embedding."""
+    """Elements of each tensor whose states a low-bit optimizer quantises: the matrices, without embeddings."""
     head = () if rank.spec.model.tie_word_embeddings else rank.head.stepped
     found = (*rank.all_blocks.stepped, *head)
     return (sum(found),) if rank.engine.flat_states else found

@@ -188,7 +188,7 @@ def _alive(rank: RankModel, terms: Sequence[MemoryTerm]) -> dict[Moment, _Blocks
 
 
 def _order(alive: dict[Moment, _Blocks]) -> Iterator[_Blocks]:
-    """Loading and two steps, of which the first makes the optimizer states at its end; the way back has a half."""
+    """What is alive moment by moment: loading and two steps; the first makes the optimizer states at its end."""
     now, stepped = alive["load"], False
     yield now
     for moment in (*_STEP, *_STEP):
@@ -255,7 +255,7 @@ class _Cutter:
         return self._weights(size, z if pile == "gather_buffers" else z * self._share)
 
     def _weights(self, size: int, z: Value) -> Counter[int]:
-        """As often as all weights are there those outside the blocks, once where a part is, and a block's."""
+        """Cut bytes of weights: embedding and head, once for each copy of the model, and the matrices of its blocks."""
         times = max(1, int(size // (z * self._rank.elements.whole or 1)))
         found = Counter[int]()
         for each in (int(z * weight) or 1 for weight in self._root):
@@ -276,14 +276,14 @@ def _item_bytes(term: MemoryTerm) -> Value:
 
 
 def _logits(term: MemoryTerm) -> Counter[int]:
-    """Tensors of 32 bits for an entry of the vocabulary and what is left, which the output projection made."""
+    """Cut the logits into fp32 tensors, and the 16-bit ones that the output projection made."""
     k = term.values["k_entry"]
     four, rest = divmod(k, 4)
     return Counter({ceil(term.bytes / k * 4): int(four), ceil(term.bytes / k * rest): 1})
 
 
 def _filled(size: int, sizes: Iterable[int]) -> Counter[int]:
-    """So many bytes in blocks of these sizes in turn, of larger ones beyond some hundreds; the rest as they fit."""
+    """Cut ``size`` bytes into blocks of these sizes, in turn; where they would be over ``_MOST``, into larger ones."""
     usable = sorted((each for each in sizes if each >= MIB), reverse=True)
     if not usable:
         return Counter([size])

@@ -101,7 +101,7 @@ def by_instant(terms: Iterable[MemoryTerm]) -> Mapping[Moment, defaultdict[str, 
 
 
 def fullest(terms: Iterable[MemoryTerm]) -> list[MemoryTerm]:
-    """All terms, those with an instant behind the others and at the moments alone at which no other takes more."""
+    """All terms; those with an instant come last, and only at the moments at which their instant is the fullest."""
     every = list(terms)
     found, competing = [one for one in every if not one.instant], [one for one in every if one.instant]
     first = {moment: max(here, key=here.__getitem__) for moment, here in by_instant(competing).items() if here}
