@@ -250,7 +250,7 @@ class _Cutter:
             n = int(values.get("n", 1)) if pile == "optimizer_states" else 1
             return Counter({size // n: n})
         if pile == "reduce_buffers":  # The gradient of the output projection, and the input of a reduction.
-            head = ceil(z * values.get("head", 0))
+            head = ceil(values.get("z", z) * values.get("head", 0))
             return self._weights(head, z) + Counter([size - head])
         return self._weights(size, z if pile == "gather_buffers" else z * self._share)
 
