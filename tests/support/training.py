@@ -116,17 +116,24 @@ def train_all(folder: Path, runs: Mapping[str, Sequence[str]], *, ranks: int) ->
     return {name: losses(folder / name) for name in runs}
 
 
+_WORKERS, _PORTS = 8, 1_100  # Workers that share the ports from 2,000 to 10,800, and the ports of each.
+
+
 def free_ports(count: int) -> list[int]:
     """Of those that no system gives away by itself, since most are used minutes after they were looked for.
 
-    A development cluster beside takes those above (``slurm.dev_cluster``).
+    Each worker of pytest has ports of its own, and no seed that a test sets decides which. A development cluster beside
+    takes those above (``slurm.dev_cluster``).
     """
     found: list[int] = []
-    for port in random.sample(range(2_000, 11_000), 10 * count):
+    first = 2_000 + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % _WORKERS * _PORTS
+    for port in random.SystemRandom().sample(range(first, first + _PORTS), _PORTS):
         with socket.socket() as each, contextlib.suppress(OSError):
             each.bind(("127.0.0.1", port))
             found.append(port)
-    return found[:count]
+        if len(found) == count:
+            break
+    return found
 
 
 def lines(directory: Path) -> list[dict[str, Any]]:
