@@ -29,7 +29,7 @@ class Named:
 
 
 def named(words: Sequence[str], *, ask: bool = False) -> Named:
-    """What the words name, and all runs where there are none; ConfigErrors for a word that names no run, or several."""
+    """The runs and sweeps that the words name, all runs without words; ConfigErrors for unknown or ambiguous words."""
     if not words:
         return Named(places=tuple(run_names.find((), Path.cwd())))
     return Named(places=tuple(place for word in words for place in _places(word, ask=ask)))

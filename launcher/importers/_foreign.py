@@ -45,7 +45,7 @@ _READERS: Mapping[str, Callable[[str], object]] = {"toml": tomllib.loads, "json"
 
 
 def read(text: str, path: str, name: str, function: str | None) -> tuple[JsonObject, list[str] | None]:
-    """What a file configures, and, of Python alone, where ``function`` names one, what of it was not followed."""
+    """The configuration in a file, and notes on Python code that was not followed (None for data formats)."""
     if path.endswith(".py") or (not path.endswith((".toml", ".json")) and is_python(text)):
         followed = Followed(text, path)
         return followed.function(function), followed.notes

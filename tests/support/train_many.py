@@ -30,7 +30,7 @@ _LATE_OF_MEGATRON = (
     "core.dist_checkpointing.strategies.cached_metadata_filesystem_reader",
 )
 ADAPTERS = ("peft", "torchao.float8", "torchao.quantization")
-"""What ranks import as they go on, adapters a thousand modules: once in the agent takes less than in every rank."""
+"""Modules that a rank with an adapter imports late, about a thousand: the agent imports them once for all ranks."""
 
 
 def with_fsdp() -> None:

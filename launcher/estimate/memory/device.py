@@ -90,10 +90,8 @@ def reserved(rank: RankModel, terms: Sequence[MemoryTerm], allocated: int, betwe
 
 def fragmentation(reserved: int, allocated: int) -> MemoryTerm:
     """Segments that the caching allocator reserves and has not handed out."""
-    what, source = (
-        "segments that the caching allocator holds and does not use",
-        "torch c10/cuda/CUDACachingAllocator.cpp",
-    )
+    what = "segments that the caching allocator holds and does not use"
+    source = "torch c10/cuda/CUDACachingAllocator.cpp"
     return term("fragmentation", ALWAYS, what, "reserved - size", source, reserved=reserved, size=allocated)
 
 

@@ -92,7 +92,7 @@ class RankTerms:
         return max(needed, device.reserved(self.model, self.terms, allocated, idle)) if self.plays else needed
 
     def lost(self, allocated: int) -> MemoryTerm:
-        """What the caching allocator loses where so many bytes are allocated: the same share as at the peak."""
+        """Bytes that the caching allocator reserves beyond ``allocated``: the same share as at the peak."""
         return device.fragmentation(ceil(self.reserved * Fraction(allocated, max(1, self.peak[0]))), allocated)
 
     @cached_property

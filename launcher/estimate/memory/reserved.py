@@ -188,7 +188,7 @@ def _alive(rank: RankModel, terms: Sequence[MemoryTerm]) -> dict[Moment, _Blocks
 
 
 def _order(alive: dict[Moment, _Blocks]) -> Iterator[_Blocks]:
-    """What is alive moment by moment: loading and two steps; the first makes the optimizer states at its end."""
+    """The blocks alive at each moment of loading and two steps; the first step ends with new optimizer states."""
     now, stepped = alive["load"], False
     yield now
     for moment in (*_STEP, *_STEP):
