@@ -12,7 +12,7 @@ import pytest
 from launcher.base import machine, registry
 from launcher.base.errors import ConfigErrors
 from launcher.cli import VERBS, main
-from launcher.preflight import this_machine
+from launcher.preflight import saving, this_machine
 from launcher.sweeping import samplers
 from tests.support.helpers import CPU_HOST, make_spec
 
@@ -253,7 +253,10 @@ def test_the_doctor_speaks_of_this_machine_also_where_slurm_is_silent(
     assert not Path("conf").exists()
 
 
-def test_run_and_points_warn_of_what_check_warns_of(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_and_points_warn_of_what_check_warns_of(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(saving, "disk_free", lambda _: 40 * 2**30)  # Others write on this disk between two commands.
     words = ["model=175b", "hardware=rtx4090", "cluster.kind=slurm", "data=tokens", "data.path=nowhere.bin"]
     Path("points.jsonl").write_text(json.dumps({"id": 1, "overrides": words}))
     documents = []
