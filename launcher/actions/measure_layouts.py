@@ -85,7 +85,7 @@ def _startable(question: Question, layouts: Sequence[Layout], count: int) -> lis
 
 
 def _wrapped(text: str, first: str = "", others: str = "  ") -> str:
-    return "\n".join(wrapped(text, width(), first, others, whole_words=True))
+    return "\n".join(wrapped(text, width(), first, others))
 
 
 def _text(chosen: Shortlist) -> str:

@@ -193,12 +193,11 @@ def heard_by(listener: Callable[[str], None]) -> Iterator[None]:
         _hears.reset(token)
 
 
-def wrapped(text: str, columns: int, first: str = "", rest: str = "", *, whole_words: bool = False) -> list[str]:
-    """Break a paragraph into lines, with an indent of the first one and of the others; words with hyphens stay whole.
+def wrapped(text: str, columns: int, first: str = "", rest: str = "") -> list[str]:
+    """Break a paragraph into lines, with an indent of the first one and of the others.
 
-    ``whole_words`` is true to let a word that is longer than the ``columns`` stand whole, too.
+    No word is broken, so that a path or a setting that is longer than the ``columns`` can be copied.
     """
     import textwrap  # Late, because a document needs none.
 
-    lines = textwrap.TextWrapper(columns, first, rest, break_on_hyphens=False, break_long_words=not whole_words)
-    return lines.wrap(text)
+    return textwrap.TextWrapper(columns, first, rest, break_on_hyphens=False, break_long_words=False).wrap(text)

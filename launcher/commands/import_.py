@@ -71,7 +71,7 @@ def _report(imported: Imported, options: argparse.Namespace) -> None:
     say(f"launch: {options.file}: {left_out.counted(imported)}")
     lines = [f"left out, and it matters: {_one(left)}" for left in imported.left_out if left.matters]
     for text in [*(lines if options.partial else []), *_of_little_matter(imported)]:
-        say("\n".join(wrapped(text, width(), rest="  ", whole_words=True)))
+        say("\n".join(wrapped(text, width(), rest="  ")))
 
 
 def _of_little_matter(imported: Imported) -> Iterator[str]:

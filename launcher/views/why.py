@@ -79,4 +79,4 @@ def _difference(row: PileRow, answer: Answer) -> str:
 
 
 def _wrapped(text: str, width: int, first: str = "", rest: str = "") -> list[str]:
-    return wrapped(visible(text), width, first, rest, whole_words=True)
+    return wrapped(visible(text), width, first, rest)
