@@ -36,6 +36,13 @@ def bytes_of(text: str) -> int | None:
     return int(float(found[1]) * base ** ("KMGT".index(found[2].upper()) + 1))
 
 
+def count_of(text: str) -> int | None:
+    """A number of tokens, steps or samples as people write it: 2B are 2 * 10^9; k is 1024 in 4k; None for no number."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kKMBGT])", text)
+    factor = {"k": 1024, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
+    return None if found is None else int(float(found[1]) * factor[found[2].lower()])
+
+
 _UNIT_S = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 _PART = r"(\d+(?:\.\d+)?)\s*(d|h|m|s)(?:ay|our|r|in|inute|ec|econd)?s?\s*"
 

@@ -184,7 +184,7 @@ def _no_verb(word: str, rest: Sequence[str]) -> ConfigErrors:
 
     ways = bare_word_ways(word, Catalog(folder=Path.cwd()), list(VERBS))
     behind = "".join(f" {each}" for each in rest)
-    whole = [way + behind if way.removeprefix("launch ") in VERBS else way for way in ways]
+    whole = [way + behind if way.removeprefix("launch ").removesuffix(" -m") in VERBS else way for way in ways]
     whole = [f"launch check{behind} {way}" if way.startswith("--") else way for way in whole]
     rule = "there is no such verb, and an override is group=option or group.key=value"
     return ConfigErrors([ConfigError(word, None, rule, whole or ["launch --help"])])
@@ -209,33 +209,42 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(prog=prog, description=description, formatter_class=_Help, allow_abbrev=False)
         self.color = False  # From Python 3.14 on it would colour the help by characters that are written out here.
 
-    def _keys(self, option: str) -> list[str]:
-        """Overrides for an option that another tool has: ``--nodes 2`` is ``cluster.nodes=2`` here."""
-        from launcher.config.synonyms import ways
-        from launcher.spec.parse import known_keys
+    def _meant(self, option: str, known: Mapping[str, str]) -> list[str]:
+        """Words for an option of another tool (``--nodes 2``: ``cluster.nodes=2``), else an option that is near."""
+        import re
+        from pathlib import Path
+
+        from launcher.config.catalog import Catalog
+        from launcher.config.overrides import other_words
+        from launcher.config.synonyms import verbs
+        from launcher.spec.parse import closest
 
         key, equals, value = option.partition("=")
         if not equals:
             following = self.words[self.words.index(key) + 1 :] if key in self.words else []
-            value = following[0] if following and not following[0].startswith("-") else "..."
-        tail = key.strip("-").replace("-", "_")
-        same = [f"{name}={value}" for name in sorted(known_keys()) if name.rpartition(".")[2] == tail]
-        return ways(key, value) or same
+            value = following[0] if following and not re.match("-|[a-z_.]+=", following[0]) else "..."
+        bare = key.strip("-")
+        others = [word for word in self.words if word != option]
+        return (
+            other_words(bare, value, Catalog(folder=Path.cwd()))
+            or [shlex.join(["launch", verb, *others]) for verb in verbs(bare) if verb == "check"]
+            or [known[name] for name in closest(bare, list(known))[:1]]
+        )
 
     def error(self, message: str) -> NoReturn:
         """Raise what argparse would print, with the option that was meant, where one is near."""
-        from launcher.spec.parse import closest
-
         message, choose, choices = message.partition(" (choose from ")
         message += choose + choices.replace("'", "")  # As from Python 3.13 on.
         known = {option.strip("-"): option for action in self._actions for option in action.option_strings}
         _, _, unknown = message.partition("unrecognized arguments: ")
-        near = [known[name] for word in unknown.split() for name in closest(word.strip("-"), list(known))[:1]]
+        near = [way for word in unknown.split() if word.startswith("-") for way in self._meant(word, known)]
         if unknown and any(word.startswith("script=") for word in self.words):
             own, theirs = self._split(known)
             message = f"unrecognized arguments: {shlex.join(theirs)}; the script's own come after --"
-            near = [*near, shlex.join([*self.prog.split(), *own, "--", *theirs])]
-        near = near or [way for word in unknown.split() for way in self._keys(word)]
+            near = [
+                *(way for way in near if way.startswith("-")),
+                shlex.join([*self.prog.split(), *own, "--", *theirs]),
+            ]
         raise ConfigErrors([ConfigError(self.prog, None, message, near or [f"{self.prog} --help"])])
 
     def _split(self, known: Mapping[str, str]) -> tuple[list[str], list[str]]:

@@ -15,7 +15,7 @@ from launcher.base.errors import ConfigError
 from launcher.base.frozen import dataclass
 from launcher.config import synonyms
 from launcher.config.catalog import Catalog
-from launcher.spec.parse import OPEN_NODES, closest, kinds, known_keys
+from launcher.spec.parse import OPEN_NODES, accepts, closest, kinds, known_keys, ways_out
 
 _WAYS = 3  # Ways out that are shown for one word.
 _NO_TEXT = re.compile(r"[\x00\ud800-\udfff]")
@@ -159,11 +159,38 @@ def _unknown_key(key: str, value: str, catalog: Catalog) -> ConfigError:
         return ConfigError(key, value, rule, [f"cluster.pass_environment=[{variable.upper()}]"])
     if value == "best" and closest(key, [synonyms.BEST_KEY]):
         return ConfigError(key, value, rule, [synonyms.BEST])
-    names = _near_keys(key, catalog)
-    groups = [name for name in names if value in catalog.groups.get(name, ())]
-    spelt = [f"{name}={value}" for name in groups or names]
-    switched_on = [f"{group}={key.lower()}" for group, options in catalog.groups.items() if key.lower() in options]
-    return ConfigError(key, value, rule, synonyms.ways(key, value) or switched_on or spelt)
+    ways = other_words(key, value, catalog)
+    if not ways:
+        names = _near_keys(key, catalog)
+        ways = [f"{name}={value}" for name in [n for n in names if value in catalog.groups.get(n, ())] or names]
+    return ConfigError(key, value, rule, ways)
+
+
+def other_words(key: str, value: str, catalog: Catalog) -> list[str]:
+    """Overrides for a key that is none here, as another tool has it; values that the key refuses are replaced.
+
+    Empty where neither another tool's word nor a key or an option of this name is known.
+    """
+    bare = key.lower().replace("-", "_")
+    same = [name for name in sorted({*catalog.groups, *known_keys()}) if name.rpartition(".")[2] == bare]
+    switched_on = [f"{group}={bare}" for group, options in catalog.groups.items() if bare in options]
+    found = synonyms.ways(key, value) or switched_on or [f"{name}={value}" for name in same]
+    return list(dict.fromkeys(each for way in found for each in _taken(way, catalog)))[:_WAYS]
+
+
+def _taken(way: str, catalog: Catalog) -> list[str]:
+    """One override if its value is taken, else those that are meant."""
+    key, _, value = way.partition("=")
+    if " " in way or value in ("", "..."):
+        return [way]
+    if key in catalog.groups:
+        found = _choice(way, key, value, catalog)
+        return list(found.way_out) if isinstance(found, ConfigError) else [way]
+    is_plain, read = Override(way, key, value, group=False).plain()
+    read = read if is_plain else value
+    if key not in known_keys() or accepts(key, read) or value.startswith(("[", "{", "'", '"')):
+        return [way]
+    return synonyms.options(key, value) or [each for each in ways_out(key, read) if not each.endswith("=null")]
 
 
 def is_own_model(value: str) -> bool:

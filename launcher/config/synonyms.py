@@ -16,7 +16,7 @@ from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.units import seconds_of
 
 OPTIONS = {
-    **{word: f"--{word}" for word in ("json", "force", "debug", "trust", "help")},
+    **{word: f"--{word}" for word in ("json", "force", "debug", "trust")},
     "plot": "--plot FILE.png",
     "explain": "--explain activations",
     "points": "--points FILE.jsonl",

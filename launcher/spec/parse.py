@@ -17,7 +17,7 @@ from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.files import LARGEST
 from launcher.base.terminal import CONTROL
 from launcher.base.typed import Reader, Scalars, bare, describe, reader
-from launcher.base.units import bytes_of, seconds_of
+from launcher.base.units import bytes_of, count_of, seconds_of
 from launcher.spec import RunSpec, bounds, edit
 from launcher.spec.training import ProfileSpec
 
@@ -202,8 +202,16 @@ def _module(value: object, path: str, errors: list[ConfigError]) -> object:
 def _wrong(kind: Any, value: object, path: str) -> ConfigError:
     if isinstance(value, int | float) and LARGEST < abs(value) < math.inf:
         return ConfigError(path, value, "is beyond 64 bits, which no setting is")
-    ways = _way_out(kind, value, path) or _usual(path)
-    return ConfigError(path, _plain(value), f"must be {describe(kind, _WORDS)}", ways)
+    return ConfigError(path, _plain(value), f"must be {describe(kind, _WORDS)}", _ways_out(kind, value, path))
+
+
+def ways_out(path: str, value: object) -> list[str]:
+    """Overrides of a key for a value that it does not take: what may have been meant, else its default."""
+    return _ways_out(kinds()[path], value, path)
+
+
+def _ways_out(kind: Any, value: object, path: str) -> list[str]:
+    return _way_out(kind, value, path) or _usual(path)
 
 
 def _usual(path: str) -> list[str]:
@@ -280,13 +288,22 @@ def _way_out(kind: Any, value: object, path: str) -> list[str]:
         if usual is not None and value >= (high or 0):
             return [f"{path}={usual:g}"]
         return [f"{path}={end:g}"] if end is not None and (end == 0 or abs(end) >= 1) else []
-    if origin is Annotated and path.endswith("_bytes") and isinstance(value, str):
-        return [f"{path}={size}"] if (size := bytes_of(value)) else []
-    if origin is Annotated and isinstance(value, str) and (seconds := seconds_of(value)) is not None:
-        whole = int(value) if value.strip().isdigit() else None  # A number in quotes is in the key's own unit.
-        length = whole or {"min": -(-seconds // 60), "s": seconds}.get(path.rpartition("_")[2])
-        return [] if length is None else [f"{path}={length}"]
+    if origin is Annotated and isinstance(value, str):
+        number = _number_in(value, path.rpartition("_")[2])
+        return [] if number is None else [f"{path}={number}"]
     return [f"{path}=true", f"{path}=false"] if kind is bool else []
+
+
+def _number_in(text: str, unit: str) -> int | None:
+    """The number that a text means in the unit of a key, the last word of its name: bytes, min, s, or a count."""
+    if unit == "bytes":
+        return bytes_of(text)
+    if unit not in ("min", "s"):
+        return count_of(text)
+    if text.strip().isdigit():  # A number in quotes is in the key's own unit.
+        return int(text)
+    seconds = seconds_of(text)
+    return seconds if seconds is None or unit == "s" else -(-seconds // 60)
 
 
 def _text(value: object) -> str:

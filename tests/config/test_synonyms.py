@@ -6,12 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from launcher.base import machine
 from launcher.cli import VERBS, main
 from launcher.config import synonyms
 from launcher.config.catalog import Catalog
-from launcher.spec.parse import OPEN_NODES, known_keys
+from launcher.spec.parse import OPEN_NODES, accepts, known_keys
 from tests.support.helpers import CPU_HOST
 
 
@@ -135,16 +136,63 @@ def test_every_word_of_the_tables_leads_to_something_that_there_is(capsys: pytes
         key for key in keys if key not in known_keys() and key not in groups and not key.startswith(OPEN_NODES)
     ] == []
     assert not set(synonyms.by_word()) & {*groups, *known_keys()}
-    assert {*synonyms.table()["verbs"]} <= {*VERBS}
+    assert {*synonyms.table()["verbs"]} <= {*VERBS, "check -m", "--help", "--version"}
     options = {word for ways in synonyms.table()["options"] for way in ways.split("; ") for word in way.split()}
     chosen = [word.partition("=") for word in options if "." not in word]
     assert [f"{key}={value}" for key, _, value in chosen if value not in groups[key]] == []
     assert {word.partition("=")[0] for word in options} <= {*groups, *known_keys()}
     typed = [word.partition("=") for words in synonyms.table()["options"].values() for word in words.split()]
-    assert [f"{key}={value}" for key, _, value in typed if value in groups[key]] == []
+    assert [f"{key}={value}" for key, _, value in typed if value in groups.get(key, ())] == []
+    settings = [word.partition("=") for word in options if "." in word]
+    assert [f"{key}={value}" for key, _, value in settings if not accepts(key, yaml.safe_load(value))] == []
     with pytest.raises(SystemExit):
         main(["check", "--help"])
     with pytest.raises(SystemExit):
         main(["run", "--help"])
     helped = capsys.readouterr().out
     assert all(option.split()[0] in helped for option in synonyms.OPTIONS.values())
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("dtype=bfloat16", ["precision=bf16"]),
+        ("torch_dtype=float16", ["precision=fp16"]),
+        ("optim=adamw_bnb_8bit", ["optimizer=adamw_8bit"]),
+        ("strategy=FULL_SHARD", ["parallel=fsdp"]),
+        ("framework=torchtitan", ["launch show backend"]),
+        ("attn_implementation=flash_attention_2", ["model.attention=flash"]),
+        ("lr_scheduler_type=cosine_with_restarts", ["optimizer.schedule=cosine"]),
+        ("lora_target_modules=q_proj", ["adapter.targets=[q_proj]"]),
+        ("max_tokens=1B", ["train.tokens=1000000000"]),
+        ("seq_len=4k", ["train.sequence_length=4096"]),
+        ("train.tokens=1.5T", ["train.tokens=1500000000000"]),
+        ("cluster.time_limit_min=30m", ["cluster.time_limit_min=30"]),
+        ("gpu=h100", ["hardware=h100_80g", "hardware=h100_96g"]),
+    ],
+)
+def test_a_value_of_another_tool_is_answered_by_one_that_the_key_takes(
+    typed: str, meant: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ways(f"check {typed}", capsys) == meant
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("check --model llama3_8b", ["model=llama3_8b"]),
+        ("check --parallel=fsdp2 --dtype bfloat16", ["parallel=fsdp", "precision=bf16"]),
+        ("run --resume model=tiny", ["save.load=..."]),
+        ("run --dry-run model=tiny", ["launch check model=tiny"]),
+        ("check --jsn", ["--json"]),
+        ("sweep model=tiny", ["launch check -m model=tiny", "launch show sweep"]),
+        ("help", ["launch --help"]),
+        ("version", ["launch --version", "launch show precision"]),
+    ],
+)
+def test_options_and_verbs_of_another_tool_are_answered_by_ours(
+    typed: str, meant: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(typed.split()) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.endswith("try " + " or ".join(meant))
