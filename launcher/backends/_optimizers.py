@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from launcher.base import package
 from launcher.base.errors import ConfigError
 from launcher.estimate.rank.formats import FEW_BITS
-from launcher.job.versions import Borrowed, Need
+from launcher.job.versions import Borrowed
 from launcher.spec import RunSpec, edit
 
 OF_BITSANDBYTES = ("lion", "paged_adamw_8bit")
@@ -26,28 +26,6 @@ _IDLE = {
     ),
 }
 """Keys that an optimizer does not read, and why."""
-
-BITSANDBYTES = Need(
-    package="bitsandbytes",
-    since="0.50",
-    path="optimizer.name",
-    asked=lambda spec: spec.hardware.device == "cpu" and spec.optimizer.name in _of_bitsandbytes(spec),
-    because="has no optimizers for the CPU",
-    way_out="optimizer=adamw",
-)
-
-NEEDS = (
-    Need(
-        package="torch",
-        since="2.9",
-        path="optimizer.name",
-        asked=lambda spec: spec.optimizer.name == "muon",
-        because="has no torch.optim.Muon",
-        way_out="optimizer=adamw",
-    ),
-    BITSANDBYTES,
-)
-
 
 BORROWED = (
     Borrowed(

@@ -13,7 +13,7 @@ from launcher.estimate import families
 from launcher.estimate.rank import recomputed
 from launcher.job import torchrun
 from launcher.job.job import RUN, Job
-from launcher.job.versions import Borrowed, Need
+from launcher.job.versions import Borrowed
 from launcher.spec import RunSpec, edit
 from launcher.spec.hardware import AMPERE, HOPPER
 from launcher.spec.values import beside_products
@@ -21,19 +21,6 @@ from launcher.spec.values import beside_products
 LAUNCH_SECONDS = 1.2e-5
 """The host's time to start a kernel of transformers' modules, as of its Trainer (``benchmarks/speed/frameworks.yaml``):
 of slow hosts a lower bound, that of ``benchmarks/results/gpu.json`` takes 28 microseconds."""
-
-EXPERTS = Need(
-    package="transformers",
-    since="5.0",
-    path="model.num_experts",
-    asked=lambda spec: bool(spec.model.num_experts),
-    because="holds each expert in a module of its own and cannot train them here",
-    way_out="model.num_experts=0",
-)
-"""Since 5.0 the experts of a layer are one tensor (``MixtralExperts``), as checkpoints and the memory model have them.
-
-With 4.56 two ranks of FSDP abort after some steps.
-"""
 
 
 def _of_kernels(name: str) -> Borrowed:

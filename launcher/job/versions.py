@@ -1,8 +1,8 @@
 """Versions of the frameworks: which are driven, and what an older one of these lacks.
 
-The ranges are those of ``pyproject.toml`` (a test compares them). Workers ask the frameworks themselves
-(``launcher.worker.*.versions``); what no worker can make up for is a :class:`Need` of its backend's profile, and what a
-setting imports is :class:`Borrowed` in it, so that both are said before the job starts.
+The ranges are those of ``pyproject.toml`` (a test compares them). What only newer versions in them can do is a
+:class:`Need` of its backend's profile, and what a setting imports is :class:`Borrowed` in it, so that both are said
+before the job starts.
 """
 
 import re
@@ -16,8 +16,8 @@ from launcher.base.errors import ConfigError
 from launcher.base.frozen import dataclass
 from launcher.spec import RunSpec, edit
 
-OLDEST = {"torch": "2.8", "transformers": "4.56", "deepspeed": "0.17", "megatron-core": "0.17", "peft": "0.17",
-          "datasets": "3.0", "numpy": "1.26", "trl": "1.16"}  # fmt: skip
+OLDEST = {"torch": "2.11", "transformers": "5.17", "deepspeed": "0.19.8", "megatron-core": "0.19", "peft": "0.21",
+          "datasets": "4.7", "numpy": "1.26", "trl": "1.16", "torchao": "0.13", "bitsandbytes": "0.50"}  # fmt: skip
 """The first version of each package with which runs were trained (docs/engines.md)."""
 
 BELOW = {"megatron-core": "0.20", "trl": "2"}
@@ -44,7 +44,7 @@ class Need:
     since: str  # Its first version that has it.
     path: str  # The key of the setting.
     asked: Callable[[RunSpec], bool]  # True where a run asks for it.
-    because: str  # What older versions lack; it completes "torch 2.9 ...".
+    because: str  # What older versions lack; it completes "torch 2.12 ...".
     way_out: str  # Words with which the run does without it.
 
 

@@ -24,7 +24,7 @@ type Asking = Callable[[RunSpec], Environment | None]
 _KIND, _ON_NODES = "python", "python-of-nodes"
 _TIMEOUT_S = 20  # Seconds for a Python's answer; on a cold network file system the start of one takes most of them.
 _OLDEST_PYTHON = (3, 12)  # As ``requires-python`` of ``pyproject.toml`` has it.
-_PACKAGES = (package.NAME, "bitsandbytes", "torchao", "liger-kernel", *versions.OLDEST)
+_PACKAGES = (package.NAME, "liger-kernel", *versions.OLDEST)
 """Packages of which a Python is asked the versions."""
 
 _PROGRAM = """

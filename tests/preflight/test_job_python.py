@@ -14,7 +14,9 @@ from launcher.preflight import job_python
 from tests.support.helpers import make_spec
 
 WORDS = ("model=tiny", "parallel=fsdp", "cluster=slurm", "hardware=h100_80g")
-PACKAGES = {"llm-launch": "0.1.0", "torch": "2.9.1", "transformers": "4.56.0"}
+PACKAGES = {"llm-launch": "0.1.0", "torch": "2.12.1", "transformers": "5.17.0"}
+
+EXPERTS = ("model.family=moe", "model.num_experts=4", "model.num_experts_per_tok=2", "model.moe_intermediate_size=64")
 
 
 @pytest.fixture(autouse=True)
@@ -52,12 +54,12 @@ def test_a_check_names_what_the_job_s_python_lacks_and_asks_it_once(
 ) -> None:
     path = interpreter(folder, torch="2.7.1")
     [old] = [text for text in warned(capsys, f"cluster.python={path}") if "torch" in text]
-    assert f"torch 2.7.1 is installed for {path}; this version of launch drives torch from 2.8" in old
-    assert f"{path} -m pip install 'torch>=2.8'" in old
+    assert f"torch 2.7.1 is installed for {path}; this version of launch drives torch from 2.11" in old
+    assert f"{path} -m pip install 'torch>=2.11'" in old
     interpreter(folder)
-    words = (f"cluster.python={path}", "parallel.context=2")
+    words = (f"cluster.python={path}", "parallel.expert=2", "cluster.gpus_per_node=2", *EXPERTS)
     [lack] = [text for text in warned(capsys, *words) if "torch" in text]
-    assert f"parallel.context: torch 2.9.1 is installed for {path}, which has no ring attention" in lack
+    assert f"parallel.expert: torch 2.12.1 is installed for {path}, which has not been tried with" in lack
     before = starts(folder)
     assert warned(capsys, *words) == warned(capsys, *words)
     assert starts(folder) == before == 2, "the answer is kept until the interpreter changes"
@@ -66,7 +68,7 @@ def test_a_check_names_what_the_job_s_python_lacks_and_asks_it_once(
 def test_a_run_is_refused_before_the_queue(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = interpreter(folder, torch="2.7.1")
     assert main(["run", *WORDS, f"cluster.python={path}"]) == 2
-    assert "drives torch from 2.8" in " ".join(capsys.readouterr().err.split())
+    assert "drives torch from 2.11" in " ".join(capsys.readouterr().err.split())
     assert not (folder / "runs").exists()
 
 
@@ -80,7 +82,7 @@ def test_lines_before_the_job_may_bring_other_packages_so_that_only_a_warning_is
 
 
 def test_a_python_that_is_too_old_or_lacks_packages_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = interpreter(folder, said='{"python": [3, 10, 4], "packages": {"torch": "2.9.1"}}')
+    path = interpreter(folder, said='{"python": [3, 10, 4], "packages": {"torch": "2.12.1"}}')
     old, lacks = (text for text in warned(capsys, f"cluster.python={path}") if "cluster.python" in text)
     assert old == "cluster.python: this is Python 3.10.4, and launch needs 3.12: cluster.python=null"
     assert f"llm-launch, transformers are not installed for {path}" in lacks
@@ -152,16 +154,18 @@ def test_what_a_node_told_the_doctor_is_known_to_later_checks(folder: Path, caps
 def test_the_doctor_names_versions_out_of_range_and_settings_that_they_lack(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = {"torch": "2.9.1", "transformers": "4.40.0", "megatron-core": "0.20.0", "deepspeed": "0.18.9"}
+    found = {"torch": "2.11.0", "transformers": "4.40.0", "megatron-core": "0.20.0", "deepspeed": "0.19.8"}
     monkeypatch.setattr(versions, "every", lambda: found)
     monkeypatch.setenv("PATH", "/nowhere")
     assert main(["doctor", "--json"]) == 0
     lacks = json.loads(capsys.readouterr().out)["doctor"]["lacks"]
-    assert "torch 2.9.1 has no ring attention for single tensors (parallel.context); from 2.10 on it can" in lacks
-    assert "transformers 4.40.0 is out of range: this version of launch drives transformers from 4.56" in lacks
+    assert any(
+        "torch 2.11.0 has not been tried with the gradients of experts on ranks of their own" in text for text in lacks
+    )
+    assert "transformers 4.40.0 is out of range: this version of launch drives transformers from 5.17" in lacks
     assert (
-        "megatron-core 0.20.0 is out of range: this version of launch drives megatron-core from 0.17, below 0.20"
+        "megatron-core 0.20.0 is out of range: this version of launch drives megatron-core from 0.19, below 0.20"
         in lacks
     )
-    assert any("torch 2.9.1 gives ranks 30 s for their last checkpoint" in text for text in lacks)
+    assert any("torch 2.11.0 gives ranks 30 s for their last checkpoint" in text for text in lacks)
     assert not any("deepspeed" in text for text in lacks)

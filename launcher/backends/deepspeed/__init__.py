@@ -15,7 +15,7 @@ from launcher.backends._changes import (
     sequence_ranks,
     tensor_ranks,
 )
-from launcher.backends._shared import BORROWED, EXPERTS
+from launcher.backends._shared import BORROWED
 from launcher.backends._shared import no_validator as native
 from launcher.backends.deepspeed import ds_config
 from launcher.backends.deepspeed.check import check, warnings
@@ -25,7 +25,6 @@ from launcher.backends.deepspeed.overheads import overheads
 from launcher.backends.deepspeed.traits import dtypes, engine, execution
 from launcher.base import package
 from launcher.job.job import RUN, Job
-from launcher.job.versions import Need
 from launcher.spec import RunSpec
 from launcher.spec.change import Change, EngineChange, set_to
 
@@ -45,18 +44,6 @@ _SETTINGS = (
 
 profile = Profile(
     packages=("torch", "transformers", "deepspeed"),
-    needs=(
-        Need(
-            package="deepspeed",
-            since="0.18.9",
-            path="parallel.tensor",
-            asked=lambda spec: spec.parallel.tensor > 1,
-            because="does not note how AutoTP splits a weight, by which the whole one is found again",
-            way_out="parallel.tensor=1",
-        ),
-        EXPERTS,
-        _optimizers.BITSANDBYTES,
-    ),
     borrowed=(*BORROWED, *_optimizers.BORROWED),
     install=package.install("deepspeed"),
     settings=dict.fromkeys(_SETTINGS, "parallel=zero3"),

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from launcher.backends import Profile, _optimizers, _shared
 from launcher.backends._changes import SHARDED, is_preset, recomputed_modules, sequence_ranks, tensor_ranks
 from launcher.backends._optimizers import cut_unreadable as unreadable
-from launcher.backends._shared import BORROWED, EXPERTS
+from launcher.backends._shared import BORROWED
 from launcher.backends._shared import no_obstacles as obstacles
 from launcher.backends._shared import no_validator as native
 from launcher.backends.fsdp import expert_ranks
@@ -17,7 +17,7 @@ from launcher.backends.fsdp.overheads import overheads
 from launcher.backends.fsdp.traits import dtypes, engine, execution
 from launcher.base import package
 from launcher.job.job import Job
-from launcher.job.versions import Borrowed, Need
+from launcher.job.versions import Borrowed
 from launcher.spec import RunSpec
 from launcher.spec.change import Change, EngineChange, set_to
 
@@ -34,35 +34,7 @@ def mode(spec: RunSpec) -> str:
 
 profile = Profile(
     packages=("torch", "transformers"),
-    needs=(
-        Need(
-            package="torch",
-            since="2.10",
-            path="parallel.context",
-            asked=lambda spec: spec.parallel.context > 1,
-            because="has no ring attention for single tensors",
-            way_out="parallel.context=1",
-        ),
-        Need(
-            package="torch",
-            since="2.9",
-            path="parallel.schedule",
-            asked=lambda spec: spec.parallel.schedule == "dualpipe_v",
-            because="has no ScheduleDualPipeV",
-            way_out="parallel.schedule=zbv",
-        ),
-        EXPERTS,
-        *expert_ranks.NEEDS,
-        *_optimizers.NEEDS,
-        Need(
-            package="torchao",
-            since="0.13",
-            path="precision.compute",
-            asked=lambda spec: spec.precision.compute == "fp8",
-            because="was never run with this version's fp8",
-            way_out="precision=bf16",
-        ),
-    ),
+    needs=expert_ranks.NEEDS,
     borrowed=(
         *BORROWED,
         *_optimizers.BORROWED,

@@ -13,8 +13,7 @@ from typing import Any
 import deepspeed
 import torch
 import torch.distributed as dist
-from deepspeed.checkpoint import constants
-from deepspeed.checkpoint.constants import UNIVERSAL_CHECKPOINT_INFO
+from deepspeed.checkpoint.constants import DS_AUTOTP_UC_META, UNIVERSAL_CHECKPOINT_INFO
 from deepspeed.module_inject import layers, set_autotp_mode
 from deepspeed.module_inject.auto_tp import AutoTP
 from deepspeed.module_inject.layers import DS_IS_REPLACED_MODULE, DS_TENSOR_MODEL_PARALLEL
@@ -33,9 +32,7 @@ from launcher.worker.model.ulysses import Ulysses
 
 _TABLE = "embedding"
 _LINEAR = nn.functional.linear
-AUTOTP_NOTE: str = getattr(constants, "DS_AUTOTP_UC_META", "ds_autotp_universal_checkpoint_meta")
-"""AutoTP's note on a parameter that it has split; no parameter has one before DeepSpeed 0.18.9."""
-_NOTES = (AUTOTP_NOTE, DS_IS_REPLACED_MODULE, DS_TENSOR_MODEL_PARALLEL, "gather_params", "_tp_partition")
+_NOTES = (DS_AUTOTP_UC_META, DS_IS_REPLACED_MODULE, DS_TENSOR_MODEL_PARALLEL, "gather_params", "_tp_partition")
 """Attributes of a parameter, ``TensorParallel_Layer.config_tp_params`` (module_inject/layers.py)."""
 
 
@@ -213,9 +210,8 @@ def _cut_by_plan(made: Any, settings: Mapping[str, Any]) -> AutoTP:
 
 def _finish(model: Any, cutter: AutoTP) -> None:
     cutter.register_replicated_grad_hooks(model)
-    # Universal checkpoints keep the split of all parameters; DeepSpeed from 0.18.9.
-    collect: Any = layers.collect_autotp_universal_checkpoint_info
-    setattr(model, UNIVERSAL_CHECKPOINT_INFO, collect(model))
+    # Universal checkpoints keep the split of all parameters.
+    setattr(model, UNIVERSAL_CHECKPOINT_INFO, layers.collect_autotp_universal_checkpoint_info(model))
     model.ds_autotp_parsed = True
 
 
@@ -246,5 +242,5 @@ def elements(parameter: torch.Tensor) -> int:
 
 
 def _layout(parameter: torch.Tensor) -> dict[str, Any] | None:
-    found: dict[str, Any] | None = getattr(parameter, AUTOTP_NOTE, None)
+    found: dict[str, Any] | None = getattr(parameter, DS_AUTOTP_UC_META, None)
     return None if found is None or found["replicated"] else found

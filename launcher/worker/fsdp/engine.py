@@ -70,7 +70,7 @@ def rank_parts(context: Context) -> RankParts:
 def _sequence_ranks(context: Context) -> Any:
     parallel = context.spec.parallel
     if parallel.context > 1:
-        from launcher.worker.fsdp.context_parallel import Ring  # Late, because torch has its functions only from 2.10.
+        from launcher.worker.fsdp.context_parallel import Ring  # Late, because few runs need it.
 
         return Ring(context)
     if parallel.ulysses > 1:
@@ -315,7 +315,7 @@ def _in_model(name: str) -> str:
 
 
 def _parameters(module: FSDPModule) -> Iterator[Any]:
-    """FSDP2's notes on each parameter of a module; torch up to 2.9 has one group of them at most."""
+    """FSDP2's notes on each parameter of a module; torch 2.11 has one group of them at most."""
     state: Any = module._get_fsdp_state()
     groups = getattr(state, "_fsdp_param_groups", None)
     for group in [state._fsdp_param_group] if groups is None else groups:

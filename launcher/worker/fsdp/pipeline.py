@@ -39,7 +39,7 @@ _SCHEDULES = {
     "zbv": "ScheduleZBVZeroBubble",
     "dualpipe_v": "ScheduleDualPipeV",
 }
-"""Classes of ``torch.distributed.pipelining``; some are younger than the oldest torch that is supported."""
+"""Classes of ``torch.distributed.pipelining``."""
 
 
 def networks(context: Context, attention: Any) -> Iterator[Any]:

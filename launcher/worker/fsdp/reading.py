@@ -30,9 +30,8 @@ class Reader(FileSystemReader):
             content = _Descriptions(file).load()
         if not isinstance(content, Metadata):
             raise pickle.UnpicklingError(f"{headers.METADATA} holds {type(content).__name__}, and no description")
-        meta = getattr(content, "storage_meta", None) or StorageMeta()  # Torch before 2.3 wrote none.
-        meta.load_id = self.load_id
-        content.storage_meta = meta
+        content.storage_meta = content.storage_meta or StorageMeta()
+        content.storage_meta.load_id = self.load_id
         return content
 
     def has(self, part: str) -> bool:

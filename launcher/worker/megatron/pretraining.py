@@ -1,23 +1,22 @@
 """Megatron's own ``pretrain``, prepared, fed and followed: what a rank in training and one in rehearsal share."""
 
+import functools
+import signal
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
-from launcher.worker import TrainingError
+from launcher.backends.megatron.installed import INSTALL, RANGE, found_version, is_supported
+from launcher.worker import STOP_SIGNALS, TrainingError
 from launcher.worker.engine import Context
-from launcher.worker.megatron import versions
+from launcher.worker.megatron.validate import model_config
 
 if TYPE_CHECKING:  # It imports Megatron, for which a machine without a GPU must be prepared first.
     from launcher.worker.megatron.follow import Follower
-import functools
-from importlib.util import find_spec
-
-import torch
-
-from launcher.backends.megatron.installed import INSTALL, RANGE, found_version, is_supported
 
 
 def prepare(context: Context) -> None:
@@ -34,16 +33,26 @@ def prepare(context: Context) -> None:
 
 
 def parse(arguments: Sequence[str]) -> Any:
-    """Parse the argument list as Megatron does."""
+    """Parse and validate the argument list as Megatron does, and let it stop at every signal that asks for that."""
+    from megatron.training.arguments import parse_and_validate_args
+
     sys.argv = [sys.argv[0], *arguments]
     try:
-        return versions.parse()
+        args = parse_and_validate_args()
     except SystemExit as error:
         raise TrainingError("Megatron-LM does not understand its argument list; its words are in stderr.log") from error
+    if args.exit_signal_handler:
+        for number in STOP_SIGNALS:
+            signal.signal(number, signal.getsignal(args.exit_signal))
+    return args
 
 
 def pretrain(context: Context, args: Any, provider: Any, follower: "Follower") -> tuple[list[nn.Module], bool]:
     """Train to the last step; return this rank's parts of the model, and True if it was asked to stop before."""
+    from megatron.core.enums import ModelType
+    from megatron.training import training
+    from megatron.training.argument_utils import pretrain_cfg_container_from_args
+
     from launcher.worker.megatron import layout
 
     chunks: list[nn.Module] = []
@@ -53,9 +62,11 @@ def pretrain(context: Context, args: Any, provider: Any, follower: "Follower") -
         layout.fill(made, context)
         return made
 
+    configuration = pretrain_cfg_container_from_args(args, model_config(args))
+    configuration.model.pre_wrap_hooks.append(filled)
     with follower.following():
         try:
-            versions.pretrain(args, filled, provider, follower.forward_step)
+            training.pretrain(configuration, provider, ModelType.encoder_or_decoder, follower.forward_step)
         except SystemExit as ending:  # Megatron was asked to stop: it has saved, and leaves.
             if ending.code:
                 text = f"Megatron-LM ended with status {ending.code}; its words are in the ranks' logs"

@@ -113,16 +113,24 @@ def _answer(question: Mapping[str, Any], parser: argparse.ArgumentParser) -> Jso
 
 
 def _validate() -> None:
-    from launcher.worker.megatron import versions  # Late, because it imports torch.
-
     arguments = importlib.import_module("megatron.training.arguments")
     args = arguments.validate_args(arguments.parse_args())
-    versions.judge(args)
+    model_config(args).finalize()
     optimizer = importlib.import_module("megatron.core.optimizer.optimizer_config").OptimizerConfig
     for kind in (optimizer, importlib.import_module("megatron.core.distributed").DistributedDataParallelConfig):
         kind(**{
             field.name: getattr(args, field.name) for field in dataclasses.fields(kind) if hasattr(args, field.name)
         })
+
+
+def model_config(args: Any) -> Any:
+    """The configuration of the model; 0.19.2 makes it without the random states that its own CUDA graphs ask for."""
+    from megatron.training import argument_utils
+
+    hybrid = args.hybrid_layer_pattern is not None
+    made = (argument_utils.hybrid_config_from_args if hybrid else argument_utils.gpt_config_from_args)(args)
+    made.transformer.use_te_rng_tracker = args.te_rng_tracker
+    return made
 
 
 def _where(error: BaseException) -> str:

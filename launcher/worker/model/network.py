@@ -1,7 +1,6 @@
 """The network of a model specification, from ``transformers`` classes on the meta device, with no hub and no memory."""
 
 import functools
-import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -16,7 +15,6 @@ from launcher.backends.fsdp.float8 import recipe
 from launcher.estimate import families
 from launcher.estimate.rank import recomputed
 from launcher.spec import ModelSpec, RunSpec
-from launcher.worker import TrainingError
 from launcher.worker.engine import Context
 
 # Where torchao is installed, transformers imports it with its first model, for weights that torchao has quantised, and
@@ -29,7 +27,6 @@ try:
 finally:
     transformers.utils.is_torchao_available = _asked
 
-_ROTARY, _SINCE = "rope_parameters", "5.0"
 CAUSAL_SDPA = "causal_sdpa"
 """SDPA by its causal flag alone. Samples are packed, or padded behind their end, where no token before looks, so no
 mask is needed, and ``transformers`` makes none for an attention function whose name it does not know; finding out that
@@ -59,8 +56,7 @@ def config(model: ModelSpec) -> Any:
     found = families.of(model).transformers_config(model)
     if found is None:
         raise AssertionError(f"check has let the family {model.family} through, which names no class")
-    kind = getattr(transformers, found.name)
-    return kind(**settings(kind, found.settings))
+    return getattr(transformers, found.name)(**found.settings)
 
 
 def use_kernels(made: Any, spec: RunSpec) -> None:
@@ -224,39 +220,6 @@ def retie(made: Any) -> None:
     head = made.get_output_embeddings()
     if made.config.tie_word_embeddings and not isinstance(head, Absent):
         head.weight = made.get_input_embeddings().weight
-
-
-def settings(kind: Callable[..., Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as transformers 5 has them (``rope_parameters``) in the words of the installed class of a configuration.
-
-    Before 5.0 ``rope_theta`` was a key of its own and ``rope_scaling`` held the rest; a class keeps a key that it does
-    not know and does not read it. Raises TrainingError where the class has no words for its rotary embedding.
-    """
-    known = inspect.signature(kind).parameters
-    rotary = wanted.get(_ROTARY)
-    if rotary is None or _ROTARY in known:
-        return dict(wanted)
-    name = getattr(kind, "__name__", str(kind))
-    rest = {key: value for key, value in wanted.items() if key != _ROTARY}
-    old = _old_words(rotary)
-    unknown = [key for key in old if key not in known]
-    if unknown:
-        raise TrainingError(
-            f"the installed transformers has no {', '.join(unknown)} in {name}, which the model's rotary embedding "
-            f"needs: pip install 'transformers>={_SINCE}'"
-        )
-    return {**rest, **old}
-
-
-def _old_words(rotary: Mapping[str, Any]) -> dict[str, Any]:
-    """``rope_parameters`` as transformers 4 spells it; Gemma 3's sliding layers have a base of their own there."""
-    if not any(isinstance(value, Mapping) for value in rotary.values()):
-        scaling = {key: value for key, value in rotary.items() if key not in ("rope_theta", "partial_rotary_factor")}
-        words = {key: rotary[key] for key in ("rope_theta", "partial_rotary_factor") if key in rotary}
-        return words if scaling.get("rope_type", "default") == "default" else {**words, "rope_scaling": scaling}
-    words = _old_words(rotary.get("full_attention") or {})
-    sliding = rotary.get("sliding_attention") or {}
-    return {**words, "rope_local_base_freq": sliding["rope_theta"]} if "rope_theta" in sliding else words
 
 
 _aten = torch.ops.aten

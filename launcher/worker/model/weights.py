@@ -184,10 +184,8 @@ type _Names = list[tuple[str, str]]
 
 def _conversions(model_type: str) -> tuple[_Names, list[tuple[str, list[str]]]]:
     """What a class's files call otherwise: older and newer parts of names, and the tensors of stacked experts."""
-    try:
-        from transformers.conversion_mapping import get_checkpoint_conversion_mapping
-    except ImportError:  # Before 5.0, whose classes hold experts as files do.
-        return [], []
+    from transformers.conversion_mapping import get_checkpoint_conversion_mapping  # Late: few runs load weights.
+
     renamed, stacked = list[tuple[str, str]](), list[tuple[str, list[str]]]()
     for each in get_checkpoint_conversion_mapping(model_type) or ():
         (target,) = each.target_patterns[:1]

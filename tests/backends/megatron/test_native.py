@@ -108,8 +108,8 @@ def test_check_reports_the_validator_s_answer_and_keeps_it(
     [
         (None, "megatron-core is not installed here, so that its own validator was not asked; these rules are"),
         (
-            "0.16.1",
-            "megatron-core 0.16.1 is installed, and those driven are from 0.17, below 0.20, so that its own validator "
+            "0.18.2",
+            "megatron-core 0.18.2 is installed, and those driven are from 0.19, below 0.20, so that its own validator "
             "was not asked; these rules are",
         ),
     ],
@@ -163,12 +163,12 @@ CPU = ("model=tiny", "parallel=tp", "data=synthetic")
     [
         (None, "megatron-core is not installed for this Python"),
         (
-            "0.16.1",
-            "megatron-core 0.16.1 is installed; this version of launch drives megatron-core from 0.17, below 0.20",
+            "0.18.2",
+            "megatron-core 0.18.2 is installed; this version of launch drives megatron-core from 0.19, below 0.20",
         ),
         (
             "0.20.0",
-            "megatron-core 0.20.0 is installed; this version of launch drives megatron-core from 0.17, below 0.20",
+            "megatron-core 0.20.0 is installed; this version of launch drives megatron-core from 0.19, below 0.20",
         ),
     ],
 )

@@ -55,7 +55,7 @@ def test_an_argument_that_megatron_does_not_have_is_refused_with_the_nearest_tha
         assert error.way_out[0] == "+backend.extra.rope-type=yarn"
         assert error.way_out[-2:] == (f"+{key}=null", "backend.path=path/to/Megatron-LM")
     assert not list(extra.check(make_spec(*BASE, *typed, "backend.path=/megatron")))
-    monkeypatch.setattr(installed, "found_version", lambda: "0.18.0")  # Its own parser is asked.
+    monkeypatch.setattr(installed, "found_version", lambda: "0.19.0")  # Its own parser is asked.
     assert not list(extra.check(make_spec(*BASE, *typed)))
 
 
