@@ -127,10 +127,8 @@ def written(whole: str, short: str, system: str, *, begins: str = "{{ bos_token 
 
 def say_pure(reading: Reading, *keys: str) -> None:
     """Say that weights, gradients and optimizer states are in bf16, from end to end."""
-    for name in ("parameters", "gradients", "accumulate", "optimizer_states", "reduce"):
-        reading.settings[f"precision.{name}"] = "bf16"
-        for key in keys:
-            reading.ledger.say(key, f"precision.{name}")
+    names = ("parameters", "gradients", "accumulate", "optimizer_states", "reduce")
+    reading.say_together({f"precision.{name}": "bf16" for name in names}, *keys)
 
 
 # Data sets.

@@ -26,15 +26,20 @@ def is_python(text: str) -> bool:
     return bool(_PYTHON.search(text))
 
 
-def content_of(text: str, path: str, name: str) -> JsonObject:
-    """A file's nested values; ``name`` is what its program calls it. Raises ConfigErrors where it is none."""
+def content_of(text: str, path: str, name: str, parse: Callable[[str], object] | None = None) -> JsonObject:
+    """A file's nested values; ``name`` is what its program calls it. Raises ConfigErrors where it is none.
+
+    It is TOML, JSON or YAML by its ending, unless ``parse`` reads a JSON of its program's own.
+    """
     text = text.removeprefix("\ufeff")
-    ending = path.rpartition(".")[2]
+    ending = path.rpartition(".")[2] if parse is None else "json"
+    parse = parse or _READERS.get(ending)
     try:
-        found = _READERS[ending](text) if ending in _READERS else safe_yaml.loads(text, path)
+        found = safe_yaml.loads(text, path) if parse is None else parse(text)
         files.check_plain(found)
     except (ValueError, RecursionError) as error:
-        rule = f"{name} is {ending.upper()}, and this is not: {error}"
+        problem = error if isinstance(error, ValueError) else f"it is nested deeper than {files.DEEPEST}"
+        rule = f"{name} is {ending.upper()}, and this is not: {problem}"
         raise ConfigErrors([ConfigError(path, text[:_SHOWN], rule)]) from None
     if not isinstance(found, dict):
         raise ConfigErrors([ConfigError(path, text[:_SHOWN], f"{name} is a mapping of keys, and this is not")])

@@ -106,6 +106,12 @@ class Reading:
         self.settings |= settings
         self.ledger.say(key, *settings)
 
+    def say_together(self, settings: Mapping[str, Any], *keys: str) -> None:
+        """Settings that several keys say together."""
+        self.settings |= settings
+        for key in keys:
+            self.ledger.say(key, *settings)
+
     def default(self, *blocks: str) -> None:
         """Enter open keys of some blocks that say the default here too."""
         self.ledger.default(*self.inside(*blocks))

@@ -87,9 +87,7 @@ def _schedule(reading: Reading) -> None:
     else:
         said |= {"optimizer.schedule": "wsd", "optimizer.wsd_decay_steps": max(1, end - begin),
                  "optimizer.wsd_decay": {"1-sqrt": "minus_sqrt"}.get(style, style)}  # fmt: skip
-    reading.settings |= said
-    for key in keys:
-        reading.ledger.say(key, *said)
+    reading.say_together(said, *keys)
 
 
 def _data_sets(reading: Reading) -> None:

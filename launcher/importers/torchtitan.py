@@ -175,7 +175,6 @@ def _schedule(reading: Reading) -> None:
     ratio, kind = reading.number(f"{block}.decay_ratio"), str(reading.value(f"{block}.decay_type") or "linear")
     steps = reading.settings.get("train.steps", 10000)
     warmup = reading.settings.setdefault("optimizer.warmup_steps", 200)
-    keys = (f"{block}.decay_ratio", f"{block}.decay_type")
     if ratio is None and kind in ("linear", "cosine"):
         said: dict[str, Any] = {"optimizer.schedule": kind}
     else:
@@ -186,9 +185,7 @@ def _schedule(reading: Reading) -> None:
             "optimizer.wsd_decay_steps": decay,
             "optimizer.wsd_decay": _DECAYS.get(kind, "linear"),
         }
-    reading.settings |= said
-    for key in keys:
-        reading.ledger.say(key, *said)
+    reading.say_together(said, f"{block}.decay_ratio", f"{block}.decay_type")
     factor = reading.number(f"{block}.min_lr_factor") or reading.number(f"{block}.lr_min") or 0.0
     for key in (f"{block}.min_lr_factor", f"{block}.lr_min"):
         if reading.value(key) is not None:
@@ -203,9 +200,8 @@ def _batch(reading: Reading) -> None:
     local = reading.settings["train.micro_batch_size"]
     size = int(reading.number("parallelism.pipeline_parallel_microbatch_size") or 1)
     said = {"train.micro_batch_size": size, "train.gradient_accumulation": max(1, local // size)}
-    reading.settings |= said
-    for key in ("parallelism.pipeline_parallel_microbatch_size", "training.local_batch_size", "training.batch_size"):
-        reading.ledger.say(key, *said)
+    keys = ("parallelism.pipeline_parallel_microbatch_size", "training.local_batch_size", "training.batch_size")
+    reading.say_together(said, *keys)
 
 
 def _compiles(reading: Reading, key: str) -> None:

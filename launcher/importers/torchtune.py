@@ -94,9 +94,7 @@ def _data_sets(reading: Reading) -> None:
         if held_out is not None:
             evaluated = dict(_fine_tuning.differing(held_out))
             said = {f"data.eval_{name}": evaluated[name] for name in ("path", "split") if name in evaluated}
-            reading.settings |= said
-            for key in held_out.keys:
-                reading.ledger.say(key, *said)
+            reading.say_together(said, *held_out.keys)
             reading.idle("rows are read as those that are trained on", "dataset_val")
 
 

@@ -84,11 +84,6 @@ def _hybrid(spec: RunSpec) -> Arguments:
     }
 
 
-def grouped_gemm(spec: RunSpec) -> bool:
-    """True if the experts of a rank are one grouped matrix product, which only Transformer Engine has."""
-    return implementation(spec).grouped
-
-
 def _positions(model: ModelSpec) -> Arguments:
     found: Arguments = {"position-embedding-type": _POSITIONS[model.position_embedding]}
     if model.position_embedding == "rope":
@@ -127,7 +122,7 @@ def _experts(spec: RunSpec) -> Arguments:
         "moe-router-topk": model.num_experts_per_tok,
         "moe-shared-expert-intermediate-size": model.shared_width or None,
         "moe-layer-freq": f"([0]*{dense}+[1]*{sparse})" if dense else None,
-        "moe-grouped-gemm": grouped_gemm(spec),
+        "moe-grouped-gemm": implementation(spec).grouped,
         "moe-token-dispatcher-type": "alltoall",
         "moe-router-dtype": "fp32",
         "moe-router-load-balancing-type": "aux_loss",

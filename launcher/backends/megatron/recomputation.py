@@ -5,8 +5,7 @@ Files named below without a folder are those of ``megatron/core``.
 
 from collections.abc import Iterator
 
-from launcher.backends.megatron import network
-from launcher.backends.megatron.implementation import recipe
+from launcher.backends.megatron.implementation import implementation, recipe
 from launcher.base.errors import ConfigError
 from launcher.spec import RunSpec, edit
 
@@ -60,7 +59,7 @@ def _offloaded(spec: RunSpec) -> Iterator[ConfigError]:
         rule = "a block that is recomputed whole keeps its input alone, which is no module's"
         yield ConfigError(modules, named, rule, ["checkpointing=selective", back])
     inside = [name for name in named if name in _OF_EXPERTS]
-    if inside and not (spec.model.num_experts and network.grouped_gemm(spec)):
+    if inside and not (spec.model.num_experts and implementation(spec).grouped):
         rule = f"{' and '.join(inside)} belong to grouped experts, which this run does not have"
         rest = [name for name in named if name not in inside]
         yield ConfigError(modules, named, rule, [edit.override(modules, rest or ["core_attn"])])
@@ -95,7 +94,7 @@ def _layers_moved(spec: RunSpec) -> Iterator[ConfigError]:
 def _recomputed(spec: RunSpec) -> Iterator[ConfigError]:
     """Modules that this run does not have, or whose scales it would lose (``core/transformer``)."""
     modules, path = spec.checkpointing.modules, "checkpointing.modules"
-    if "moe_act" in modules and not (spec.model.num_experts and network.grouped_gemm(spec)):
+    if "moe_act" in modules and not (spec.model.num_experts and implementation(spec).grouped):
         rule = "moe_act is part of grouped experts, which need a model with experts and a GPU of capability 8.0"
         way_out = [edit.override(path, [name for name in modules if name != "moe_act"])]
         yield ConfigError(path, list(modules), rule, way_out)

@@ -19,8 +19,6 @@ _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 _ATTENTION = {"flash": "flash_attention_2", "sdpa": "sdpa", "eager": "eager"}
 _DECAYS = {"linear": "linear", "cosine": "cosine", "minus_sqrt": "1-sqrt"}
 
-LABEL_ARGUMENT = {"sft": "loss_type", "dpo": "loss_type", "kto": "loss_type", "grpo": "loss_type"}
-
 
 def build(spec: RunSpec) -> JsonObject:
     """The arguments of TRL's configuration of the task, of its model and, for GRPO, of its script."""

@@ -7,7 +7,6 @@ and tell the place of a rank's part in the whole for first values, loading and e
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import deepspeed
@@ -56,14 +55,7 @@ def build(
     real = _with_memory(made, context.device, _partitioner(config) if spec.zero.stage == 3 else None)
     for group in stepped:
         group["params"] = [real[id(parameter)] for parameter in group["params"]]
-    access = adapters.access(made, spec, context.device, otherwise=opened)
-    if spec.model.weights is None:
-        initial.fill(made, spec.train.seed, access)
-    else:
-        grows = spec.data.special_tokens is not None
-        weights.load(made, Path(spec.model.weights), spec.train.seed, access, grows=grows)
-    if spec.adapter.dora:
-        adapters.set_magnitudes(made)
+    weights.begin(made, spec, adapters.access(made, spec, context.device, otherwise=opened))
     model = LanguageModel(made, spec, share=shared.share if shared else None)
     if cutter is not None:
         _finish(model, cutter)

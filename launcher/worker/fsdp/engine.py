@@ -88,14 +88,7 @@ def filled(context: Context, parts: RankParts) -> "FsdpEngine":
     for model in parts.models:
         model.to_empty(device="cpu" if offloaded else context.device)
         network.retie(model.network)
-        access = adapters.access(model.network, spec, context.device)
-        if spec.model.weights is None:
-            initial.fill(model.network, spec.train.seed, access)
-        else:
-            grows = spec.data.special_tokens is not None
-            weights.load(model.network, Path(spec.model.weights), spec.train.seed, access, grows=grows)
-        if spec.adapter.dora:
-            adapters.set_magnitudes(model.network)
+        weights.begin(model.network, spec, adapters.access(model.network, spec, context.device))
     return FsdpEngine(context, parts)
 
 

@@ -16,10 +16,21 @@ from safetensors import SafetensorError, safe_open
 
 from launcher.base.files import load_json
 from launcher.saved.headers import SCALES
+from launcher.spec import RunSpec
 from launcher.worker import CheckpointError
-from launcher.worker.model import initial
+from launcher.worker.model import adapters, initial
 
 _EXPERTS = 3  # Dimensions of the weights of all experts of a layer.
+
+
+def begin(made: Any, spec: RunSpec, access: initial.Access) -> None:
+    """Give a network that has memory its first values: those of ``model.weights``, or fresh ones."""
+    if spec.model.weights is None:
+        initial.fill(made, spec.train.seed, access)
+    else:
+        load(made, Path(spec.model.weights), spec.train.seed, access, grows=spec.data.special_tokens is not None)
+    if spec.adapter.dora:
+        adapters.set_magnitudes(made)
 
 
 @torch.no_grad()
