@@ -2,10 +2,11 @@
 
 A block is cut from the smallest free one that holds it, and where there is none from a new segment, which no other
 stream can use and no larger block. So what is reserved beyond what is allocated follows from the sizes of blocks and
-their order. The terms say which bytes are alive when; here they get the sizes of weights, saved tensors and logits. At
-each moment what ends is given back before what begins is taken: first what stays, the workspaces of the first product,
-then the largest. Left out are blocks below 1 MiB and what comes and goes between two moments. No number is fitted, but
-this order, and the half of the way back, were chosen among others by the runs of ``benchmarks/results/gpu.json``.
+their order. The terms say which bytes are alive when; each is cut by its pile into the sizes of the rank's weights,
+saved tensors and logits. At each moment what ends is given back before what begins is taken: first what stays, the
+workspaces of the first product, then the largest. Left out are blocks below 1 MiB and what comes and goes between two
+moments. No number is fitted, but this order, and the half of the way back, were chosen among others by the runs of
+``benchmarks/results/gpu.json``.
 
 Followed: torch ``c10/cuda/CUDACachingAllocator.cpp`` and ``c10/core/AllocatorConfig.h``: a pool for small and one for
 large blocks on each stream, the best fitting free block, its split, merging with free neighbours, the sizes of new
@@ -21,7 +22,8 @@ from math import ceil
 
 from launcher.base.formula import Value
 from launcher.base.units import MIB
-from launcher.estimate.memory.moments import MOMENTS, Moment
+from launcher.estimate.memory.activations import kept_per_token
+from launcher.estimate.memory.moments import MOMENTS, PASSES, Moment
 from launcher.estimate.memory.terms import OUTSIDE_PILES, MemoryTerm
 from launcher.estimate.rank.model import RankModel
 
@@ -175,7 +177,7 @@ def reserved(rank: RankModel, terms: Sequence[MemoryTerm]) -> int:
 
 
 def _alive(rank: RankModel, terms: Sequence[MemoryTerm]) -> dict[Moment, _Blocks]:
-    """The blocks of each moment."""
+    """The blocks of each moment; a step's first two all-gathers come before anything is saved."""
     cutter, alive = _Cutter(rank), {moment: _Blocks() for moment in MOMENTS}
     for term in terms:
         if term.pile not in OUTSIDE_PILES and term.bytes >= MIB:
@@ -183,7 +185,8 @@ def _alive(rank: RankModel, terms: Sequence[MemoryTerm]) -> dict[Moment, _Blocks
             for moment in term.moments:
                 for kind, count in blocks:
                     alive[moment][kind] += count
-            alive["load"].update(cutter.first_gathered(term))
+            if "forward" in term.moments and cutter.gathers(term):
+                alive["load"].update((term.pile, _AHEAD, size) for size in cutter.gathered)
     return alive
 
 
@@ -201,16 +204,29 @@ def _order(alive: dict[Moment, _Blocks]) -> Iterator[_Blocks]:
 
 
 class _Cutter:
-    """Cuts terms into blocks of the sizes of a rank's weights and of a block's saved tensors."""
+    """Cuts terms into blocks by their pile, without a look at their formulas."""
 
     def __init__(self, rank: RankModel) -> None:
-        self._rank = rank
+        self._rank, engine = rank, rank.engine
+        states = ("parameters", "gradients", "master_weights", "optimizer_states")
+        sizes = (rank.dtypes.size(of) or 4 for of in ("parameters", "accumulate", "master", "optimizer_states"))
+        self._items = {
+            "gather_buffers": engine.size,
+            "reduce_buffers": engine.size,
+            **dict(zip(states, sizes, strict=True)),
+        }
         self._share = Fraction(rank.elements.parameters, rank.elements.whole or 1)
         self._root = sorted(part.largest for part in (rank.embedding, rank.head) if part.largest)
-        self._rows, self._block = list[int](), list[int]()
+        both = (rank.root, rank.largest_block)
+        self._reduced = [int(self._items["gradients"] * part.gradients) for part in both]
+        self.gathered = [ceil(engine.size * rank.compute_parameters(part)) for part in both]
+        self._rows, self._stays, self._block = list[int](), list[int](), list[int]()
         if rank.blocks:
             kind = rank.last_block
             self._rows = [ceil(rank.token_bytes([row]) * rank.tokens) for row in kind.saved]
+            kept = ceil(kept_per_token(rank, kind) * rank.tokens)
+            # Where blocks are alike, one tensor of each checkpointed block.
+            self._stays = [kept] if len(rank.blocks) == 1 and 0 < kept < sum(self._rows) else self._rows
             most = kind.elements.largest
             self._block = [size for size in kind.elements.matrices if 8 * size > most] or [most]
 
@@ -218,39 +234,41 @@ class _Cutter:
         """The blocks of a term, with how many there are."""
         pile, size = term.pile, term.bytes
         stream = pile if pile in self._rank.engine.own_streams else ""
-        if self._gathers(term):  # Of what FSDP2 gathers one block is the all-gather's output.
-            ahead = ceil(_item_bytes(term) * term.values.get("ahead", term.values.get("block", 0)))
+        if self.gathers(term):  # Of what FSDP2 gathers one block is the all-gather's output.
+            root, block = self.gathered
+            ahead = max(0, min(block, size - root))
             yield (pile, _AHEAD, ahead), int(ahead > 0)
             size -= ahead
         for one, count in self._sizes(term, size).items():
             if one >= MIB and count:
                 yield (pile, stream, -(-one // 512) * 512), count
 
-    def first_gathered(self, term: MemoryTerm) -> Iterator[_Kind]:
-        """The outputs of a step's first two all-gathers, of the root unit and a block, before anything is saved."""
-        if "forward" in term.moments and self._gathers(term):
-            for name in ("root", "block"):
-                yield (term.pile, _AHEAD, ceil(_item_bytes(term) * term.values.get(name, 0)))
-
-    def _gathers(self, term: MemoryTerm) -> bool:
-        return term.pile == "gather_buffers" and "root" in term.values and self._rank.spec.shard_degree > 1
+    def gathers(self, term: MemoryTerm) -> bool:
+        """True if a term is weights that FSDP gathers, module by module."""
+        rank = self._rank
+        return term.pile == "gather_buffers" and rank.view.states.parameters < 1 and not rank.engine.flat_states
 
     def _sizes(self, term: MemoryTerm, size: int) -> Counter[int]:
-        pile, values, engine, z = term.pile, term.values, self._rank.engine, _item_bytes(term)
-        if pile == "logits" and "k_entry" in values:
-            return _logits(term)
-        if "tok" in values:  # Of a checkpointed block one tensor stays.
-            layer = ceil(values["k"] * values["tok"]) if "n" in values and "k" in values else 0
-            return _filled(size, [layer] if 0 < layer < sum(self._rows) else self._rows)
-        if pile == "workspace" and "n" in values:
-            return Counter({int(values["size"]): int(values["n"])})
-        if pile == "gradients" and engine.shard_rows:  # A reduction's output, of which the shards are views.
-            return self._reduced(size, z)
-        if engine.flat_states and pile != "gather_buffers" and (pile != "gradients" or "z_acc" not in values):
-            n = int(values.get("n", 1)) if pile == "optimizer_states" else 1
-            return Counter({size // n: n})
+        pile, rank = term.pile, self._rank
+        z = self._items.get(pile, 4)
+        if pile == "logits":
+            entries = ceil(rank.vocabulary * (rank.view.tensor if rank.engine.vocabulary_parallel else 1))
+            tokens = rank.tokens if rank.spec.train.loss == "full" else min(rank.tokens, rank.spec.train.loss_chunk)
+            return _filled(size, [4 * entries * tokens])
+        if pile in ("activations", "temporary") and term.instant and term.moments <= PASSES:  # Tensors of one block.
+            return _filled(size, self._rows)
+        if pile == "activations":
+            return _filled(size, self._stays)
+        if pile == "workspace":
+            return Counter({size // 2: 2})  # One of each thread.
+        if pile == "gradients" and rank.engine.shard_rows:  # A reduction's output, of which the shards are views.
+            root, block = self._reduced
+            whole = size >= int(z * rank.elements.gradients)
+            return Counter([root] if whole else []) + _filled(size - root * whole, [block])
+        if rank.engine.flat_states and (pile not in ("gather_buffers", "gradients") or "load" in term.moments):
+            return _filled(size, [z * rank.elements.optimizer] if pile == "optimizer_states" else [])
         if pile == "reduce_buffers":  # The gradient of the output projection, and the input of a reduction.
-            head = ceil(values.get("z", z) * values.get("head", 0))
+            head = 0 if term.instant else min(size, z * rank.head.largest)
             return self._weights(head, z) + Counter([size - head])
         return self._weights(size, z if pile == "gather_buffers" else z * self._share)
 
@@ -263,23 +281,6 @@ class _Cutter:
             found[each] += number
             size -= number * each
         return found + _filled(size, [int(z * weight) for weight in self._block])
-
-    def _reduced(self, size: int, z: Value) -> Counter[int]:
-        root, block = (int(z * part.gradients) for part in (self._rank.root, self._rank.largest_block))
-        whole = size >= int(z * self._rank.elements.gradients)
-        return Counter([root] if whole else []) + _filled(size - root * whole, [block])
-
-
-def _item_bytes(term: MemoryTerm) -> Value:
-    """Bytes of an element of what a term counts: the symbols ``z`` and ``z_...`` of its expression."""
-    return next((value for name, value in term.values.items() if name.startswith("z")), 4)
-
-
-def _logits(term: MemoryTerm) -> Counter[int]:
-    """Cut the logits into fp32 tensors, and the 16-bit ones that the output projection made."""
-    k = term.values["k_entry"]
-    four, rest = divmod(k, 4)
-    return Counter({ceil(term.bytes / k * 4): int(four), ceil(term.bytes / k * rest): 1})
 
 
 def _filled(size: int, sizes: Iterable[int]) -> Counter[int]:
