@@ -1,7 +1,6 @@
 """``launch plan --measure N`` and ``--results ID``: the best layouts as short runs, and the fastest as a recipe."""
 
 import shlex
-import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -95,7 +94,7 @@ def _text(chosen: Shortlist) -> str:
     lines = ["", f"{runs} of {chosen.steps} steps on {measurement.machine_text(run)}, {kind}:"]
     for number, words in enumerate(chosen.overrides):
         text = " ".join(words) or "as the words say"
-        lines += textwrap.wrap(text, width(), initial_indent=f"  {number:03d}  ", subsequent_indent=" " * 7)
+        lines += wrapped(text, width(), f"  {number:03d}  ", " " * 7)
     if chosen.left_out:
         lines.append(_wrapped(f"left out of these runs, and back in the winner's recipe: {' '.join(chosen.left_out)}"))
     lines.append(_wrapped("random tokens, no checkpoint, no evaluation, no tracker"))

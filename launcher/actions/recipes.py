@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import sys
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -30,7 +29,7 @@ from launcher.base import machine
 from launcher.base.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.base.files import JsonObject
 from launcher.base.package import __version__
-from launcher.base.terminal import pasteable, say, width
+from launcher.base.terminal import pasteable, say, width, wrapped
 from launcher.base.units import gib, rounded
 from launcher.config import recipe_file, recipes, safe_yaml
 from launcher.config.catalog import Catalog
@@ -209,7 +208,7 @@ def list_recipes() -> Output:
         peak = row["verdict"] if row["predicted_bytes"] is None else gib(row["predicted_bytes"])
         lines.append(f"{row['name']:{size}}  {row['gpus'] or '-':>4}  {row['strategy'] or '-':26} {peak:>10}")
         text = row["summary"] if row["reason"] is None else row["reason"]
-        lines.append(textwrap.fill(text, width(), initial_indent="    ", subsequent_indent="    "))
+        lines += wrapped(text, width(), "    ", "    ")
     return Output(document={"schema": 1, "recipe": rows}, text="\n".join(lines))
 
 

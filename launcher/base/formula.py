@@ -5,6 +5,7 @@ The printed formula is the formula. Expressions are compiled once each; their la
 """
 
 import ast
+import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import cache
@@ -16,13 +17,7 @@ from launcher.base.units import count
 type Value = int | Fraction
 
 _FUNCTIONS: dict[str, object] = {"max": max, "min": min, "ceil": ceil}
-_OPERATORS: dict[type[ast.operator], str] = {
-    ast.Add: "+",
-    ast.Sub: "-",
-    ast.Mult: "x",
-    ast.Div: "/",
-    ast.FloorDiv: "//",
-}
+_OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv)
 
 
 def evaluated[T: (Value, float)](expression: str, values: Mapping[str, T]) -> T:
@@ -51,7 +46,12 @@ def _compiled(expression: str) -> Callable[..., Any]:
 
 @cache
 def _template(expression: str) -> tuple[str, frozenset[str]]:
-    return _printed(_parsed(expression), lambda name: f"{{{name}}}"), names_in(expression)
+    text, names = ast.unparse(_parsed(expression)).replace(" * ", " x "), names_in(expression)
+    return re.sub(r"\w+", lambda found: _word(found[0], names), text), names
+
+
+def _word(word: str, names: frozenset[str]) -> str:
+    return f"{{{word}}}" if word in names else f"{int(word):,}" if word.isdecimal() else word
 
 
 @cache
@@ -63,7 +63,7 @@ def _parsed(expression: str) -> ast.expr:
             assert isinstance(node.func, ast.Name), expression
             assert node.func.id in _FUNCTIONS, expression
         elif isinstance(node, ast.BinOp):
-            assert type(node.op) in _OPERATORS, expression
+            assert isinstance(node.op, _OPERATORS), expression
         elif isinstance(node, ast.Constant):
             assert type(node.value) is int, expression
         else:
@@ -75,32 +75,6 @@ def names_in(expression: str) -> frozenset[str]:
     """The names of an expression."""
     names = {node.id for node in ast.walk(_parsed(expression)) if isinstance(node, ast.Name)}
     return frozenset(names - _FUNCTIONS.keys())
-
-
-def _printed(node: ast.expr, name: Callable[[str], str]) -> str:
-    match node:
-        case ast.Name():
-            return name(node.id)
-        case ast.Constant(value=int(number)):
-            return f"{number:,}"
-        case ast.Call(func=ast.Name(id=function)):
-            return f"{function}({', '.join(_printed(argument, name) for argument in node.args)})"
-        case ast.BinOp():
-            left, right = _printed(node.left, name), _printed(node.right, name)
-            if not isinstance(node.op, (ast.Add, ast.Sub)):
-                left, right = _bracketed(left, node.left), _bracketed(right, node.right, strictly=True)
-            elif isinstance(node.op, ast.Sub):
-                right = _bracketed(right, node.right)
-            return f"{left} {_OPERATORS[type(node.op)]} {right}"
-        case _:
-            raise AssertionError(ast.dump(node))
-
-
-def _bracketed(text: str, node: ast.expr, *, strictly: bool = False) -> str:
-    """A factor or subtrahend: a sum in brackets, and behind a division or product also a division or product."""
-    if isinstance(node, ast.BinOp) and (strictly or isinstance(node.op, (ast.Add, ast.Sub))):
-        return f"({text})"
-    return text
 
 
 def exact(value: Value | float) -> str:

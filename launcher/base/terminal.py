@@ -193,11 +193,19 @@ def heard_by(listener: Callable[[str], None]) -> Iterator[None]:
         _hears.reset(token)
 
 
-def wrapped(text: str, columns: int, first: str = "", rest: str = "") -> list[str]:
-    """Break a paragraph into lines, with an indent of the first one and of the others.
+def wrapped(text: str | Iterable[str], columns: int, first: str = "", rest: str = "") -> list[str]:
+    """Break a paragraph, or each of several, into lines, with an indent of its first one and of the others.
 
     No word is broken, so that a path or a setting that is longer than the ``columns`` can be copied.
     """
     import textwrap  # Late, because a document needs none.
 
-    return textwrap.TextWrapper(columns, first, rest, break_on_hyphens=False, break_long_words=False).wrap(text)
+    wrapper = textwrap.TextWrapper(columns, first, rest, break_on_hyphens=False, break_long_words=False)
+    return [line for each in ([text] if isinstance(text, str) else text) for line in wrapper.wrap(each)]
+
+
+def filled(parts: Iterable[str], columns: int, between: str, first: str = "", rest: str = "") -> list[str]:
+    """Break parts with a mark between them into lines that end behind a mark; indents as of :func:`wrapped`."""
+    hard = "\N{NO-BREAK SPACE}"
+    whole = f"{between.rstrip().replace(' ', hard)} ".join(part.replace(" ", hard) for part in parts)
+    return [line.replace(hard, " ") for line in wrapped(whole, columns, first, rest)]

@@ -8,7 +8,6 @@ any connection. Vega evaluates its expressions by its interpreter (``ast``), whi
 import base64
 import hashlib
 import json
-import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from launcher.base import files
 from launcher.base.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
+from launcher.base.terminal import wrapped
 from launcher.charts import library
 from launcher.charts.html import Html, details, tag
 from launcher.charts.library import DARK, LIGHT
@@ -178,8 +178,7 @@ def write_figure(path: Path, said: Sequence[str], charts: Sequence[Chart], page:
 
 def drawing(said: Sequence[str], charts: Sequence[Chart]) -> JsonObject:
     """Charts below each other with their titles and notes, as one specification."""
-    lines = [line for sentence in said for line in textwrap.wrap(sentence, _COLUMNS, break_on_hyphens=False)]
-    title = {"text": lines, "anchor": "start", "fontWeight": "normal", "fontSize": 13, "offset": 16}
+    title = {"text": wrapped(said, _COLUMNS), "anchor": "start", "fontWeight": "normal", "fontSize": 13, "offset": 16}
     return {
         "title": title,
         "vconcat": [_titled(chart) for chart in charts],
@@ -190,9 +189,8 @@ def drawing(said: Sequence[str], charts: Sequence[Chart]) -> JsonObject:
 
 
 def _titled(chart: Chart) -> JsonObject:
-    note = textwrap.wrap(chart.note, _COLUMNS, break_on_hyphens=False)
     look = {"anchor": "start", "frame": "group", "fontSize": 13, "subtitleFontSize": 11}
-    title = {"text": chart.title, "subtitle": note, **look}
+    title = {"text": chart.title, "subtitle": wrapped(chart.note, _COLUMNS), **look}
     shown = {key: value for key, value in chart.spec.items() if key != "params"}
     layers = [{key: value for key, value in layer.items() if key != "params"} for layer in shown.get("layer", ())]
     # A picture cannot be pointed at: points that wait for the pointer are left out.

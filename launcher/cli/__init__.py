@@ -197,10 +197,11 @@ class _Help(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, width=width(200) - 2)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        import textwrap  # Late, because a help alone needs it.
+        from launcher.base.terminal import wrapped
 
         parts = text.strip().split("\n\n")
-        return "\n\n".join(part if "launch " in part.lstrip()[:7] else textwrap.fill(part, 80) for part in parts)
+        kept = ([part] if "launch " in part.lstrip()[:7] else wrapped(part, 80) for part in parts)
+        return "\n\n".join(map("\n".join, kept))
 
 
 class _Parser(argparse.ArgumentParser):
@@ -267,9 +268,9 @@ def _report_errors(error: ConfigErrors, *, as_json: bool) -> int:
 
 
 def _overview() -> str:
-    import textwrap
     from pathlib import Path
 
+    from launcher.base.terminal import wrapped
     from launcher.config.catalog import Catalog
 
     lines = [
@@ -291,8 +292,7 @@ def _overview() -> str:
         "Groups and their options",
     ]
     for group, options in Catalog(folder=Path.cwd()).groups.items():
-        listed = textwrap.wrap(" ".join(options), width=64) or ["(none)"]
-        lines += [f"  {group:13} {listed[0]}", *(f"  {'':13} {line}" for line in listed[1:])]
+        lines += wrapped(" ".join(options) or "(none)", 80, f"  {group:13} ", " " * 16)
     lines += [
         "",
         "Keys inside a group: launch show GROUP, for example `launch show parallel`.",

@@ -13,7 +13,6 @@ import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from textwrap import wrap
 
 from launcher import backends
 from launcher.actions import layout_search, recipes
@@ -21,7 +20,7 @@ from launcher.actions import plan as action
 from launcher.actions.plan import Answer, Search, own_runs, question_of
 from launcher.actions.requests import MeasureRequest
 from launcher.base.errors import INTERRUPTED, ConfigError, ConfigErrors, DoesNotFit, JobFailed
-from launcher.base.terminal import say, width
+from launcher.base.terminal import say, width, wrapped
 from launcher.base.units import rounded
 from launcher.commands._options import add_shared, print_json, print_output, request_from
 from launcher.estimate.speed.estimate import unknown
@@ -141,7 +140,7 @@ def _searched(options: argparse.Namespace, search: Search, began: float) -> Answ
 
 def _print(options: argparse.Namespace, answer: Answer) -> None:
     columns, found = width(_WIDEST), answer.plan
-    said = [line for sentence in answer.sentences for line in wrap(sentence, columns, break_on_hyphens=False)]
+    said = wrapped(answer.sentences, columns)
     print("\n".join([*said, *([""] if said and found.layouts else [])]), end="\n" if said else "")
     if found.layouts or not said:
         print(table.text(found, columns, lines=options.lines), flush=True)

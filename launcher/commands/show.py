@@ -5,13 +5,12 @@ Exit status: 0, 2 the configuration is wrong, 3 it does not fit (the job is prin
 """
 
 import argparse
-import textwrap
 
 from launcher.actions.check import translate_run
 from launcher.actions.requests import JudgeRequest, folder
 from launcher.base import files
 from launcher.base.errors import DoesNotFit
-from launcher.base.terminal import say, width
+from launcher.base.terminal import say, width, wrapped
 from launcher.commands._options import add_shared, print_answer, request_from
 from launcher.config.catalog import Catalog
 
@@ -27,7 +26,7 @@ def run(options: argparse.Namespace) -> int:
     if len(options.overrides) == 1 and options.overrides[0] in catalog.groups:
         group, keys = options.overrides[0], _keys(catalog, options.overrides[0])
         document = {"schema": 1, "show": {"group": group, "options": list(catalog.groups[group]), "keys": keys}}
-        names = textwrap.fill(f"{group}= {' '.join(catalog.groups[group])}", width(), subsequent_indent="  ")
+        names = "\n".join(wrapped(f"{group}= {' '.join(catalog.groups[group])}", width(), rest="  "))
         print_answer(options, lambda: document, lambda: f"{names}\n\n{keys}".rstrip("\n"))
         return 0
     found = translate_run(request_from(JudgeRequest, options).command_line())

@@ -1,9 +1,9 @@
 """A comparison for a terminal: what stands out in a sentence each, then a table with a column a run."""
 
-import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from launcher.base.terminal import wrapped
 from launcher.base.units import gib
 from launcher.rundir.results import MEAN
 from launcher.views.comparison import Comparison, Side, lowest
@@ -24,8 +24,7 @@ def text(found: Comparison, width: int) -> str:
         "loss at equal steps": [(f"step {step:,}", losses_text(row)) for step, row in found.at_steps.items()],
         "loss at equal tokens": [(f"{tokens:,} tokens", losses_text(row)) for tokens, row in found.at_tokens.items()],
     }
-    lines = [line for sentence in sentences(found) for line in textwrap.wrap(sentence, width, subsequent_indent="  ")]
-    return "\n".join([*lines, *_table(names(found), sections, width)])
+    return "\n".join([*wrapped(sentences(found), width, rest="  "), *_table(names(found), sections, width)])
 
 
 def names(found: Comparison) -> list[str]:

@@ -1,11 +1,11 @@
 """Predicted figures beside measured ones: the rows of a table, and the table at the end of a run."""
 
-import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from launcher.base.files import JsonObject
+from launcher.base.terminal import wrapped
 from launcher.base.units import Pair, gib, rounded
 from launcher.estimate.memory.moments import PHASES
 from launcher.job import events
@@ -40,7 +40,7 @@ def summary_table(directory: Path) -> str:
     if lines:  # Of a script of the user's own neither is known.
         lines.insert(0, _FORM.format("memory, worst rank" if sizes else "", "predicted", "measured", "error"))
     if sizes:
-        lines += textwrap.wrap(f"memory measured: {memory.get('method', 'nothing')}", 80)
+        lines += wrapped(f"memory measured: {memory.get('method', 'nothing')}", 80)
     return "\n".join(["", *lines, *_ending(directory, steps), f"run directory {directory}"])
 
 
@@ -68,4 +68,4 @@ def _ending(directory: Path, steps: Sequence[JsonObject]) -> Iterator[str]:
         yield f"{speed:,.0f} tokens/s (median of the second half)"
     for line in events.news(directory):
         if line["kind"] == "bad_rows":
-            yield from textwrap.wrap(f"data: {line['text']}", 80)
+            yield from wrapped(f"data: {line['text']}", 80)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
+from launcher.base.terminal import filled, wrapped
 from launcher.base.units import duration, gib, rounded
 from launcher.estimate.memory.terms import PILES, Pile
 from launcher.rundir import contents, run_names, state
@@ -81,7 +82,7 @@ def _heading(row: RunState, width: int) -> Iterator[str]:
     job = f"  job {row.job_id}" if row.job_id else ""
     yield f"{row.id}  {row.state}{job}"
     if row.reason:
-        yield from textwrap.wrap(row.reason, width, initial_indent="  ", subsequent_indent="  ")
+        yield from wrapped(row.reason, width, "  ", "  ")
 
 
 def _queue(found: Waiting | None) -> Iterator[str]:
@@ -152,8 +153,7 @@ def _memory(found: MemoryNow, width: int) -> Iterator[str]:
     shown = sorted(found.piles.items(), key=lambda pile: -pile[1])
     letters = {str(pile): letter for pile, letter in _LETTERS.items()}
     words = [f"{letters.get(name, '?')} {name.replace('_', ' ')} {gib(size)}" for name, size in shown if size > 0]
-    for line in textwrap.wrap(" | ".join(word.replace(" ", "\0") for word in words), width - _HEAD):
-        yield f"{'':{_HEAD}}{line}".replace("\0", " ")
+    yield from filled(words, width, " | ", " " * _HEAD, " " * _HEAD)
 
 
 def _is_small(found: MemoryNow, columns: int) -> bool:
@@ -237,4 +237,4 @@ def _words(point: Point, width: int) -> list[str]:
 
 def _below(words: str, width: int, *, first: str = "") -> list[str]:
     text = f"{first}{words}" if words else ""
-    return textwrap.wrap(text, width, initial_indent=_BELOW, subsequent_indent=_BELOW, break_long_words=False)
+    return wrapped(text, width, _BELOW, _BELOW)

@@ -4,7 +4,6 @@ Parts are those of the slowest stage. What is exposed is not hidden by anything 
 parts are the step. Formulas give the seconds before the measured constant, with which all of them are divided.
 """
 
-import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from launcher import backends
@@ -30,7 +29,7 @@ def explanation_text(found: Explanation, width: int = 80) -> str:
     where = f"the worst rank (stage {found.stage}) at its peak, {found.moment.replace('_', ' ')}"
     name = found.pile.replace("_", " ")
     total = sum(term.bytes for term in found.at_peak)
-    lines = textwrap.wrap(f"{name} of {where}: {gib(total)} ({total:,} bytes)", width)
+    lines = wrapped(f"{name} of {where}: {gib(total)} ({total:,} bytes)", width)
     lines += [line for term in found.at_peak for line in _memory_term(term, width)]
     if found.elsewhere:
         lines += ["", f"{name} at other moments:"]
@@ -64,9 +63,8 @@ def _memory_term(term: MemoryTerm, width: int) -> Iterator[str]:
 
 
 def _term(what: str, rows: Iterable[str], width: int) -> Iterator[str]:
-    yield from textwrap.wrap(what, width, initial_indent="  ", subsequent_indent="  ")
-    for row in rows:
-        yield from wrapped(row, width, "    ", "      ")
+    yield from wrapped(what, width, "  ", "  ")
+    yield from wrapped(rows, width, "    ", "      ")
 
 
 def _when(moments: Moments) -> str:
@@ -83,14 +81,14 @@ def speed_text(assessment: Assessment, width: int = 80) -> str:
     if speed is None:
         return "\n".join(wrapped(f"speed unknown: {assessment.speed_unknown}", width))
     paragraphs = [
-        [line for text in sentences.speed(assessment) for line in wrapped(text, width)],
+        wrapped(sentences.speed(assessment), width),
         [*_parts(speed), *wrapped("exposed: hidden by nothing else, so that these add up to the step", width)],
         list(_traffic(speed)),
         list(_stages(speed.stages)),
         ["how each is computed:"],
         *(list(_speed_term(term, width)) for term in _terms(speed)),
         ["symbols:", *_symbols(_legend(_terms(speed)), width)],
-        [line for text in _utilisation(assessment.spec, speed) for line in wrapped(text, width)],
+        wrapped(_utilisation(assessment.spec, speed), width),
         wrapped(_constant(assessment.spec, speed), width),
     ]
     return "\n\n".join("\n".join(lines) for lines in paragraphs if lines)
@@ -175,9 +173,8 @@ def _numbers(term: SpeedTerm) -> str:
     return formula.printed(term.expression, lambda name: formula.said(term.values[name]))
 
 
-def _symbols(legend: Mapping[str, str], width: int) -> Iterator[str]:
-    for symbol, meaning in legend.items():
-        yield from textwrap.wrap(f"{symbol}: {meaning}", width, initial_indent="  ", subsequent_indent="    ")
+def _symbols(legend: Mapping[str, str], width: int) -> list[str]:
+    return wrapped((f"{symbol}: {meaning}" for symbol, meaning in legend.items()), width, "  ", "    ")
 
 
 def _utilisation(spec: RunSpec, speed: SpeedEstimate) -> Iterator[str]:

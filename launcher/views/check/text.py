@@ -44,7 +44,7 @@ def as_text(assessment: Assessment, width: int = 80) -> str:
     else:
         lines = wrapped(answer(spec, assessment.verdict, estimate), width)
         lines += wrapped(reason(spec, assessment.verdict, estimate), width)
-        lines += _paragraph([line for text in sentences.speed(assessment) for line in wrapped(text, width)])
+        lines += _paragraph(wrapped(sentences.speed(assessment), width))
         lines += _paragraph(wrapped(_rehearsed(assessment), width))
         lines += ["", *_evidence(assessment, estimate, width)]
     if assessment.warnings:
@@ -74,13 +74,10 @@ def _invalid(assessment: Assessment) -> str:
 
 def _evidence(assessment: Assessment, estimate: MemoryEstimate, width: int) -> Iterator[str]:
     spec, capacity = assessment.spec, assessment.verdict.capacity_bytes
-    yield from wrapped(f"{_headline(spec)}: {_layout(spec)}", width)
-    yield from wrapped(_batch(spec), width)
-    yield from wrapped("" if assessment.data is None else sentences.data(assessment.data), width)
-    yield from wrapped(_formats(spec), width)
+    data = "" if assessment.data is None else sentences.data(assessment.data)
+    yield from wrapped((f"{_headline(spec)}: {_layout(spec)}", _batch(spec), data, _formats(spec)), width)
     yield from ("", *_bars(estimate, capacity, width))
-    for text in _legend(estimate, spec.hardware, capacity):
-        yield from wrapped(text, width, "  ", "    ")
+    yield from wrapped(_legend(estimate, spec.hardware, capacity), width, "  ", "    ")
     yield from ("", *wrapped(_phases(estimate), width))
     yield from wrapped(_elsewhere(assessment, estimate), width)
     yield from _target(spec, width)

@@ -5,10 +5,10 @@ Nothing depends on colour. What is filled to the terminal's width is prose; the 
 """
 
 import shlex
-import textwrap
 from collections.abc import Iterator
 
 from launcher import backends
+from launcher.base.terminal import filled, wrapped
 from launcher.base.units import count, gib, rounded
 from launcher.estimate.speed.calibration import Constant
 from launcher.estimate.speed.estimate import unknown
@@ -30,17 +30,17 @@ _LIKELY = 0.95  # The probability below which a layout is said to be at the edge
 def text(plan: Plan, width: int = 80, *, lines: bool = False) -> str:
     """The whole answer for a terminal; with ``lines`` the line to paste of each layout, and not of the first alone."""
     if not plan.layouts:
-        return "\n".join([*_said(_assumed(plan), width), *_said(_nothing(plan), width)])
+        return "\n".join([*wrapped(_assumed(plan), width), *wrapped(_nothing(plan), width)])
     first, so_far = plan.layouts[0], "" if plan.finished else " of those found so far"
     numbered = enumerate((*plan.layouts, *plan.others), 1)
     paragraphs = [
-        _said(_question(plan, first), width),
-        _said(_basis(plan), width),
+        wrapped(_question(plan, first), width),
+        wrapped(_basis(plan), width),
         [*_heading(first, width), *(row for at, each in numbered for row in _row(plan, at, each, width, lines))],
-        _said(_remarks(plan), width),
+        wrapped(_remarks(plan), width),
         [] if plan.tight is None else ["try it:", *pasteable(plan, plan.tight, width, "launch rehearse")],
         [] if lines else [f"launch the first{so_far}:", *pasteable(plan, first, width)],
-        _said(_further(plan, lines=lines), width),
+        wrapped(_further(plan, lines=lines), width),
     ]
     return "\n\n".join("\n".join(paragraph) for paragraph in paragraphs if paragraph)
 
@@ -55,10 +55,6 @@ def pasteable(plan: Plan, layout: Layout, width: int, command: str = "launch") -
         else:
             lines[-1] += f" {word}"
     return lines
-
-
-def _said(sentences: Iterator[str], width: int) -> list[str]:
-    return [line for text in sentences for line in textwrap.wrap(text, width, break_on_hyphens=False)]
 
 
 def _question(plan: Plan, first: Layout) -> Iterator[str]:
@@ -115,7 +111,7 @@ def _heading(first: Layout, width: int) -> list[str]:
     if first.speed is not None:
         said = ["tokens/s: of one GPU", *said, "exposed: traffic that nothing hides"]
     heads = _HEADS if first.speed is not None else ("", *_HEADS[5:7])
-    return [*textwrap.wrap("; ".join(said), width), "", _form(first).format(*heads).rstrip()]
+    return [*wrapped("; ".join(said), width), "", _form(first).format(*heads).rstrip()]
 
 
 def _form(first: Layout) -> str:
@@ -128,25 +124,17 @@ def _row(plan: Plan, number: int, layout: Layout, width: int, lines: bool) -> It
     first = plan.layouts[0]
     yield _form(first).format(number, *_figures(layout, first)).rstrip()
     indent = " " * _INDENT
-    told = wording.BETWEEN.join((
-        wording.layout(layout.spec),
+    told = (
+        *wording.layout(layout.spec).split(wording.BETWEEN),
         *(str(value_at(layout.spec, key)) for key in _varied(plan)),
         *_risk(layout),
         *(f"nothing measured backs {part}" for part in layout.unmeasured),
-    ))
-    yield from filled(told, width, indent)
-    yield from filled(sentences.cost(layout, plan.length), width, indent, between=", ")
-    yield from filled(layout.loses, width, indent, between=", ")
+    )
+    yield from filled(told, width, wording.BETWEEN, indent, f"{indent}  ")
+    for text in (sentences.cost(layout, plan.length), layout.loses):
+        yield from filled(text.split(", "), width, ", ", indent, f"{indent}  ")
     if lines:
         yield from (f"{indent}{line}" for line in pasteable(plan, layout, width - _INDENT))
-
-
-def filled(text: str, width: int, indent: str, *, between: str = wording.BETWEEN) -> list[str]:
-    """Lines of a text that is broken between its parts alone, further ones indented by two more."""
-    hard = "\N{NO-BREAK SPACE}"
-    whole = f"{between.rstrip().replace(' ', hard)} ".join(part.replace(" ", hard) for part in text.split(between))
-    lines = textwrap.wrap(whole, width, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False)
-    return [line.replace(hard, " ") for line in lines]
 
 
 def _figures(layout: Layout, first: Layout) -> Iterator[str]:
