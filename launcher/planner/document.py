@@ -1,6 +1,7 @@
 """The answer as the document of ``launch plan --json`` (docs/contract/documents.md)."""
 
 import shlex
+from dataclasses import asdict
 
 from launcher.base.files import JsonObject
 from launcher.planner import length, wording
@@ -11,17 +12,13 @@ from launcher.planner.smallest import Smallest, Step
 
 def as_dict(plan: Plan) -> JsonObject:
     """The whole document."""
-    counts = plan.counts
     return {
         "schema": 1,
         "plan": {
             "words": list(plan.words),
-            "assumptions": [{"override": each.override, "why": each.why} for each in plan.assumptions],
+            "assumptions": [asdict(each) for each in plan.assumptions],
             "finished": plan.finished,
-            "considered": counts.considered,
-            "invalid": counts.invalid,
-            "unfit": counts.unfit,
-            "slower": counts.slower,
+            **asdict(plan.counts),
             "seconds": plan.seconds,
             "layouts": [layout_as_dict(plan, each) for each in plan.layouts],
             "others": [layout_as_dict(plan, each) for each in plan.others],

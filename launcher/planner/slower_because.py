@@ -107,7 +107,8 @@ def _part(term: SpeedTerm) -> str:
 
 
 def _cause(part: str, spec: RunSpec, best: RunSpec) -> str:
-    parallel, m = spec.parallel, spec.gradient_accumulation
+    parallel, m, ranks = spec.parallel, spec.gradient_accumulation, spec.data_degree
+    optimizer = f"{wording.sharding(spec)} on {ranks} ranks" if ranks > 1 else wording.engine(spec)
     causes = {
         _CONSTANT: f"the measured constant of {wording.engine(spec)}",
         _UNEVEN: _stages(spec),
@@ -122,7 +123,7 @@ def _cause(part: str, spec: RunSpec, best: RunSpec) -> str:
         "loss": f"the {spec.train.loss} loss",
         "host": "the host's start of kernels",
         "offload": f"{'parameters' if spec.zero.offload_parameters != 'none' else 'optimizer'} on the host",
-        "optimizer": f"the optimizer's step of {_optimizer(spec)}",
+        "optimizer": f"the optimizer's step of {optimizer}",
         "checkpoint": "copies for checkpoints",
     }
     return causes[part] if part in causes else _compute(part, spec, best)
@@ -175,10 +176,6 @@ def _data(spec: RunSpec) -> str:
 def _recomputed(spec: RunSpec) -> str:
     mode = spec.checkpointing.mode
     return f"the {spec.train.loss} loss computed again" if mode == "none" else f"{mode} recomputation"
-
-
-def _optimizer(spec: RunSpec) -> str:
-    return f"{wording.sharding(spec)} on {spec.data_degree} ranks" if spec.data_degree > 1 else wording.engine(spec)
 
 
 def _over(spec: RunSpec, ranks: int) -> str:

@@ -112,7 +112,8 @@ def _errors(spec: RunSpec, survey: Survey) -> Iterator[ConfigError]:
     tokens, length, path = survey.tokens, spec.sequence_length, spec.data.path
     missing = [name for name in spec.task.rows if survey.columns and name not in survey.columns]
     if missing:
-        rule = f"task={spec.task.name} reads the columns {', '.join(spec.task.rows)}; these have {_listed(survey)}"
+        read, held = (", ".join(each) for each in (spec.task.rows, survey.columns))
+        rule = f"task={spec.task.name} reads the columns {read}; these have {held}"
         from launcher.data import task_rows  # Late, because few runs read rows.
 
         yield ConfigError("task.name", spec.task.name, rule, task_rows.other_tasks(survey.columns, spec.task.name))
@@ -141,10 +142,6 @@ def _errors(spec: RunSpec, survey: Survey) -> Iterator[ConfigError]:
     elif any(held_out(spec, size) >= size for size in sizes):
         rule = f"all of the data are {samples} samples, and as many are held out for evaluation"
         yield ConfigError("data.eval_fraction", spec.data.eval_fraction, rule, ["train.eval_every=null", "data=text"])
-
-
-def _listed(survey: Survey) -> str:
-    return ", ".join(survey.columns)
 
 
 def _warnings(spec: RunSpec, survey: Survey) -> Iterator[ConfigError]:

@@ -52,7 +52,7 @@ def document(spec: RunSpec, *, python: str = sys.executable, rank: int | None = 
         command = [python, "-P", "-m", "launcher.worker.trace", "--spec", str(source), "--out", str(target)]
         done = subprocess.run(
             [*command, "--rank", str(backends.of(spec).fullest_rank(spec) if rank is None else rank)],
-            env=_environment(),
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": package.python_path()},  # Nothing is computed.
             capture_output=True,
             text=True,
             timeout=_TIMEOUT_S,
@@ -64,11 +64,6 @@ def document(spec: RunSpec, *, python: str = sys.executable, rank: int | None = 
         ways = [package.install(package.TRAINING)] if rule == _NO_TORCH else []
         raise ConfigErrors([ConfigError("--engine", "trace", rule, [*ways, "--engine formula"])])
     return content
-
-
-def _environment() -> dict[str, str]:
-    """One thread, since nothing is computed, and this package where the process looks for it."""
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": package.python_path()}
 
 
 def _reason(errors: str) -> str:

@@ -96,7 +96,7 @@ class RunSpec:
 
     def stage_of(self, rank: int) -> int:
         """The pipeline stage of a rank: every engine lays its stages out outermost, each one's ranks in a row."""
-        return rank // (self.gpus // self.parallel.pipeline)
+        return rank * self.parallel.pipeline // self.gpus
 
     @property
     def sequence_length(self) -> int:

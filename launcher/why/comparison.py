@@ -64,7 +64,7 @@ def predict(spec: RunSpec, rank: int | None, phase: str | None, layer: int | Non
     """The prediction for a rank in a phase (None is any) and layer; of an unknown rank for the fullest stage then."""
     stages = assess.terms_of(spec)
     if rank is not None:
-        stages = tuple(each for each in stages if each.model.view.stage == stage_of(spec, rank)) or stages
+        stages = tuple(each for each in stages if each.model.view.stage == spec.stage_of(rank)) or stages
     broadly = moments_of(phase)
     best = max(stages, key=lambda each: max(each.allocated(moment) for moment in broadly))
     return _at(best, moments_of(phase, layer, best.model.view.layers))
@@ -72,7 +72,7 @@ def predict(spec: RunSpec, rank: int | None, phase: str | None, layer: int | Non
 
 def between_steps(spec: RunSpec, rank: int | None) -> PredictedPiles:
     """The prediction for a rank between two steps; of an unknown rank for the stage that has most then."""
-    of_rank = [each for each in assess.terms_of(spec) if rank is None or each.model.view.stage == stage_of(spec, rank)]
+    of_rank = [each for each in assess.terms_of(spec) if rank is None or each.model.view.stage == spec.stage_of(rank)]
     return _at(max(of_rank, key=lambda each: each.allocated("idle")), frozenset(("idle",)))
 
 
@@ -108,11 +108,6 @@ def _behind(index: int) -> Moments:
     if index > 1:
         return LATER_BLOCKS_BACKWARD - {"first_layer_backward"}
     return frozenset(("second_layer_backward",) if index else ("first_layer_backward",))
-
-
-def stage_of(spec: RunSpec, rank: int) -> int:
-    """The pipeline stage of a rank: stages are outermost among the ranks of every engine."""
-    return rank * spec.parallel.pipeline // max(1, spec.gpus)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from launcher.base.terminal import filled
 from launcher.planner import wording
-from launcher.views.plan.table import filled
 from tests.support.helpers import make_spec
 from tests.support.layouts import MEGATRON, WORDS
 
@@ -56,6 +56,7 @@ def test_a_layout_is_told_as_its_engines_users_call_it(overrides: tuple[str, ...
 
 
 def test_a_line_is_broken_behind_the_parts_of_a_layout_alone() -> None:
-    lines = filled("DeepSpeed · ZeRO-3 · parameters and optimizer on the host · dp 16", 44, " ")
+    parts = ("DeepSpeed", "ZeRO-3", "parameters and optimizer on the host", "dp 16")
+    lines = filled(parts, 44, wording.BETWEEN, " ", "   ")
     assert lines == [" DeepSpeed · ZeRO-3 ·", "   parameters and optimizer on the host ·", "   dp 16"]
-    assert filled("", 40, " ") == []
+    assert filled((), 40, wording.BETWEEN) == []

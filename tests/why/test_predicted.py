@@ -21,7 +21,7 @@ def test_the_sum_of_a_phase_is_that_of_the_check(phase: str) -> None:
 
 def test_a_rank_has_the_piles_of_its_own_stage() -> None:
     spec = composed_once("model=llama3_8b", "parallel=tp_pp", "parallel.pipeline=4", "hardware=h100_80g", *EIGHT)
-    assert [comparison.stage_of(spec, rank) for rank in (0, 1, 2, 7)] == [0, 0, 1, 3]
+    assert [spec.stage_of(rank) for rank in (0, 1, 2, 7)] == [0, 0, 1, 3]
     first, last = (comparison.predict(spec, rank, "forward", None).piles for rank in (0, 7))
     assert "logits" in last
     assert "logits" not in first
