@@ -177,6 +177,7 @@ def test_a_json_list_of_words_is_read() -> None:
         ("--swiglu", "model.intermediate_size=1344"),
         ("--num-experts 8", "model.family=moe"),
         ("--transformer-impl local", "model.attention=eager"),
+        ("--transformer-impl local", "optimizer.fused=true"),
         ("--use-flash-attn", "model.attention=flash"),
         ("--squared-relu", "model.hidden_act=squared_relu"),
         ("--group-query-attention --num-query-groups 2", "model.num_key_value_heads=2"),

@@ -5,7 +5,7 @@ from fractions import Fraction
 from math import ceil
 
 from launcher.base.formula import Value
-from launcher.estimate.memory.moments import PASSES, ROOT_BACKWARD, TRAINING, Moment
+from launcher.estimate.memory.moments import BEFORE_BLOCKS_BACKWARD, BLOCK_BACKWARD, ROOT_BACKWARD, TRAINING, Moment
 from launcher.estimate.memory.terms import MemoryTerm, term
 from launcher.estimate.rank.model import RankModel
 
@@ -35,7 +35,10 @@ def window(rank: RankModel) -> Iterator[MemoryTerm]:
     w = rank.largest_block.largest
     bound = max(max(live, -(-zero.max_reuse_distance // 2)) + w, rank.elements.largest)
     bound = whole if _held_by_autograd(rank) else bound + kept
-    yield _term(PASSES - ROOT_BACKWARD, what, expression, z=z, P=whole, window=bound)
+    yield _term(BEFORE_BLOCKS_BACKWARD, what, expression, z=z, P=whole, window=bound)
+    head = 0 if rank.tied else rank.head.whole - rank.head.kept  # Without a further use, it is released.
+    head *= rank.engine.size if rank.elements.quantised else 1
+    yield _term(BLOCK_BACKWARD, what, expression, z=z, P=whole - head, window=bound)
     what = "weights that stay whole (stage3_param_persistence_threshold)"
     yield _term(ROOT_BACKWARD | {"idle"}, what, "z * kept", z=z, kept=kept)
     if zero.quantized_weights:

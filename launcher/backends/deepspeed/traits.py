@@ -32,6 +32,7 @@ def engine(spec: RunSpec) -> EngineTraits:
         sequence_length=spec.sequence_length,
         scores=spec.model.attention == "eager",
         unfused_groups=unfused_groups(spec),
+        exchanged_heads=spec.parallel.ulysses > 1,
         cpu=spec.hardware.device == "cpu",
         scan_kernels=spec.hardware.device != "cpu",
         attention_copy=spec.parallel.ulysses > 1 or copies_output(spec),

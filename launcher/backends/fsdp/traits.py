@@ -30,6 +30,7 @@ def engine(spec: RunSpec) -> EngineTraits:
         sequence_length=spec.sequence_length,
         scores=spec.model.attention == "eager",
         unfused_groups=unfused_groups(spec),
+        exchanged_heads=spec.parallel.ulysses > 1,
         attention_copy=spec.parallel.context > 1 or spec.parallel.ulysses > 1 or copies_output(spec),
         key_heads=key_heads(spec),
         documents_mask=masks_documents(spec),

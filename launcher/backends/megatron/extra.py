@@ -98,6 +98,8 @@ def _refused(spec: RunSpec, argument: str, value: Any) -> str | None:
         return None if same else "scores are counted with a mask of their dropout where model.dropout is above 0"
     if value and argument in ("fp8-param-gather", "fp4-param-gather"):
         return _parameters_refused(spec, argument[:3])
+    if argument == "eval-micro-batch-size" and isinstance(value, int) and value <= spec.micro_batch_size:
+        return None
     even = argument == "moe-expert-capacity-factor" and isinstance(value, int | float) and value <= 1
     if not is_refused or even or value is None or value is False or argument in SETTINGS or argument in COUNTED:
         return None

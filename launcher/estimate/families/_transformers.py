@@ -139,15 +139,18 @@ def unfused_groups(model: ModelSpec, values: int, engine: EngineTraits) -> list[
     """Tensors that attention saves where torch has no kernel for it: queries, keys, values and the softmax, in fp32.
 
     ``_scaled_dot_product_attention_math`` of ``aten/src/ATen/native/transformers/attention.cpp``. While the softmax is
-    made the scores and a flag for each of them are there, while it is undone two gradients of its size.
+    made the scores and a flag for each of them are there (``_safe_softmax``), and what it was called with: queries that
+    are not scaled, keys and values that heads share, under Ulysses before their exchange, too. While it is undone two
+    gradients of its size are there.
     """
+    given = _FP32 * (model.query_size + 2 * model.key_value_size) * (2 if engine.exchanged_heads else 1)
     queries, scores = _FP32 * model.query_size, model.num_attention_heads * engine.sequence_length
     softmax = SavedTensor("softmax", _FP32 * scores, "tensor", "core_attention")
     return [
         SavedTensor("queries", queries, "tensor", "attention"),
         SavedTensor("keys of every head", queries, "tensor", "attention"),
         SavedTensor("values of every head", _FP32 * values, "tensor", "attention"),
-        replace(softmax, made=(2 * _FP32 + 1) * scores, undone=3 * _FP32 * scores),
+        replace(softmax, made=(2 * _FP32 + 1) * scores + given, undone=3 * _FP32 * scores),
     ]
 
 

@@ -11,6 +11,7 @@ from launcher.estimate.rank.tensors import SavedTensor
 
 _TRACE = "traces of eager attention; aten/src/ATen/native/SoftMax.cpp"
 _EXPERTS = "transformers/integrations/moe.py, grouped_mm_experts_forward, and traces"
+_MASK = "torch aten/src/ATen/native/transformers/attention.cpp, convert_boolean_attn_mask"
 _INSTANT = "scores"
 
 
@@ -62,6 +63,9 @@ def _forward(rank: RankModel, kind: BlockKind) -> Iterator[MemoryTerm]:
     after = [item for item in after if item.module not in kind.recomputed]
     after += [item for item in kind.kept if item.part == "input" and item.module in ("mlp", "experts")]
     made, what = replace(row, bytes=row.made), "attention's scores and their softmax"
+    if rank.engine.unfused_groups:
+        s = rank.engine.sequence_length
+        yield term("temporary", ("forward",), "mask", "z * s * s", _MASK, z=4, s=s).at(_INSTANT)
     if not kind.repeats("attention"):
         values = {"k": rank.token_bytes([made]), "k_there": rank.token_bytes([row, *after]), "tok": rank.tokens}
         yield term("temporary", ("forward",), what, "max(k - k_there, 0) * tok", _TRACE, **values).at(_INSTANT)
@@ -69,9 +73,15 @@ def _forward(rank: RankModel, kind: BlockKind) -> Iterator[MemoryTerm]:
         # A block that saves nothing still names the norm's output, queries, keys and values.
         named = [item for item in before if item.part == "attention"]
         k = rank.token_bytes([made, *named, block_input(rank)])
-        there = rank.token_bytes(after) if kind.kept else 0
+        there = rank.token_bytes(after if kind.kept else _kept_later(kind, after))
         expression, values = ("max(k - k_there, 0) * tok", {"k_there": there}) if there else ("k * tok", {})
         yield term("temporary", ("forward",), what, expression, _TRACE, k=k, tok=rank.tokens, **values).at(_INSTANT)
+
+
+def _kept_later(kind: BlockKind, after: list[SavedTensor]) -> list[SavedTensor]:
+    """Products that per-operator selective checkpointing keeps, and that are computed after the scores."""
+    products = {row.output_of for row in after} - {""}
+    return [row for row in kind.saved if row.part == "cache" and (row.last or row.output_of in products)]
 
 
 def _backward(rank: RankModel, kind: BlockKind, moments: Moments) -> Iterator[MemoryTerm]:

@@ -64,6 +64,7 @@ class EngineTraits(Hashed):
     scores: bool = False  # True if attention stores its scores.
     # True if heads that share keys have no kernel of attention, whose softmax torch then keeps in fp32.
     unfused_groups: bool = False
+    exchanged_heads: bool = False  # True if ranks exchange tokens for heads around attention (Ulysses).
     # Bytes of an element of the saved softmax over the scores, where it is not the compute format's.
     softmax_size: int | None = None
     # True if attention's output is kept twice, in the layouts of its kernel and of the block.

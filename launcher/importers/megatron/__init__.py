@@ -65,7 +65,19 @@ def _run(reader: Reader) -> tuple[dict[str, str], Settings]:
     }
     settings = {**sizes, **multiple(reader), **degrees, **formats, **details, **batches, **layout.graphs(reader)}
     settings |= steps_and_optimizer.steps(reader, batches) | optimizer | data | data_and_saves.saves(reader) | project
+    settings |= _fused_step(reader, stepped["optimizer"])
     return choose, settings | data_and_saves.nodes(reader) | data_and_saves.others(reader)
+
+
+def _fused_step(reader: Reader, optimizer: str) -> Settings:
+    """The fused optimizer of Apex, which Megatron-core's own layers show to be there unless they do without it.
+
+    Gradients that products accumulate need Apex' kernel (``tensor_parallel/layers.py``, ``ColumnParallelLinear``), and
+    where Apex is, ``optimizer/__init__.py`` takes its FusedAdam and FusedSGD.
+    """
+    without = {"no-gradient-accumulation-fusion", "optimizer-cpu-offload"}
+    apex = is_local(reader) and optimizer in ("adamw", "sgd") and not reader.arguments.keys() & without
+    return {"optimizer.fused": True} if apex else {}
 
 
 def _rest(reader: Reader) -> Settings:

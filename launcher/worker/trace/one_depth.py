@@ -35,6 +35,7 @@ from launcher.worker.trace import shims
 _DEVICE = torch.ops.prim.device.default
 _ITEM = torch.ops.aten._local_scalar_dense.default
 _WAIT = torch.ops._c10d_functional.wait_tensor.default
+_SOFTMAX = torch.ops.aten._safe_softmax.default
 STEPS = 2  # The second is the first that has optimizer states from its start; it is the one that is reported.
 _CUDA_GRANULARITY = 512  # torch ``c10/core/AllocatorConfig.h``, ``kMinBlockSize``.
 
@@ -277,7 +278,10 @@ class Recorder(LivePiles):  # type: ignore[no-untyped-call]  # torch types the b
             return _harmless(args[0])
         if func is _WAIT:  # Its fake implementation returns a new tensor where the real one returns its argument.
             return args[0]
-        return super().__torch_dispatch__(func, types, args, kwargs)
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        if func is _SOFTMAX:  # Its kernel flags each score that is masked before it returns (``SoftMax.cpp``).
+            self.follow((torch.isneginf(args[0]),))
+        return result
 
     def _counts(self, tensor: torch.Tensor) -> bool:
         return isinstance(tensor, FakeTensor) and tensor.fake_device.type == "cpu" and not self._paused

@@ -67,10 +67,27 @@ def test_an_argument_that_megatron_does_not_have_is_refused_with_the_nearest_tha
         "moe-token-dispatcher-type=allgather",
         "attention-dropout=0.1",
         "log-throughput=true",
+        "eval-micro-batch-size=1",
     ],
 )
 def test_values_that_change_nothing_are_handed_on(argument: str) -> None:
     assert not findings.errors(spec_of(f"+backend.extra.{argument}"))
+
+
+@pytest.mark.parametrize(
+    ("argument", "rule"),
+    [
+        ("eval-micro-batch-size=64", "micro-batches of the evaluation would be larger"),
+        ("mtp-use-repeated-layer=true", "would share weights that are counted apart"),
+        ("create-all-gather-group=true", "it takes buffers that are not counted"),
+        ("optimizer-cuda-graph=true", "it takes buffers that are not counted"),
+        ("mlp-chunks-for-training=4", "other tensors would wait for the backward pass"),
+        ("no-clone-scatter-output-in-embedding=true", "other tensors would wait for the backward pass"),
+    ],
+)
+def test_arguments_that_change_memory_uncounted_are_refused(argument: str, rule: str) -> None:
+    (error,) = findings.errors(spec_of(f"+backend.extra.{argument}"))
+    assert rule in error.rule
 
 
 def test_the_dropout_of_scores_in_full_is_the_models() -> None:

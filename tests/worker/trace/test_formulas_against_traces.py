@@ -204,20 +204,8 @@ _DEEPSPEED = (
 """One process traces them all, each in a world of its own."""
 
 
-_HEADS_OF_THEIR_OWN = (
-    "llama/fsdp/fp32/selective/4",
-    f"moe/fsdp/fp32/full/4/parallel.expert=2/{_LONG}",
-    "llama/zero3/fp32/full/4",
-    "llama/zero3/fp32/full/4/adapter=lora",
-    f"llama/ulysses/fp32/full/4/zero=1/{_LONG}",
-)
-"""Cells in fp32 in which no heads share keys: where they do torch attends by its mathematical path, which the formulas
-of these meet within 9% alone (-2.5 to +8.6%)."""
-
-
 def _spec(cell: str) -> RunSpec:
     family, framework, precision, mode, ranks, *more = cell.split("/")
-    more += ["model.num_key_value_heads=8"] * (cell in _HEADS_OF_THEIR_OWN)
     places = (f"precision={precision}", f"checkpointing={mode}", f"cluster.gpus_per_node={ranks}")
     spec = make_spec(*_FAMILIES[family], *_SHAPE, *_FRAMEWORKS[framework], *places, *more)
     assert not findings.errors(spec)
