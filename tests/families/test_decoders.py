@@ -15,6 +15,8 @@ from launcher.estimate import families
 from launcher.estimate.families._decoders import TYPES, checks, values, windows
 from launcher.estimate.rank import adapters
 from launcher.estimate.rank.counts import block_weights, parameter_counts
+from launcher.rules import model as model_rules
+from launcher.spec.parse import parse, to_dict
 from tests.support import decoder_defaults, decoders
 from tests.support.helpers import make_spec
 
@@ -251,6 +253,32 @@ def test_what_the_class_would_pass_over_is_refused(kind: str, word: str, path: s
     [error] = families.check(make_spec("model=tiny", *overrides, word))
     assert error.path == path
     assert ways is None or [*error.way_out] == ways
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "value", "rule"),
+    [
+        ("qwen3_next", "linear_num_key_heads", 2.5, "it is an integer of at least 1 there"),
+        ("qwen3_next", "linear_num_key_heads", None, "it is an integer of at least 1 there"),
+        ("qwen3_next", "full_attention_interval", "4", "transformers' qwen3_next tells its layers apart"),
+        ("jamba", "mamba_dt_rank", -5, "it is a word there"),
+        ("gemma2", "rope_theta", "1e6", "it is a number there"),
+        ("granitemoehybrid", "layer_types", "mamba", "it is a list there"),
+        ("glm4", "rope_scaling", "yarn", "it is a mapping there"),
+    ],
+)
+def test_a_value_of_another_kind_than_its_class_reads_is_refused(kind: str, key: str, value: object, rule: str) -> None:
+    document = decoders.tiny(kind)
+    document.pop("layer_types", None)
+    model = hugging_face.read(json.dumps({**document, key: value}), "config.json").model
+    spec = parse({**(run := to_dict(make_spec("model=tiny"))), "model": {**run["model"], **model}})  # type: ignore[dict-item]
+    assert any(rule in str(error.rule) for error in families.check(spec))
+
+
+def test_latent_attention_has_heads_that_need_not_divide_the_hidden_size() -> None:
+    document = {"model_type": "glm4_moe_lite", "hidden_size": 2048, "num_attention_heads": 20}
+    overrides = hugging_face.read(json.dumps(document), "config.json").imported.overrides
+    assert [*model_rules.check(make_spec("model=tiny", *overrides))] == []
 
 
 @pytest.mark.parametrize(("kind", "ways"), [("nemotron_h", []), ("opt", ["parallel.pipeline=1", "parallel=fsdp"])])

@@ -11,7 +11,7 @@ from launcher.base.errors import ConfigErrors
 from launcher.config.hub import reading as hugging_face
 from launcher.importers.hf import read
 from tests.support.foreign_files import LLAMA3_8B
-from tests.support.model_files import errors_of, model_of, that_matters
+from tests.support.model_files import errors_of, left_out, model_of, that_matters
 
 BY_HAND = (
     "model=custom model.family=... model.num_hidden_layers=... model.hidden_size=... model.intermediate_size=..."
@@ -86,6 +86,13 @@ def test_the_language_model_of_a_model_of_images_is_read_and_the_rest_is_left_ou
 
 
 IMAGES = {"vision_config": {"depth": 2}, "image_token_id": 7, "architectures": ["AcmeForConditionalGeneration"]}
+SIZES = {
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "intermediate_size": 11008,
+    "num_attention_heads": 32,
+    "vocab_size": 32000,
+}
 MROPE = {"rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}}
 
 
@@ -98,10 +105,11 @@ MROPE = {"rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}}
             "model_type": "acme",
             "thinker_config": {"model_type": "b", **IMAGES, "text_config": {"model_type": "qwen2_5_vl_text"}},
         },
-        {"model_type": "llava_llama", "mm_vision_tower": "clip", "hidden_size": 4096, "mm_hidden_size": 1024},
+        {"model_type": "llava_llama", "mm_vision_tower": "clip", **SIZES, "mm_hidden_size": 1024},
+        {"model_type": "llava_qwen", "mm_vision_tower": "clip", "llm_cfg": {"model_type": "qwen2", "hidden_size": 896}},
         {"model_type": "hunyuan_vl", **IMAGES, "hidden_size": 1024, "head_dim": 128},
         {"model_type": "paddleocr_vl", **IMAGES, "auto_map": {"AutoModel": "m.P"}, "hidden_size": 1024, "odd": 1},
-        {"model_type": "phi3_v", "img_processor": {"name": "clip"}, "embd_layer": {"a": 1}, "hidden_size": 3072},
+        {"model_type": "phi3_v", "img_processor": {"name": "clip"}, "embd_layer": {"a": 1}, **SIZES},
     ],
     ids=lambda document: document["model_type"],
 )
@@ -116,6 +124,41 @@ def test_a_language_model_among_the_keys_of_one_of_images_is_read_as_the_type_wh
     assert "rope_parameters" not in found.model or found.model["family"] == "transformers"
     if document["model_type"].startswith("qwen"):
         assert (found.model["attention_bias"], found.model["vocab_size"]) == (True, 152064)
+
+
+def test_sizes_that_another_programs_class_has_as_defaults_are_not_those_of_the_type_with_such_layers() -> None:
+    document = {"model_type": "llava_llama", "mm_vision_tower": "clip", "hidden_size": 4096, "num_hidden_layers": 40}
+    [error] = errors_of(json.dumps(document))
+    assert error["way_out"] == ["name intermediate_size, num_attention_heads, vocab_size in the file"]
+    assert model_of(document) == {}
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_whole_models_key_ties_the_head_where_the_language_models_own_does_not_say(tied: bool) -> None:
+    for inner, expected in (({}, tied), ({"tie_word_embeddings": not tied}, not tied)):
+        text = {"model_type": "qwen3_vl_moe_text", "num_hidden_layers": 2, **inner}
+        document = {"model_type": "qwen3_vl_moe", **IMAGES, "text_config": text, "tie_word_embeddings": tied}
+        assert model_of(document)["tie_word_embeddings"] is expected
+        assert that_matters(document) == []
+
+
+def test_sizes_of_a_part_that_its_class_does_not_read_are_none_of_the_decoders() -> None:
+    part = {"perceiver_config": {"num_key_value_heads": 1, "depth": 3}}
+    assert that_matters(LLAMA3_8B | part) == []
+    assert that_matters(LLAMA3_8B | {"n_layers": 3}) == ["n_layers"]
+
+
+def test_a_type_without_experts_by_its_number_of_them_says_so() -> None:
+    document = {"model_type": "granitemoehybrid", "num_local_experts": 0, "num_experts_per_tok": 0}
+    none = ("no effect: no layer has experts", False)
+    assert left_out(document) == {"num_local_experts": none, "num_experts_per_tok": none}
+
+
+def test_the_by_hand_words_take_the_commonest_of_two_names_of_a_size() -> None:
+    document = {"model_type": "hf_olmo", "embedding_size": 50304, "d_model": 4096, "nLayers": 3}
+    [error] = errors_of(json.dumps(document))
+    way = str(error["way_out"][-1])  # type: ignore[index]
+    assert "model.num_hidden_layers=3 model.hidden_size=4096 " in way
 
 
 def test_a_type_of_a_folders_own_code_is_refused_with_the_sizes_that_its_file_says() -> None:

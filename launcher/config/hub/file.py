@@ -141,7 +141,9 @@ class Config:
             else:
                 self.default(key)
         part = self.get("partial_rotary_factor")
-        if part not in (None, 1, 1.0):
+        if part is not None and (isinstance(part, bool) or not isinstance(part, int | float)):
+            self.error("partial_rotary_factor", "is a number")
+        elif part not in (None, 1):
             found.setdefault("rope_type", "default")
             found.setdefault("partial_rotary_factor", part)
         self.say("partial_rotary_factor", "rope_parameters")

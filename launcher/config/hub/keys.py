@@ -57,5 +57,9 @@ def class_of(kind: str) -> JsonObject:
 
 def sizes_of(key: str) -> list[str]:
     """The keys of ``model`` that a key means in some program, in whatever case; none where it names no size."""
-    word = _HUMP.sub("_", key).replace("-", "_").lower()
-    return [setting for setting, words in SIZES.items() if word in words.split()]
+    return [setting for setting, words in SIZES.items() if word_of(key) in words.split()]
+
+
+def word_of(key: str) -> str:
+    """A key as ``SIZES`` has it: ``numLayers`` is ``num_layers``."""
+    return _HUMP.sub("_", key).replace("-", "_").lower()

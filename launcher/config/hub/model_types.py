@@ -23,7 +23,7 @@ _PARTS: Mapping[str, str] = {key: what for what, named in keys.WORDS["parts"].it
 _OF_PARTS = ("mm_", "image_", "video_", "vision_", "embd_layer", "tune_mm_", "freeze_mm_")
 """First letters of such keys of files that hold them beside those of the language model."""
 
-_TEXT = ("text_config", "llm_config", "language_config", "thinker_config")
+_TEXT = ("text_config", "llm_config", "llm_cfg", "language_config", "thinker_config")
 """Keys of the language model inside a model of other media."""
 
 
@@ -56,7 +56,11 @@ def refusal(content: Mapping[str, Any], path: str, known: Collection[str]) -> Co
 def _by_hand(content: Mapping[str, Any]) -> str:
     """The overrides that describe a model, with the sizes that a file says by a name that means no other."""
     sizes = {key: keys.sizes_of(key) for key, value in content.items() if type(value) is int}
-    said = {found[0]: content[key] for key, found in sizes.items() if len(found) == 1}
+    said = {}
+    for setting, words in keys.SIZES.items():
+        named = {keys.word_of(key): content[key] for key, found in sizes.items() if found == [setting]}
+        if named:
+            said[setting] = next(named[word] for word in words.split() if word in named)  # The commonest comes first.
     wanted = [key for key in keys.WORDS["by_hand"].split() if key in said or key != "num_key_value_heads"]
     return " ".join(f"model.{key}={said.get(key, '...')}" for key in wanted)
 
@@ -98,6 +102,17 @@ def without_parts(content: Mapping[str, Any]) -> JsonObject:
     """The keys of a file but those of encoders of something else than text."""
     parts = ("architectures", "auto_map", *_PARTS)
     return {key: value for key, value in content.items() if key not in parts and not key.startswith(_OF_PARTS)}
+
+
+def sizes_left_out(content: Mapping[str, Any], path: str, inside: str) -> ConfigError | None:
+    """The refusal of a file that leaves sizes to the defaults of a class that ``transformers`` does not have."""
+    missing = [key for key in keys.WORDS["by_hand"].split() if key != "num_key_value_heads" and key not in content]
+    if not missing or inside in keys.TEXT_MODELS or content.get("model_type") in keys.TEXT_MODELS:
+        return None
+    rule = f"its layers are those of {inside}, and the sizes that the file leaves out are those of another program"
+    return ConfigError(
+        f"{path}: model_type", content.get("model_type"), rule, [f"name {', '.join(missing)} in the file"]
+    )
 
 
 def not_observed(content: Mapping[str, Any], path: str, why: str) -> ConfigError:

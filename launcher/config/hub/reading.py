@@ -87,8 +87,13 @@ def _model(config: Config) -> JsonObject:
     kind = config.content.get("model_type")
     known = _families(kind if isinstance(kind, str) else "")
     if (key := types.text_model(config.content, known)) is not None:
-        return _text_model(config, Config(config.content[key], f"{config.path}: {key}"), f"{key}.")
+        tied = {"tie_word_embeddings": config.get("tie_word_embeddings")} if config.has("tie_word_embeddings") else {}
+        inner = {**tied, **config.content[key]}  # The whole model's head is the inner one's.
+        return _text_model(config, Config(inner, f"{config.path}: {key}"), f"{key}.")
     if (inside := types.inside(config.content)) is not None:
+        if (error := types.sizes_left_out(config.content, config.path, inside)) is not None:
+            config.errors.append(error)
+            return _left(config)
         alone = {**types.without_parts(config.content), "model_type": inside}
         own = str(kind) if kind in keys.TEXT_MODELS else inside
         return _text_model(config, Config(alone, config.path, defaults_of=own), "")
@@ -128,6 +133,8 @@ def _text_model(config: Config, inner: Config, prefix: str) -> JsonObject:
     config.errors += inner.errors
     config.ledger.adopt(prefix, inner.ledger)
     config.ledger.say(f"{prefix}model_type", "model.family", "model.model_type")
+    if prefix and "tie_word_embeddings" not in config.content[prefix.rstrip(".")]:
+        config.ledger.say("tie_word_embeddings", "model.tie_word_embeddings")
     for leaf in config.ledger.values:
         if config.ledger.is_open(leaf):
             whose = prefix.rstrip(".") or config.model_type
@@ -197,7 +204,11 @@ def _enter_size(config: Config, leaf: str, model: Mapping[str, Any], reads: froz
         return
     size, read = sizes[0], read_from[sizes[0]]
     where = f"this size is read from {read}, and is {have[size]}" if read else "its class has no such size"
-    config.ledger.leave(leaf, f"nothing reads it: of {config.model_type} {where}: set model.{size}")
+    effect = f"nothing reads it: of {config.model_type} {where}"
+    if "." in leaf and read and config.has(read):
+        config.ledger.leave(leaf, f"{effect}: it is a size of {key}", matters=False)
+    else:
+        config.ledger.leave(leaf, f"{effect}: set model.{size}")
 
 
 def _refuse_size(config: Config, leaf: str, size: str, read: str) -> None:

@@ -51,7 +51,9 @@ def read_config(config: ConfigFile) -> JsonObject:
     if config.get("scoring_func") == "softmax":
         config.default("scoring_func")
     if method not in ("greedy", "group_limited_greedy"):
-        config.error("topk_method", "is greedy or group_limited_greedy")
+        config.error(
+            "topk_method", "is greedy or group_limited_greedy in transformers' class", "script=path/to/train.py"
+        )
     if method == "greedy":
         model |= {"n_group": 1, "topk_group": 1}
     if model["norm_topk_prob"]:

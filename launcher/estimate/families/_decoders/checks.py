@@ -26,6 +26,9 @@ NAMED: Sequence[str] = WORDS["activations"]
 _NEUTRAL: Mapping[str, object] = WORDS["neutral"]
 """Keys of other families, with the values at which they ask for nothing."""
 
+_EXAMPLES: Mapping[str, object] = WORDS["examples"]
+"""Values of the kind of keys whose default is null, or none of the class's own."""
+
 _UNCUT = ("context", "ulysses")
 _UNSTAGED = frozenset(("bloom", "codegen", "falcon", "falcon_h1", "gpt_neo", "gptj", "mpt", "opt"))
 """Types whose classes ask a layer for more than states, or add positions to them, so that no stage is cut out."""
@@ -89,7 +92,9 @@ def tied(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _extra(model: ModelSpec) -> Iterator[ConfigError]:
-    found, known, said = values.decoder(model), values.defaults(model.model_type), values.spoken_for(model)
+    found, said = values.decoder(model), values.spoken_for(model)
+    known = values.defaults(model.model_type)
+    sizes = {key for key in found.sizes.values() if isinstance(known.get(str(key)), int)}
     for key, given in model.extra.items():
         path = f"model.extra.{key}"
         if key in said and said[key] != "hidden_act":
@@ -104,8 +109,10 @@ def _extra(model: ModelSpec) -> Iterator[ConfigError]:
             yield ConfigError(path, given, rule, [f"{path}=gelu", f"{path}=silu"])
         elif key in _LAYERS and given is not None and found.layers is None:
             yield from _layers(model, key, given)
-        elif not _fits(given, known.get(key)):
-            yield ConfigError(path, given, f"it is {_kind(known[key])} there", [edit.override(path, known[key])])
+        elif not _fits(given, example := known.get(key, _EXAMPLES.get(key)) or _EXAMPLES.get(key)) or (
+            key in sizes and not given and example
+        ):
+            yield ConfigError(path, given, f"it is {_kind(example)} there", [edit.override(path, known.get(key))])
     for key, legal in found.legal.items():
         given = model.extra.get(key, known.get(key))
         if key in known and given not in legal and key not in said:
@@ -132,7 +139,10 @@ def _kinds(model: ModelSpec) -> Iterator[ConfigError]:
         return
     path = next((f"model.extra.{key}" for key in _PATTERNS if model.extra.get(key) is not None), "model.model_type")
     value = model.extra.get(path.rpartition(".")[2], model.model_type)
-    if unknown := [word for word in dict.fromkeys(named) if word not in found.steps]:
+    if not named:
+        rule = f"a value is of another kind than those by which transformers' {model.model_type} tells its layers apart"
+        yield ConfigError("model.extra", dict(model.extra), rule, ["model.extra={}"])
+    elif unknown := [word for word in dict.fromkeys(named) if word not in found.steps]:
         rule = f"a layer of a {model.model_type} is {' or '.join(found.steps)}, and none is {unknown[0]}"
         yield ConfigError(path, value, rule, [f"{path}=null"])
     elif len(named) != model.num_hidden_layers:
@@ -142,17 +152,28 @@ def _kinds(model: ModelSpec) -> Iterator[ConfigError]:
 
 def _fits(given: object, default: object) -> bool:
     """True if a value is of the kind of the class's default, where that shows one."""
-    if given is None or default is None or isinstance(default, list | dict):
+    if given is None or default is None:
         return True
+    if isinstance(default, list | Mapping):
+        return isinstance(given, list | tuple if isinstance(default, list) else Mapping)
     if default == "auto":
-        return given == default or type(given) is int
+        return given == default or (type(given) is int and given > 0)
     if isinstance(default, bool) or isinstance(given, bool):
         return type(given) is type(default)
-    return isinstance(given, int | float) if isinstance(default, int | float) else type(given) is type(default)
+    if isinstance(default, int):  # A count.
+        return type(given) is int and given >= 0
+    return isinstance(given, int | float) if isinstance(default, float) else type(given) is type(default)
 
 
 def _kind(default: object) -> str:
-    return {bool: "true or false", int: "a number", float: "a number", str: "a word"}[type(default)]
+    words = {
+        bool: "true or false",
+        int: "an integer of at least 1",
+        float: "a number",
+        list: "a list",
+        dict: "a mapping",
+    }
+    return words.get(type(default), "a word")
 
 
 def _facts(spec: RunSpec) -> Iterator[ConfigError]:

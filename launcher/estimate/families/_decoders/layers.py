@@ -13,10 +13,7 @@ from launcher.spec import ModelSpec
 @lru_cache(maxsize=256)
 def words(model: ModelSpec) -> tuple[str, ...]:
     """The word of each layer; none of a model whose layers are all attention and an MLP or experts."""
-    found = values.decoder(model)
-    if found.layers is None:
-        return ()
-    return found.layers(lambda key: values.value(model, key), model.num_hidden_layers)
+    return values.words(values.decoder(model), lambda key: values.value(model, key), model.num_hidden_layers)
 
 
 def word(model: ModelSpec, layer: int) -> str:

@@ -24,7 +24,7 @@ def read(config: ConfigFile) -> JsonObject:
     found = values.varied(kind, lambda key: config.get(key, there.get(key)) if config.has(key) else there.get(key))
     model = {"family": "transformers", "model_type": kind, **_sizes(config, found), **_kinds(config, found)}
     model |= _widths(config, found, model)
-    model |= _experts(config, model) if found.experts else {}
+    model |= _experts(config, model) if found.experts else _no_experts(config)
     extra: JsonObject = {}
     model |= _activation(config, found, extra)
     model |= _dropout(config, found, extra)
@@ -95,7 +95,7 @@ def _words(config: ConfigFile, found: Decoder) -> tuple[str, ...]:
     """The words of a file's layers."""
     there = values.defaults(config.model_type)
     number = config.get("num_hidden_layers", there.get("num_hidden_layers", 0))
-    return found.layers(lambda key: config.get(key, there.get(key)), number) if found.layers else ()
+    return values.words(found, lambda key: config.get(key, there.get(key)), number)
 
 
 def _number_of_layers(config: ConfigFile, found: Decoder) -> int:
@@ -171,6 +171,14 @@ def _kinds(config: ConfigFile, found: Decoder) -> JsonObject:
         "qk_norm": bool(found.head_norms) and flag(found.with_head_norms or True),
     }
     return made if "sdpa" in found.attentions else {**made, "attention": found.attentions[0]}
+
+
+def _no_experts(config: ConfigFile) -> JsonObject:
+    """Enter the keys of experts of a class that may have none, whose number is 0."""
+    for key in ("num_experts", "num_experts_per_tok"):
+        if values.their_key(config.model_type, key) and (name := _name(config, key)):
+            config.leave(name, "no effect: no layer has experts", matters=False)
+    return {}
 
 
 def _experts(config: ConfigFile, model: JsonObject) -> JsonObject:

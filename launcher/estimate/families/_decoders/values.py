@@ -15,6 +15,7 @@ from launcher.spec import ModelSpec
 NAMES: Mapping[str, Sequence[str]] = WORDS["names"]
 """Our keys by those of the classes, each of which has one of them or none."""
 
+_MOST_LAYERS = 10_000  # More are no model, and naming each would take the memory.
 _UNKNOWN = replace(completed("", Decoder(), "", {}), config="")
 
 
@@ -57,6 +58,16 @@ def value(model: ModelSpec, key: str) -> Any:
     """The value of a key of the class's configuration."""
     ours = None if key in model.extra else flags(decoder(model)).get(key)
     return _known(model, key) if ours is None else getattr(model, ours)
+
+
+def words(found: Decoder, value_of: Callable[[str], Any], number: object) -> tuple[str, ...]:
+    """The word of each of so many layers; none of layers of one kind, or where a value is of a wrong kind."""
+    if found.layers is None or type(number) is not int or number > _MOST_LAYERS:
+        return ()
+    try:
+        return found.layers(value_of, number)
+    except (TypeError, ValueError, ZeroDivisionError, OverflowError):
+        return ()
 
 
 def flags(found: Decoder) -> Mapping[str, str]:
