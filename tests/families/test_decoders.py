@@ -261,7 +261,7 @@ def test_what_the_class_would_pass_over_is_refused(kind: str, word: str, path: s
         ("qwen3_next", "linear_num_key_heads", 2.5, "it is an integer of at least 1 there"),
         ("qwen3_next", "linear_num_key_heads", None, "it is an integer of at least 1 there"),
         ("qwen3_next", "full_attention_interval", "4", "transformers' qwen3_next tells its layers apart"),
-        ("jamba", "mamba_dt_rank", -5, "it is a word there"),
+        ("jamba", "mamba_dt_rank", -5, "it is auto or an integer of at least 1 there"),
         ("gemma2", "rope_theta", "1e6", "it is a number there"),
         ("granitemoehybrid", "layer_types", "mamba", "it is a list there"),
         ("glm4", "rope_scaling", "yarn", "it is a mapping there"),

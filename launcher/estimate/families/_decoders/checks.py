@@ -173,7 +173,7 @@ def _kind(default: object) -> str:
         list: "a list",
         dict: "a mapping",
     }
-    return words.get(type(default), "a word")
+    return "auto or an integer of at least 1" if default == "auto" else words.get(type(default), "a word")
 
 
 def _facts(spec: RunSpec) -> Iterator[ConfigError]:
