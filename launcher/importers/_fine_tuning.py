@@ -125,6 +125,32 @@ def written(whole: str, short: str, system: str, *, begins: str = "{{ bos_token 
     )  # fmt: skip
 
 
+def turns(begins: str, system: str, user: str, assistant: str, default: str = "") -> str:
+    """A Jinja template of turns around ``{}``, with ``default`` said by the system where a row has no such turn.
+
+    ``{bos}`` and ``{eos}`` are the tokenizer's tokens; ``{end}`` is the latter behind the last turn alone.
+    """
+
+    def text(words: str, content: str = "message.content") -> str:
+        for name, said in (
+            ("{}", content),
+            ("{bos}", "bos_token or ''"),
+            ("{eos}", "eos_token or ''"),
+            ("{end}", "eos_token or '' if loop.last else ''"),
+        ):
+            words = words.replace(name, f"{{{{ {said} }}}}")
+        return f"{{{{ '' }}}}{words}{{{{ '' }}}}".replace("\n", "{{ '\\n' }}")
+
+    first = text(system.replace("{}", default), "") if default else ""
+    return (
+        text(begins)
+        + (f"{{% if messages[0].role != 'system' %}}{first}{{% endif %}}" if first else "")
+        + "{% for message in messages %}{% if message.role == 'assistant' %}{% generation %}"
+        + text(assistant) + "{% endgeneration %}{% elif message.role == 'system' %}" + text(system)
+        + "{% else %}" + text(user) + "{% endif %}{% endfor %}"
+    )  # fmt: skip
+
+
 def say_pure(reading: Reading, *keys: str) -> None:
     """Say that weights, gradients and optimizer states are in bf16, from end to end."""
     names = ("parameters", "gradients", "accumulate", "optimizer_states", "reduce")

@@ -249,6 +249,8 @@ class Followed:
             if isinstance(target, ast.Tuple) and all(isinstance(each, ast.Name) for each in target.elts):
                 names |= _shared([ast.unparse(each) for each in target.elts], self._value(value, names, depth))
                 return
+            if isinstance(target, ast.Attribute) and _is_itself(target, value):
+                return
             if isinstance(target, ast.Attribute) and _set(names, target, self._value(value, names, depth)):
                 return
         self.notes.append(f"line {statement.lineno} is not followed: {ast.unparse(statement).splitlines()[0][:60]}")
@@ -270,6 +272,8 @@ class Followed:
         if name in _NUMBERS and len(node.args) == 1:
             inner = self._value(node.args[0], names, depth)
             return _NUMBERS[name](inner) if type(inner) in (int, float) else OPEN
+        if name in ("cast", "typing.cast") and len(node.args) == 2:  # A word for type checkers.
+            return self._value(node.args[1], names, depth)
         given = {each.arg: self._value(each.value, names, depth) for each in node.keywords if each.arg}
         if name in self._functions and depth < _DEEPEST:
             positional = zip((each.arg for each in self._functions[name].args.args), node.args, strict=False)
@@ -297,6 +301,12 @@ def _makes_whole(statement: ast.stmt) -> bool:
 
 def _called_last(node: ast.Call) -> str:
     return node.func.attr if isinstance(node.func, ast.Attribute) else called(node)
+
+
+def _is_itself(target: ast.Attribute, value: ast.expr) -> bool:
+    """True for ``x.rate = float(x.rate)``."""
+    inner = value.args[0] if isinstance(value, ast.Call) and called(value) in _NUMBERS and value.args else None
+    return isinstance(inner, ast.Attribute) and ast.unparse(inner) == ast.unparse(target)
 
 
 def _shared(names: Sequence[str], value: Any) -> JsonObject:

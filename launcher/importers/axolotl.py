@@ -5,7 +5,6 @@ without ZeRO parameters, gradients and optimizer states are in 16 bits.
 """
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from launcher.base.files import JsonObject
@@ -156,12 +155,11 @@ def _shard(reading: Reading, place: str) -> Any:
     return f"{split or 'train'}[{first * 100 // shards}%:{(first + 1) * 100 // shards}%]"
 
 
-_ALPACA = ("alpaca", "alpaca_chat.load_qa", "alpaca:instruct")
-_WORDS, _STYLES = (table("data_sets")["axolotl"][name] for name in ("words", "styles"))
-"""Alpaca's words in other clothes (``prompters.py``): of the system, of a turn, and of one without an input."""
-
-_PAIRS: Mapping[str, Mapping[str, str]] = table("data_sets")["axolotl"]["pairs"]
-"""Columns of preferences by a type's last name (``prompt_strategies/dpo``)."""
+_ALPACA = ("alpaca", "alpaca:instruct", "alpaca_instruct", "alpaca_instruct.load")
+_STYLES, _TYPES, _PAIRS, _JUDGED = map(table("data_sets")["axolotl"].get, ("styles", "types", "pairs", "judged"))
+"""Tables of rows by their type: words around the system's text, a turn with an input and one without
+(``prompters.py``), a type's style, own words and columns (``prompt_strategies``), and columns of preferences
+(``prompt_strategies/dpo`` and ``kto``) by a type's last name."""
 
 
 def _format(reading: Reading, place: str) -> JsonObject:
@@ -187,15 +185,10 @@ def _of_kind(reading: Reading, place: str, kind: str) -> JsonObject | None:
     """What a data set's type says of its rows; None where nothing is known of it here."""
     family, _, name = kind.partition(".")
     if not _prefers(reading):
-        style = _STYLES.get(kind)
-        if kind in _ALPACA:
-            return {"template": "alpaca"}
-        if style is None:
-            return None
-        whole, short = (style[0].replace("{system}", word) + turn for word, turn in zip(_WORDS, style[1:], strict=True))
-        return {"template": _fine_tuning.written(whole, short, "")}
-    if family in ("chatml", "llama3") and name in _PAIRS:
-        return {"columns": _PAIRS[name], "template": None if reading.has("chat_template") else family}
+        return {"template": "alpaca"} if kind in _ALPACA else _written(_TYPES.get(kind))
+    pairs = _JUDGED if reading.value("rl") == "kto" else _PAIRS
+    if family in ("chatml", "llama3") and name in pairs:
+        return {"columns": pairs[name], "template": None if reading.has("chat_template") else family}
     fields = {name: str(reading.value(f"{place}.field_{name}") or name) for name in ("messages", "chosen", "rejected")}
     if kind in ("chat_template", "chat_template.default", "bradley_terry.chat_template") and reading.has(
         f"{place}.field_messages"
@@ -204,7 +197,26 @@ def _of_kind(reading: Reading, place: str, kind: str) -> JsonObject | None:
     return {} if kind in _OF_PAIRS else None
 
 
-_OF_PAIRS = ("chat_template", "chat_template.default", "chat_template.argilla_chat", "bradley_terry.chat_template")
+def _written(found: JsonObject | None) -> JsonObject | None:
+    """The template and the columns of a type that has words of its own; None where it is unknown."""
+    if found is None:
+        return None
+    system, whole, short = _STYLES[found["style"]]
+    words = found.get("words", ["", ""])
+    if words != "own":  # Else the system's text is a column.
+        before = [system.replace("{system}", word) if word else "" for word in words]  # noqa: RUF027
+        whole, short, system = before[0] + whole, before[1] + short, ""
+    own = {"columns": found["columns"]} if "columns" in found else {}
+    return {"template": _fine_tuning.written(whole, short, system), **own}
+
+
+_OF_PAIRS = (
+    "passthrough",
+    "chat_template",
+    "chat_template.default",
+    "chat_template.argilla_chat",
+    "bradley_terry.chat_template",
+)
 """Types of a preference set whose rows have the columns that TRL reads."""
 
 

@@ -4,7 +4,7 @@ Parameters that are trained whole are in fp32 (``pure_bf16`` apart), those that 
     and blocks are recomputed unless the file says otherwise.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from launcher.base.errors import ConfigError
@@ -19,6 +19,8 @@ _DEFAULTS: Mapping[str, Any] = {
 _LORA: Mapping[str, Any] = {"adapter.rank": 8, "adapter.dropout": 0.0}
 _SETS: Mapping[str, Mapping[str, Any]] = table("data_sets")["llamafactory"]
 """Names of the ``data/dataset_info.json`` that is shipped, and where those data are."""
+
+_TEMPLATES: Mapping[str, Sequence[str]] = table("data_sets")["llamafactory_templates"]
 
 
 def read(text: str, path: str) -> Imported:
@@ -47,6 +49,17 @@ def _adapter(reading: Reading) -> dict[str, Any]:
         return {}
     rank = reading.settings.get("adapter.rank", _LORA["adapter.rank"])
     return {**_LORA, "adapter.alpha": 2 * rank}
+
+
+def _template(reading: Reading, key: str) -> None:
+    """A template by LLaMA-Factory's name: one that is shipped, the words that it has there, or the model's own."""
+    words = _TEMPLATES.get(str(reading.value(key)))
+    if reading.value("stage") == "pt":
+        reading.idle("rows of text alone are trained", key)
+    elif words is None:
+        _fine_tuning.template(reading, key)
+    else:
+        reading.say(key, {"data.template": _fine_tuning.turns(*words)})
 
 
 def _data_sets(reading: Reading, key: str) -> None:
@@ -103,6 +116,6 @@ def _saves_modules(reading: Reading, key: str) -> None:
 
 TABLE = rows(
     "llamafactory", _data_sets, _saves_modules,
-    _fine_tuning.held_out, _fine_tuning.special_tokens, _fine_tuning.targets, _fine_tuning.template,
+    _fine_tuning.held_out, _fine_tuning.special_tokens, _fine_tuning.targets, _template,
     sharding=_trainer.SHARDING, trainer=_trainer.ROWS,
 )  # fmt: skip

@@ -29,7 +29,10 @@ _BASES: Mapping[str, Mapping[str, Any]] = {
     "_peft_common": {**_COMMON, **_SFT, "optimizer.lr": 1e-4},
 }
 _DEFAULTS: Mapping[str, Any] = {"precision": "bf16", "data": "synthetic"}
-_LONG = {"microbatch-group-size-per-vp-stage": "microbatch-group-size-per-virtual-pipeline-stage"}
+_LONG = {
+    "microbatch-group-size-per-vp-stage": "microbatch-group-size-per-virtual-pipeline-stage",
+    "layernorm-zero-centered-gamma": "apply-layernorm-1p",
+}
 _SECTIONS = re.compile(
     r"(?:model|ddp|optimizer|scheduler|train|validation|checkpoint|logger|rng|dist|dataset)\.(\w+)\Z"
 )

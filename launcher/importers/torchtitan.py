@@ -4,7 +4,9 @@ Its models train from fresh weights in fp32 with bf16 computation, sharded by FS
 leave. Sections that were renamed between releases are read under both names.
 """
 
+import re
 from collections.abc import Mapping
+from pathlib import PurePath
 from typing import Any
 
 from launcher.base.files import JsonObject
@@ -29,7 +31,12 @@ def read(text: str, path: str, *, variables: Mapping[str, str] | None = None) ->
     """
     found, notes = _foreign.read(text, path, "a configuration of torchtitan", (variables or {}).get("config"))
     python = notes is not None
-    ledger = Ledger(_foreign.flat(_sections(found) if python else found))
+    if python:
+        found = _sections(found)
+        family = _family_of(text, path, (variables or {}).get("config", ""))
+        if family and "flavor" in found.get("model", {}):
+            found["model"] = {"name": family, **found["model"]}
+    ledger = Ledger(_foreign.flat(found))
     reading = Reading(path=path, lenient=True, file="torchtitan's configuration", ledger=ledger, notes=notes or [])
     apply(TABLE, reading)
     saves = {} if "save.every" in reading.settings else {"save.last": False}
@@ -83,6 +90,18 @@ def _names(reading: Reading, key: str) -> None:
     else:
         effect = f"no model {family} {flavor} here: set model.hidden_size and the other sizes"
         reading.ledger.leave(key, effect)
+
+
+def _family_of(text: str, path: str, function: str) -> str:
+    """The family whose Python a registry is: by the module that it imports its models from, its folder or its name."""
+    named = re.search(r"from torchtitan\.models\.(\w+) import [^\n]*\bmodel_registry\b", text)
+    if named:
+        return named[1]
+    file = PurePath(path)
+    if file.name == "config_registry.py" and file.parent.name:
+        return file.parent.name
+    names = re.findall(r"^def (\w+)", text, re.MULTILINE) if not function else [function]
+    return next((family for family in _MODELS for name in names if name.startswith(f"{family}_")), "")
 
 
 def _family(reading: Reading) -> str:
