@@ -19,10 +19,12 @@ from launcher.importers.megatron.data_and_saves import mixed
 HAS_VARIABLES = True
 
 _PRECISION, _COMMON, _SFT, _STATES, _SHORT = program("megatron_bridge", "precision common sft states short")
-_SQUAD: Mapping[str, Any] = {
-    **table("data_sets")["megatron_bridge"]["squad"],
-    "data.template": _fine_tuning.written("{instruction} ", "{instruction} ", "{system} ", begins=""),
+_WRITTEN = {"data.template": _fine_tuning.written("{instruction} ", "{instruction} ", "{system} ", begins="")}
+_SETS: Mapping[str, Mapping[str, Any]] = {
+    name: {**said, **(_WRITTEN if "data.columns" in said else {})}
+    for name, said in table("data_sets")["megatron_bridge"].items()
 }
+_SQUAD = _SETS["squad"]
 _BASES: Mapping[str, Mapping[str, Any]] = {
     "_pretrain_common": _COMMON,
     "_sft_common": {**_COMMON, **_SFT},
@@ -197,17 +199,19 @@ def _split(reading: Reading, key: str) -> None:
 
 
 def _rows(reading: Reading, key: str) -> None:
-    """The data set of a class: tokens, SQuAD by its function, or a folder whose rows have an input and an output."""
+    """The data set of a class: tokens, a preset by its function or name, or a folder whose rows have two columns."""
     word, root = str(reading.value("dataset.class")).rpartition(".")[2], reading.value("dataset.dataset_root")
-    if key.endswith("value") and word == "default_squad_config":
+    name = str(reading.value("dataset.hf_dataset.dataset_name") or re.sub(r"^default_|_config$", "", word))
+    if key.endswith("value") and name in _SETS:
         reading.say_count(key, "train.sequence_length", 1)
     elif word in ("GPTDatasetConfig", "MockGPTDatasetConfig"):
         reading.ledger.default(key)
-    elif word == "default_squad_config":
-        choose(reading, key, _SQUAD)
-    elif isinstance(root, str) and word in ("FinetuningDatasetConfig", "None"):
+    elif isinstance(root, str) and word in ("FinetuningDatasetConfig", "GPTSFTDatasetConfig", "None"):
         own = {"data.path": f"{root}/training.jsonl", "data.columns": {"prompt": "input", "completion": "output"}}
         choose(reading, key, {**_SQUAD, **own})
+    elif name in _SETS:
+        packs = reading.has("dataset.enable_offline_packing") or word == "default_squad_config"
+        choose(reading, key, {**_SETS[name], **({} if packs else {"data.packing": "none"})})
     else:
         reading.ledger.leave(key, "its rows are built by a function there: set data.path")
 

@@ -362,3 +362,19 @@ def test_a_layout_of_one_stage_and_a_number_that_is_made_one_change_nothing() ->
     found = importlib.import_module("launcher.importers.megatron_bridge").read(text, "a.py")
     assert [(left.key, left.effect) for left in found.left_out if left.matters] == []
     assert found.recipe["choose"]["model"] == "o/m"
+
+
+def test_presets_of_megatron_bridge_are_said_with_their_split_and_packing() -> None:
+    text = (
+        "def sft():\n    cfg = _sft_common()\n"
+        "    cfg.model = AutoBridge.from_hf_pretrained('o/m').to_megatron_provider()\n"
+        "    cfg.dataset = default_openmathinstruct2_config(seq_length=4096)\n"
+        "    cfg.dataset.hf_dataset.split = 'train_2M'\n    cfg.dataset.max_train_samples = 9\n"
+        "    cfg.dataset.preprocessing = OwnPreprocessing(columns=2)\n    return cfg\n"
+    )
+    found = importlib.import_module("launcher.importers.megatron_bridge").read(text, "a.py")
+    left = [left.key for left in found.left_out if left.matters]
+    assert left == ["dataset.preprocessing.class", "dataset.preprocessing.columns"]
+    said = found.recipe["set"]
+    assert (said["data.path"], said["data.split"]) == ("nvidia/OpenMathInstruct-2", "train_2M")
+    assert (said["data.packing"], said["data.eval_fraction"], said["data.max_samples"]) == ("none", 0.05, 9)
