@@ -248,7 +248,9 @@ def precision(reading: Reading, *, pure: bool, otherwise: str = "fp32") -> None:
         else:
             reading.ledger.default(key)
     said = any(reading.value(key) is not None for key in ("bf16", "fp16"))
-    reading.choose.setdefault("precision", "fp32" if said else otherwise)
+    if chosen is None and not said:
+        chosen = otherwise
+    reading.choose.setdefault("precision", chosen or "fp32")
     if "task" in reading.choose:  # TRL keeps what it trains in fp32.
         return
     if pure and chosen == "bf16" and reading.choose.get("parallel") in ("fsdp", "ddp", "hsdp"):

@@ -28,7 +28,7 @@ def read(text: str, path: str) -> Imported:
     if reading.has("datasets") and not reading.has("excess_length_strategy"):
         reading.notes.append("samples longer than sequence_len are left out there, and cut here")
     _trainer.shard(reading)
-    _trainer.precision(reading, pure=True)
+    _trainer.precision(reading, pure=True, otherwise="bf16")  # Its default is auto.
     reading.settings.setdefault("data.tokenizer", reading.choose.get("model"))
     warms = reading.has("warmup_steps") or reading.has("warmup_ratio")
     _trainer.finish(reading, _DEFAULTS if warms else {**_DEFAULTS, "optimizer.warmup_ratio": _WARMUP_RATIO})

@@ -378,3 +378,25 @@ def test_presets_of_megatron_bridge_are_said_with_their_split_and_packing() -> N
     said = found.recipe["set"]
     assert (said["data.path"], said["data.split"]) == ("nvidia/OpenMathInstruct-2", "train_2M")
     assert (said["data.packing"], said["data.eval_fraction"], said["data.max_samples"]) == ("none", 0.05, 9)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "left"),
+    [
+        ("axolotl", "base_model: o/m\nchat_template: chatml\nchat_template_kwargs: {reasoning_effort: low}\n",
+         ["chat_template_kwargs.reasoning_effort"]),
+        ("llamafactory", "model_name_or_path: o/m\ndo_train: true\ntemplate: qwen3\nenable_thinking: false\n",
+         ["enable_thinking"]),
+        ("llamafactory", "model_name_or_path: o/m\ndo_train: true\ntemplate: qwen\nenable_thinking: false\n", []),
+    ],
+)  # fmt: skip
+def test_what_a_template_is_told_matters(kind: str, text: str, left: list[str]) -> None:
+    found = importlib.import_module(f"launcher.importers.{kind}").read(text, "a.yaml")
+    assert [each.key for each in found.left_out if each.matters] == left
+
+
+@pytest.mark.parametrize(("said", "precision"), [("", "bf16"), ("bf16: false\n", "fp32"), ("fp16: true\n", "fp16")])
+def test_axolotl_computes_in_bf16_where_its_file_says_nothing(said: str, precision: str) -> None:
+    found = importlib.import_module("launcher.importers.axolotl").read(f"base_model: o/m\n{said}", "a.yaml")
+    assert found.recipe["choose"]["precision"] == precision
+    assert (found.recipe["set"].get("precision.parameters") == "bf16") == (precision == "bf16")
