@@ -97,7 +97,7 @@ def test_no_room_is_reached_from_a_room_below_it_and_there_are_at_most_ten_floor
 def test_the_house_stays_of_a_size_that_one_can_find_ones_way_in() -> None:
     texts = {path: path.read_text() for path in _modules().values()}
     lines = {path: text.count("\n") for path, text in texts.items()}
-    assert sum(lines.values()) <= 84_830, "lines are a cost: what does the new code replace?"
+    assert sum(lines.values()) <= 84_920, "lines are a cost: what does the new code replace?"
     assert len(lines) <= 557
     assert sum(number < 60 for number in lines.values()) <= 80, "a small module with one reader stands in it"
     assert sum(text.count("dict[str, Any]") for text in texts.values()) <= 90, "JsonObject, or a frozen dataclass"
