@@ -225,7 +225,7 @@ SMALL_FILES = {
     ("trl", "f.yaml", "model_name_or_path: o/m\ntorch_dtype: bfloat16\nfsdp: full_shard\nmax_length: 64\n"):
         "parallel=fsdp",
     ("axolotl", "m.yml", "base_model: mistralai/Mixtral-8x7B-v0.1\nmodel_config:\n  output_router_logits: true\n"):
-        "model.router_aux_loss_coef=0.02",
+        "model.router_aux_loss_coef=0.02 precision=bf16 precision.parameters=bf16",
     ("megatron_bridge", "r.py", "def one():\n    optimizer, schedule = distributed_fused_adam_with_cosine_annealing("
      "max_lr=3e-4, lr_warmup_iters=7)\n    return ConfigContainer(optimizer=optimizer, scheduler=schedule)\n"):
         "optimizer.lr=0.0003 optimizer.min_lr=3e-05 optimizer.warmup_steps=7 optimizer.weight_decay=0.033 zero=1",
