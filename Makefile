@@ -78,10 +78,12 @@ $(VENV)/.uv:
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(shell sed -n 's/^uv==//p' requirements/tools.txt)
 	@touch $@
 
-# DS_BUILD_OPS=0: DeepSpeed compiles nothing at installation.
+# DS_BUILD_OPS=0: DeepSpeed compiles nothing at installation. Our own modules are compiled to bytecode as pip does with a
+# wheel's, or else the first `launch` would do it, and where nothing may be written each one: half of a check's time.
 $(VENV)/.built-%: $(VENV)/.uv requirements/%.txt pyproject.toml
 	DS_BUILD_OPS=0 $(UV) pip install --quiet --python $(BIN)/python -r requirements/$*.txt
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps --editable .
+	$(BIN)/python -m compileall -q launcher
 	@touch $@
 
 clean:

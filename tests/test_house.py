@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -92,6 +94,18 @@ def test_no_room_is_reached_from_a_room_below_it_and_there_are_at_most_ten_floor
         assert ready, f"a circle among {sorted(below.keys() - floors.keys())}"
         floors |= {room: 1 + max((floors[each] for each in below[room]), default=0) for room in ready}
     assert max(floors.values()) <= 10, sorted(floors.items(), key=lambda item: item[1])
+
+
+def test_a_check_executes_few_modules_and_no_framework(tmp_path: Path) -> None:
+    words = ["check", "model=7b", "parallel=fsdp", "precision=bf16", "--json"]
+    program = f"import sys\nfrom launcher.cli import main\nmain({words!r})\nprint(*sys.modules, file=sys.stderr)"
+    command = [sys.executable, "-c", program]
+    for _ in range(2):  # The first one composes, and looks at the data; both are kept.
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    executed = done.stderr.splitlines()[-1].split()
+    assert "launcher.preflight.assess" in executed
+    assert not {"torch", "numpy", "transformers", "hydra", "omegaconf"} & {*executed}
+    assert sum(name.partition(".")[0] == "launcher" for name in executed) <= 165, "whoever asks waits for each"
 
 
 def test_the_house_stays_of_a_size_that_one_can_find_ones_way_in() -> None:

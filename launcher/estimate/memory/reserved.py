@@ -16,7 +16,7 @@ segments, expandable segments, and on failure the release of what is cached befo
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from math import ceil
 
@@ -42,7 +42,7 @@ type _Pool = tuple[int | str, bool]
 """A stream, and whether it is the pool of small blocks."""
 type _Kind = tuple[str, str, int]
 """Equal blocks: their pile, their stream, the bytes of one."""
-_Blocks = Counter[_Kind]
+type _Blocks = Mapping[_Kind, int]
 
 
 class OutOfMemory(Exception):
@@ -68,14 +68,19 @@ class CachingAllocator:
         pool = (stream, size <= _SMALL)
         free = self._free.setdefault(pool, [])
         place = bisect_left(free, (size, -1))
-        start, found = self._taken(pool, free[place][1]) if place < len(free) else self._grown(pool, size)
+        if place < len(free):
+            found, start = free.pop(place)
+            del self._sizes[start], self._starts[start + found]
+        else:
+            start, found = self._grown(pool, size)
         rest = found - size
-        if rest >= _SMALLEST and (pool[1] or self._expandable or rest > _SMALL):  # ``should_split``
+        if rest >= _SMALLEST and (rest > _SMALL or pool[1] or self._expandable):  # ``should_split``
             self._offer(pool, start + size, rest)
             found = size
         self._held[number] = (pool, start, found)
         self.allocated += found
-        self.peak_allocated = max(self.peak_allocated, self.allocated)
+        if self.allocated > self.peak_allocated:
+            self.peak_allocated = self.allocated
 
     def release(self, number: int) -> None:
         """Take a block back and merge it with free neighbours."""
@@ -93,9 +98,8 @@ class CachingAllocator:
         self._sizes[start], self._starts[start + size] = size, start
 
     def _taken(self, pool: _Pool, start: int) -> tuple[int, int]:
-        size = self._sizes.pop(start)
-        del self._starts[start + size]
-        del self._free[pool][bisect_left(self._free[pool], (size, start))]
+        size, free = self._sizes.pop(start), self._free[pool]
+        del self._starts[start + size], free[bisect_left(free, (size, start))]
         return start, size
 
     def _grown(self, pool: _Pool, size: int) -> tuple[int, int]:
@@ -113,7 +117,8 @@ class CachingAllocator:
         if self._capacity is not None and self.reserved + size > self._capacity:
             return False
         self.reserved += size
-        self.peak_reserved = max(self.peak_reserved, self.reserved)
+        if self.reserved > self.peak_reserved:
+            self.peak_reserved = self.reserved
         return True
 
     def _segment(self, pool: _Pool, size: int) -> tuple[int, int] | None:
@@ -162,23 +167,26 @@ def reserved(rank: RankModel, terms: Sequence[MemoryTerm]) -> int:
     alive = _alive(rank, terms)
     allocator = CachingAllocator(expandable=rank.spec.train.allocator == "expandable")
     held: dict[_Kind, list[int]] = {}
-    number, now, stays = 0, _Blocks(), alive["idle"]
+    now: _Blocks = {}
+    number, stays = 0, alive["idle"]
     for blocks in _order(alive):
-        for kind, count in (now - blocks).items():
-            for _ in range(count):
+        for kind, count in now.items():
+            for _ in range(count - blocks.get(kind, 0)):
                 allocator.release(held[kind].pop())
-        for kind, count in sorted((blocks - now).items(), key=lambda each: (each[0] not in stays, -each[0][2])):
-            held.setdefault(kind, []).extend(range(number, number + count))
-            number += count
-            for each in held[kind][-count:]:
-                allocator.allocate(each, kind[2], kind[1])
+        begun = [kind for kind, count in blocks.items() if count > now.get(kind, 0)]
+        for kind in sorted(begun, key=lambda kind: (kind not in stays, -kind[2])):
+            own = held.setdefault(kind, [])
+            for _ in range(blocks[kind] - len(own)):
+                allocator.allocate(number, kind[2], kind[1])
+                own.append(number)
+                number += 1
         now = blocks
     return allocator.peak_reserved
 
 
-def _alive(rank: RankModel, terms: Sequence[MemoryTerm]) -> dict[Moment, _Blocks]:
+def _alive(rank: RankModel, terms: Sequence[MemoryTerm]) -> dict[Moment, Counter[_Kind]]:
     """The blocks of each moment; a step's first two all-gathers come before anything is saved."""
-    cutter, alive = _Cutter(rank), {moment: _Blocks() for moment in MOMENTS}
+    cutter, alive = _Cutter(rank), {moment: Counter[_Kind]() for moment in MOMENTS}
     for term in terms:
         if term.pile not in OUTSIDE_PILES and term.bytes >= MIB:
             blocks = [*cutter.blocks(term)]
@@ -190,15 +198,17 @@ def _alive(rank: RankModel, terms: Sequence[MemoryTerm]) -> dict[Moment, _Blocks
     return alive
 
 
-def _order(alive: dict[Moment, _Blocks]) -> Iterator[_Blocks]:
+def _order(alive: Mapping[Moment, _Blocks]) -> Iterator[_Blocks]:
     """The blocks alive at each moment of loading and two steps; the first step ends with new optimizer states."""
     now, stepped = alive["load"], False
     yield now
     for moment in (*_STEP, *_STEP):
         stepped = stepped or moment == "step"
-        after = _Blocks({kind: n for kind, n in alive[moment].items() if stepped or kind[0] != _MOMENTS})
+        after = alive[moment]
+        if not stepped:
+            after = {kind: count for kind, count in after.items() if kind[0] != _MOMENTS}
         if moment == "second_layer_backward":
-            yield _Blocks({kind: -(-(now[kind] + after[kind]) // 2) for kind in now | after})
+            yield {kind: -(-(now.get(kind, 0) + after.get(kind, 0)) // 2) for kind in {**now, **after}}
         yield after
         now = after
 
