@@ -17,7 +17,7 @@ from launcher.base.frozen import dataclass
 from launcher.spec import RunSpec, edit
 
 OLDEST = {"torch": "2.11", "transformers": "5.17", "deepspeed": "0.19.8", "megatron-core": "0.19", "peft": "0.21",
-          "datasets": "4.7", "numpy": "1.26", "trl": "1.16", "torchao": "0.13", "bitsandbytes": "0.50"}  # fmt: skip
+          "datasets": "4.7", "numpy": "1.26", "trl": "1.16", "torchao": "0.16", "bitsandbytes": "0.50"}  # fmt: skip
 """The first version of each package with which runs were trained (docs/engines.md)."""
 
 BELOW = {"megatron-core": "0.20", "trl": "2"}
