@@ -139,23 +139,42 @@ def _errors(spec: RunSpec, survey: Survey) -> Iterator[ConfigError]:
         rule = f"{tokens} tokens are too few: a sample is {length} tokens and one more"
         shorter = [f"train.sequence_length={tokens - 1}"] if tokens > 1 else []
         yield ConfigError("data.path", path, rule, ["data=text", *shorter])
+    elif _all_cut_off(spec, survey):
+        yield from _cut_off(spec, survey)
     elif any(held_out(spec, size) >= size for size in sizes):
         rule = f"all of the data are {samples} samples, and as many are held out for evaluation"
         yield ConfigError("data.eval_fraction", spec.data.eval_fraction, rule, ["train.eval_every=null", "data=text"])
 
 
+def _all_cut_off(spec: RunSpec, survey: Survey) -> bool:
+    """True if nothing would be trained: the sequence ends before the first label of every conversation."""
+    samples = survey.samples or ()
+    return bool(samples) and is_exact(spec, survey) and _untrained(spec, survey) == len(samples)
+
+
+def _untrained(spec: RunSpec, survey: Survey) -> int:
+    """Conversations that are cut off before anything that is trained."""
+    if spec.data.packed == "concat":
+        return 0
+    return sum(label is None or label > spec.sequence_length for _, label in survey.samples or ())
+
+
+def _cut_off(spec: RunSpec, survey: Survey) -> Iterator[ConfigError]:
+    if untrained := _untrained(spec, survey):
+        samples, length = survey.samples or (), spec.sequence_length
+        longest = max((label for _, label in samples if label is not None), default=length)
+        rule = f"{untrained} of {len(samples)} conversations are cut off before anything that is trained"
+        yield ConfigError("train.sequence_length", length, rule, [f"train.sequence_length={longest + 1}"])
+
+
 def _warnings(spec: RunSpec, survey: Survey) -> Iterator[ConfigError]:
-    length = spec.sequence_length
     if is_counted(spec) and not is_exact(spec, survey) and spec.data.samples is not None:
         rule = (
             "an epoch is about so many samples, as a part of the data shows; the job counts all, and its steps follow"
         )
         yield ConfigError("data.samples", spec.data.samples, rule)
-    masked = sum(label is None or label > length for _, label in survey.samples or ())
-    if masked and spec.data.packed != "concat":
-        longest = max((label for _, label in survey.samples or () if label is not None), default=length)
-        rule = f"{masked} of {len(survey.samples or ())} conversations are cut off before anything that is trained"
-        yield ConfigError("train.sequence_length", length, rule, [f"train.sequence_length={longest + 1}"])
+    if not _all_cut_off(spec, survey):
+        yield from _cut_off(spec, survey)
     if survey.bad.count:
         yield ConfigError("data.on_bad_row", spec.data.on_bad_row, survey.bad.sentences, ["data.on_bad_row=error"])
     if survey.missing is not None:

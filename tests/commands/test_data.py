@@ -103,6 +103,17 @@ def test_data_that_nobody_can_look_at_are_left_alone(capsys: pytest.CaptureFixtu
     assert said in " ".join(capsys.readouterr().out.split())
 
 
+def test_conversations_that_are_all_cut_off_before_an_answer_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"prompt": "q" * 300, "completion": "a"}] * 3
+    Path("long.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    document = _check(capsys, "data=chat", "data.path=long.jsonl", "train.sequence_length=128", status=2)
+    (error,) = document["errors"]
+    assert error["rule"] == "3 of 3 conversations are cut off before anything that is trained"
+    (way,) = error["way_out"]
+    assert "train.sequence_length" not in {warning["path"] for warning in document["warnings"]}
+    _check(capsys, "data=chat", "data.path=long.jsonl", way, "model.max_position_embeddings=512")
+
+
 @pytest.mark.parametrize(
     ("words", "path", "rule", "ways"),
     [
