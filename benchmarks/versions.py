@@ -63,7 +63,7 @@ def table(results: Path = RESULTS) -> str:
     kept.sort(key=lambda figures: numbers(figures["versions"]["torch"]))
     heads = [f"torch {figures['versions']['torch']}" for figures in kept]
     rows = [["", *heads], ["---"] * (len(kept) + 1)]
-    rows += [[name, *(figures["versions"].get(name, "not tried") for figures in kept)] for name in OLDEST]
+    rows += [[name, *(figures["versions"].get(name) or "not tried" for figures in kept)] for name in OLDEST]
     rows += [[f"`{' '.join(words)}`", *(_cell(figures["engines"][name]) for figures in kept)]
              for name, words in ENGINES.items()]  # fmt: skip
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
