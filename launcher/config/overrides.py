@@ -171,8 +171,8 @@ def other_words(key: str, value: str, catalog: Catalog) -> list[str]:
 
     Empty where neither another tool's word nor a key or an option of this name is known.
     """
-    bare = key.lower().replace("-", "_")
-    same = [name for name in sorted({*catalog.groups, *known_keys()}) if name.rpartition(".")[2] == bare]
+    bare = synonyms.plain(key)
+    same = [*(group for group in catalog.groups if group == bare), *_of_name(bare)]
     switched_on = [f"{group}={bare}" for group, options in catalog.groups.items() if bare in options]
     found = synonyms.ways(key, value) or switched_on or [f"{name}={value}" for name in same]
     return list(dict.fromkeys(each for way in found for each in _taken(way, catalog)))[:_WAYS]
@@ -251,9 +251,13 @@ def bare_word_ways(text: str, catalog: Catalog, verbs: Sequence[str]) -> list[st
 
 
 def _near_keys(key: str, catalog: Catalog) -> list[str]:
+    return _of_name(key)[:_WAYS] or closest(key, [*catalog.groups, *known_keys()])
+
+
+def _of_name(key: str) -> list[str]:
+    """The keys, of whatever group, whose last part is that of a key."""
     tail = synonyms.plain(key.rpartition(".")[2])
-    same = sorted(name for name in known_keys() if name.rpartition(".")[2] == tail)[:_WAYS]
-    return same or closest(key, [*catalog.groups, *known_keys()])
+    return sorted(name for name in known_keys() if name.rpartition(".")[2] == tail)
 
 
 def takes_text(key: str) -> bool:

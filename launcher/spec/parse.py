@@ -202,16 +202,13 @@ def _module(value: object, path: str, errors: list[ConfigError]) -> object:
 def _wrong(kind: Any, value: object, path: str) -> ConfigError:
     if isinstance(value, int | float) and LARGEST < abs(value) < math.inf:
         return ConfigError(path, value, "is beyond 64 bits, which no setting is")
-    return ConfigError(path, _plain(value), f"must be {describe(kind, _WORDS)}", _ways_out(kind, value, path))
+    ways = _way_out(kind, value, path) or _usual(path)
+    return ConfigError(path, _plain(value), f"must be {describe(kind, _WORDS)}", ways)
 
 
-def ways_out(path: str, value: object) -> list[str]:
+def ways_out(path: str, value: object) -> tuple[str, ...]:
     """Overrides of a key for a value that it does not take: what may have been meant, else its default."""
-    return _ways_out(kinds()[path], value, path)
-
-
-def _ways_out(kind: Any, value: object, path: str) -> list[str]:
-    return _way_out(kind, value, path) or _usual(path)
+    return _wrong(kinds()[path], value, path).way_out
 
 
 def _usual(path: str) -> list[str]:

@@ -97,6 +97,7 @@ def _extra(model: ModelSpec) -> Iterator[ConfigError]:
     sizes = {key for key in found.sizes.values() if isinstance(known.get(str(key)), int)}
     for key, given in model.extra.items():
         path = f"model.extra.{key}"
+        example = _EXAMPLES.get(key) if known.get(key) is None else known[key]
         if key in said and said[key] != "hidden_act":
             way = edit.override(f"model.{said[key]}", given)
             yield ConfigError(path, given, f"it is model.{said[key]} here", [way])
@@ -109,9 +110,7 @@ def _extra(model: ModelSpec) -> Iterator[ConfigError]:
             yield ConfigError(path, given, rule, [f"{path}=gelu", f"{path}=silu"])
         elif key in _LAYERS and given is not None and found.layers is None:
             yield from _layers(model, key, given)
-        elif not _fits(given, example := known.get(key, _EXAMPLES.get(key)) or _EXAMPLES.get(key)) or (
-            key in sizes and not given and example
-        ):
+        elif not _fits(given, example) or (key in sizes and not given and example):
             yield ConfigError(path, given, f"it is {_kind(example)} there", [edit.override(path, known.get(key))])
     for key, legal in found.legal.items():
         given = model.extra.get(key, known.get(key))
