@@ -56,7 +56,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
 def _heads(spec: RunSpec) -> Iterator[ConfigError]:
     model = spec.model
     heads, hidden, key_value = model.num_attention_heads, model.hidden_size, model.num_key_value_heads
-    if model.head_dim is None and hidden % heads and not (model.kv_lora_rank and spec.backend.name != "megatron"):
+    if model.head_dim is None and hidden % heads and not model.kv_lora_rank:  # Latent attention has sizes of its own.
         rule = f"must divide the hidden size {hidden} where model.head_dim is not set"
         path = "model.num_attention_heads"
         legal = edit.nearest(spec, path, edit.divisors(hidden), lambda run: not list(_heads(run)), limit=2)

@@ -113,6 +113,10 @@ def _family(spec: RunSpec) -> Iterator[ConfigError]:
     if traits.latent_attention and not model.kv_lora_rank:
         rule = f"the family {model.family} has multi-head latent attention, whose size this is"
         yield ConfigError("model.kv_lora_rank", 0, rule, ["model.kv_lora_rank=512", "model.family=moe"])
+    heads, hidden = model.num_attention_heads, model.hidden_size
+    if model.kv_lora_rank and model.head_dim is None and hidden % heads:  # Of other attention a rule asks it.
+        rule = f"Megatron-LM asks of latent attention, too, that heads divide the hidden size {hidden} (validate_args)"
+        yield ConfigError("model.num_attention_heads", heads, rule, [f"model.head_dim={max(1, hidden // heads)}"])
 
 
 def _biases(spec: RunSpec) -> Iterator[ConfigError]:
