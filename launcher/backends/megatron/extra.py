@@ -98,12 +98,23 @@ def _refused(spec: RunSpec, argument: str, value: Any) -> str | None:
         return None if same else "scores are counted with a mask of their dropout where model.dropout is above 0"
     if value and argument in ("fp8-param-gather", "fp4-param-gather"):
         return _parameters_refused(spec, argument[:3])
-    if argument == "eval-micro-batch-size" and isinstance(value, int) and value <= spec.micro_batch_size:
+    if not is_refused or value is None or value is False or argument in SETTINGS or argument in COUNTED:
         return None
-    even = argument == "moe-expert-capacity-factor" and isinstance(value, int | float) and value <= 1
-    if not is_refused or even or value is None or value is False or argument in SETTINGS or argument in COUNTED:
-        return None
-    return None if value in options.LET_THROUGH.get(argument, ()) else reason
+    return None if value in options.LET_THROUGH.get(argument, ()) or _is_harmless(spec, argument, value) else reason
+
+
+def _is_harmless(spec: RunSpec, argument: str, value: Any) -> bool:
+    """True if this run is what it is without a refused argument."""
+    match argument:
+        case "disable-jit-fuser":
+            return spec.hardware.device == "cpu"  # The launcher hands it over itself.
+        case "eval-micro-batch-size":
+            return isinstance(value, int) and value <= spec.micro_batch_size
+        case "moe-expert-capacity-factor":
+            return isinstance(value, int | float) and value <= 1
+        case "moe-shared-expert-overlap":
+            return spec.parallel.tensor == 1
+    return False
 
 
 def _parameters_refused(spec: RunSpec, word: str) -> str | None:

@@ -23,8 +23,10 @@ COUNTED = frozenset((
     "fp4-param-gather", "fp8-param-gather", "init-model-with-meta-device", "make-vocab-size-divisible-by",
     "microbatch-group-size-per-virtual-pipeline-stage", "moe-grouped-gemm", "moe-permute-fusion",
     "no-create-attention-mask-in-dataloader", "no-gradient-accumulation-fusion", "no-masked-softmax-fusion",
+    "no-rope-fusion",
     "num-layers-at-end-in-bf16", "num-layers-at-start-in-bf16", "overlap-moe-expert-parallel-comm", "tp-comm-overlap",
-    "transformer-impl", "wgrad-deferral-limit",
+    "transformer-impl", "use-fused-weighted-squared-relu",
+    "wgrad-deferral-limit",
 ))  # fmt: skip
 """Arguments of ``backend.extra`` that the memory estimate reads, here, in the overheads and in the pipeline."""
 

@@ -34,7 +34,11 @@ INSTEAD: Mapping[str, str] = {
 """Words for what comes near a refused argument."""
 
 LET_THROUGH: Mapping[str, tuple[object, ...]] = {
+    "ckpt-format": ("torch_dist", "fsdp_dtensor"),
     "moe-token-dispatcher-type": ("allgather", "alltoall", "flex"),
+    "muon-scalar-optimizer": ("adam",),
+    "muon-tp-mode": ("blockwise",),
+    "non-persistent-ckpt-type": ("global",),
     "optimizer-offload-fraction": (1, 1.0),
     "outer-dp-sharding-strategy": ("no_shard",),
     "softmax-type": ("vanilla",),

@@ -14,7 +14,6 @@ from launcher.estimate.rank.engine import (
     EngineTraits,
     Execution,
     LogitsBytes,
-    Unfused,
 )
 from launcher.spec import BackendSpec, RunSpec
 
@@ -25,6 +24,7 @@ VOCABULARY_MULTIPLE = 128
 def engine(spec: RunSpec) -> EngineTraits:
     """Megatron-core's modules; gradients live in one permanent buffer; the loss is vocabulary-parallel."""
     meaning, how = dtypes(spec), implementation(spec)
+    cpu = spec.hardware.device == "cpu"
     # Beside products in fp8 everything else is in the parameters' format.
     size = DTYPE_BYTES[meaning.parameters if recipe(spec) else meaning.compute]
     return EngineTraits(
@@ -32,14 +32,18 @@ def engine(spec: RunSpec) -> EngineTraits:
         size=size,
         residual_size=size,
         quantised=quantised(spec),
-        unfused=_unfused(spec, size) if spec.hardware.device == "cpu" else None,
+        unfused=cpu,
+        # An RMSNorm of torch keeps its input and what it normalised in fp32: seen by hooks on a layer's saved tensors.
+        unfused_norm=2 * 4 - size if cpu and spec.model.normalization == "rmsnorm" else 0,
+        weighting=how.grouped and spec.backend.argument("use-fused-weighted-squared-relu") is True,
+        rotary=_rotary(spec, size),
         key_heads=None if how.transformer_engine else spec.model.num_attention_heads,
         sequence_length=spec.sequence_length,
         scores=how.attention == "unfused",
         softmax_size=4 if how.wide_softmax else None,
         attention_copy=_attention_copy(spec),
         expert_outputs=how.deterministic and not spec.backend.argument("moe-permute-fusion"),
-        cpu=spec.hardware.device == "cpu",
+        cpu=cpu,
         scan_kernels=True,
         vocabulary_multiple=vocabulary_multiple(spec) * spec.parallel.tensor,
         gradients_stay=True,
@@ -52,18 +56,10 @@ def engine(spec: RunSpec) -> EngineTraits:
     )
 
 
-def _unfused(spec: RunSpec, size: int) -> Unfused:
-    """On CPU ranks norms are torch's, and nothing of Megatron-core's fusions runs.
-
-    Rotations make cosines and sines for queries and for keys anew (``rope_utils.py``), for all sequences at once. An
-    RMSNorm of torch keeps its input and what it normalised in fp32. Seen by hooks on saved tensors of a layer.
-    """
-    model = spec.model
-    rotated = 4 * size * model.head_size if model.position_embedding == "rope" else 0
-    return Unfused(
-        norm=2 * 4 - size if model.normalization == "rmsnorm" else 0,
-        rotary=ceil(Fraction(rotated, spec.micro_batch_size)),
-    )
+def _rotary(spec: RunSpec, size: int) -> int:
+    """Bytes of cosines and sines, for queries and for keys anew, of all sequences at once; 0 where a kernel rotates."""
+    rotates = spec.model.position_embedding == "rope" and not execution(spec).fused_rotary
+    return ceil(Fraction(4 * size, spec.micro_batch_size)) if rotates else 0
 
 
 def _attention_copy(spec: RunSpec) -> bool:
@@ -115,7 +111,7 @@ def execution(spec: RunSpec) -> Execution:
         attention=attention,
         fused_projections=True,
         fused_norm=True,
-        fused_rotary=not backend.argument("no-rope-fusion", default=own),
+        fused_rotary=not backend.argument("no-rope-fusion", default=own or spec.model.kv_lora_rank > 0),
         fused_activation=not (backend.argument("no-bias-swiglu-fusion") or backend.argument("no-bias-gelu-fusion")),
         fused_residual=not backend.argument("no-bias-dropout-fusion"),
         fused_loss=spec.train.loss == "fused",

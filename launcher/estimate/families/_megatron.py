@@ -31,7 +31,7 @@ def norm(
     return [
         _saved("norm input", engine.size * size, "residual", "input", moved[0]),
         _saved("norm output", kept, "residual", part, moved[1]),
-        *([_saved("normalised values", engine.unfused.norm * size, "residual", part)] if engine.unfused else ()),
+        *([_saved("normalised values", engine.unfused_norm * size, "residual", part)] if engine.unfused_norm else ()),
     ]
 
 
@@ -66,7 +66,7 @@ def attention(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
         _saved("attention output", output, "tensor", "attention", "attn_proj"),
         *core(engine, model.num_attention_heads, queries, model.dropout),
         *dropout(model),
-        *([_saved("cosines and sines", engine.unfused.rotary, "token", "attention")] if engine.unfused else ()),
+        *rotation(model.head_size, engine),
     ]
 
 
@@ -96,6 +96,11 @@ def core(engine: EngineTraits, heads: int, outputs: int, dropout: float) -> list
     per_score = softmax + (1 if dropout else 0) + product
     # Whatever autograd saves inside of the module is moved (``saved_tensors_hooks``).
     return [_saved("scores", per_score * heads * engine.sequence_length, "tensor", "core_attention", "core_attn")]
+
+
+def rotation(rotated: int, engine: EngineTraits) -> list[SavedTensor]:
+    """Cosines and sines that a layer computes anew where no kernel rotates (``rope_utils.py``)."""
+    return [_saved("cosines and sines", engine.rotary * rotated, "token", "attention")] if engine.rotary else []
 
 
 def dropout(model: ModelSpec) -> list[SavedTensor]:
@@ -130,11 +135,13 @@ def routed(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
     """Routed experts: input of each token sent, tensors that the expert's MLP saves, and the router in fp32.
 
     The router's weight is applied inside the expert (``transformer/moe/experts.py``): the gated activation's kernel
-    does it, else it is a product whose factor is saved beside it. Deterministic un-permutation adds by index, which
-    saves what it adds: the expert's output (``moe_utils.py``, torch ``derivatives.yaml``).
+    does it, and that of ``fusions/fused_weighted_squared_relu.py``, else it is a product whose factor is saved beside
+    it. Deterministic un-permutation adds by index, which saves what it adds: the expert's output (``moe_utils.py``,
+    torch ``derivatives.yaml``).
     """
     hidden, width, size = model.hidden_size, model.moe_intermediate_size, engine.size
-    activation, weighted = read_by_linear(engine, width), model.gated and not engine.unfused
+    activation = read_by_linear(engine, width)
+    weighted = not engine.unfused if model.gated else engine.weighting
     inner = 2 + _gate_parts(engine) if model.gated else 1
     rows = [
         _saved("router", _router(model), "residual", "moe"),
@@ -173,6 +180,7 @@ def latent_attention(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor
         _saved("queries, keys, values", size * (2 * query + values), "tensor", "up_projection", "core_attn"),
         _saved("attention output", output, "tensor", "attention", "attn_proj"),
         *core(engine, heads, values, model.dropout),
+        *rotation(model.qk_rope_head_dim, engine),
     ]
 
 

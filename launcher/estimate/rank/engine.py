@@ -43,13 +43,6 @@ class Quantised(NamedTuple):
     ends: tuple[int, int]  # The first and the last layers of the model that are not quantised.
 
 
-class Unfused(NamedTuple):
-    """What Megatron-core's blocks keep besides where they are operations of torch and not kernels of their own."""
-
-    norm: int  # Bytes that an RMSNorm keeps of each value beyond those of its input in the compute format.
-    rotary: int  # Bytes of a token's cosines and sines, of queries and of keys.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineTraits(Hashed):
     """Traits of the engine's implementation that formulas outside of its own overheads depend on."""
@@ -58,7 +51,10 @@ class EngineTraits(Hashed):
     size: int  # Bytes of an element of the compute format.
     residual_size: int  # Bytes of an element of the residual stream; 4 under autocast.
     quantised: Quantised | None = None  # What linears keep in fewer bits; None: everything is in the compute format.
-    unfused: Unfused | None = None  # What operations without a kernel of their own keep; None: there are kernels.
+    unfused: bool = False  # True if Megatron-core's norms and gates are operations of torch and not kernels.
+    unfused_norm: int = 0  # Bytes that a norm then keeps of each value beyond those of its input.
+    weighting: bool = False  # True if one kernel squares a ReLU and weights the expert's token.
+    rotary: int = 0  # Bytes of a token's cosines and sines for each value of a head that is rotated.
     autocast: bool = False  # True if each linear casts its own input, and weights are cast on use.
     sequence_length: int  # Keys that a query meets, for attention that stores its scores.
     scores: bool = False  # True if attention stores its scores.

@@ -13,7 +13,7 @@ from launcher.spec import RunSpec
 from launcher.spec.parse import known_keys
 from tests.support.estimates import ranks_of
 from tests.support.helpers import make_spec
-from tests.support.megatron_terms import MODEL
+from tests.support.megatron_terms import EXPERTS, MODEL
 
 LOCAL = "+backend.extra.transformer-impl=local"
 BASE = ("model=tiny", "hardware=h100_80g", "cluster.gpus_per_node=8", "parallel=tp", "data=synthetic")
@@ -68,6 +68,8 @@ def test_an_argument_that_megatron_does_not_have_is_refused_with_the_nearest_tha
         "attention-dropout=0.1",
         "log-throughput=true",
         "eval-micro-batch-size=1",
+        "ckpt-format=torch_dist",
+        "muon-tp-mode=blockwise",
     ],
 )
 def test_values_that_change_nothing_are_handed_on(argument: str) -> None:
@@ -83,6 +85,14 @@ def test_values_that_change_nothing_are_handed_on(argument: str) -> None:
         ("optimizer-cuda-graph=true", "it takes buffers that are not counted"),
         ("mlp-chunks-for-training=4", "other tensors would wait for the backward pass"),
         ("no-clone-scatter-output-in-embedding=true", "other tensors would wait for the backward pass"),
+        ("activation-func-clamp-value=7.0", "other tensors would wait for the backward pass"),
+        ("batch-invariant-mode=true", "other tensors would wait for the backward pass"),
+        ("disable-jit-fuser=true", "which of its kernels save more than is counted"),
+        ("moe-shared-expert-overlap=true", "the shared experts would keep the sequence of all tensor parallel ranks"),
+        ("muon-scalar-optimizer=lion", "are counted with AdamW's moments"),
+        ("muon-tp-mode=duplicated", "the step would gather whole matrices"),
+        ("save-activations-interval=10", "host memory would hold what is not counted there"),
+        ("ckpt-format=torch", "host memory is counted for checkpoints as they are written here"),
     ],
 )
 def test_arguments_that_change_memory_uncounted_are_refused(argument: str, rule: str) -> None:
@@ -104,6 +114,41 @@ def test_no_argument_has_two_classes_and_all_settings_exist() -> None:
     assert {*options.INSTEAD, *options.LET_THROUGH} <= {
         name for row in options.REFUSED.values() for name in row.split()
     }
+
+
+def test_refused_arguments_that_change_nothing_of_this_run_are_handed_on() -> None:
+    assert not list(extra.check(spec_of("parallel.tensor=1", "+backend.extra.moe-shared-expert-overlap=true")))
+    assert not list(extra.check(spec_of("hardware=cpu", "+backend.extra.disable-jit-fuser=true")))
+
+
+def test_the_kernel_that_weights_a_squared_relu_saves_the_activation_once() -> None:
+    """``WeightedSquaredReLUFunction`` saves its input alone, beside the product that the next linear reads."""
+    words = (*EXPERTS, "model.hidden_act=squared_relu", "hardware=h100_80g")
+    kernel = "+backend.extra.use-fused-weighted-squared-relu=true"
+    plain, fused = (
+        sum(
+            t.bytes
+            for t in ranks_of(make_spec(*MODEL, *w))[0].terms
+            if t.pile == "activations" and "block_backward" in t.moments
+        )
+        for w in (words, (*words, kernel))
+    )
+    layers, tokens, chosen, width = 12, 4 * 1024, 2, 512
+    assert plain - fused == layers * tokens * chosen * width * 2
+
+
+def test_a_rotation_without_its_kernel_saves_cosines_and_sines_of_queries_and_of_keys_in_each_layer() -> None:
+    """``_apply_rotary_pos_emb_bshd`` of ``rope_utils.py`` makes both anew, for all sequences at once."""
+    plain, fused = (
+        sum(
+            t.bytes
+            for t in ranks_of(make_spec(*MODEL, *w))[0].terms
+            if t.pile == "activations" and "block_backward" in t.moments
+        )
+        for w in (("+backend.extra.no-rope-fusion=true",), ())
+    )
+    layers, tokens, head, size = 12, 1024, 64, 2
+    assert plain - fused == layers * tokens * head * size * 4
 
 
 GRAPHS = ("train.cuda_graphs=attention", "parallel.tensor=2", "train.micro_batch_size=2")

@@ -21,7 +21,7 @@ from launcher.spec import RunSpec
 from launcher.worker.data.corpus import Synthetic
 from launcher.worker.data.order import Order
 from launcher.worker.model import network
-from tests.support import megatron_flags, memory_lines, ranks, train_many
+from tests.support import megatron_flags, megatron_saved, memory_lines, ranks, train_many
 from tests.support.chat import TRAINED
 from tests.support.foreign_files import SIZES as IMPORTED
 from tests.support.helpers import make_spec
@@ -258,3 +258,26 @@ def test_every_argument_of_the_installed_megatron_ends_in_one_list_of_an_import_
     listed = [name for table in (options.NO_MEMORY, options.REFUSED) for row in table.values() for name in row.split()]
     gone = sorted({*listed} - {*names})
     assert gone == [], "only arguments that Megatron-LM has have a line"
+
+
+def test_a_switch_that_is_handed_on_leaves_the_bytes_that_a_model_saves(tmp_path: Path) -> None:
+    """Asked of Megatron-core itself, with each of its switches in turn; one that is refused or counted may differ."""
+    place = tmp_path / "saved.json"
+    ranks.run(
+        megatron_saved.write,
+        [str(place)],
+        imports=train_many.IMPORTS["megatron"],
+        count=1,
+        environment=environment(),
+        log=tmp_path / "ranks.log",
+    )
+    found = json.loads(place.read_text())
+    plain = found.pop("")
+    differs = {name: size - plain for name, size in found.items() if size != plain}
+    handed = {name for row in options.NO_MEMORY.values() for name in row.split()} & found.keys()
+    assert len(handed) > 40
+    # The softmax of all experts in place of that of the chosen, in fp32: the router is counted so in any case.
+    assert {name: differs[name] for name in handed & differs.keys()} == {
+        "moe-router-pre-softmax": (4 - 2) * 4 * megatron_saved.TOKENS
+    }
+    assert "attention-output-gate" in differs, "a switch that is refused is seen to change what is saved"
