@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from launcher.base import machine
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.frozen import dataclass
-from launcher.config import choices, open_values, recipes
+from launcher.config import choices, open_values, recipes, synonyms
 from launcher.config.catalog import Catalog
 from launcher.config.compose import Config, compose
 from launcher.config.overrides import Override, is_own_model, read
@@ -171,7 +171,7 @@ def _specify(
             config["model"] = {**config["model"], **model}
         return _with_samples(families.with_targets(parse(config))), ()
     except ConfigErrors as error:
-        return None, error.errors
+        return None, tuple(map(synonyms.meant, error.errors))
 
 
 def _with_samples(spec: RunSpec) -> RunSpec:

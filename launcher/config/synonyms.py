@@ -25,12 +25,20 @@ OPTIONS = {
 }
 """Options that people type as words."""
 
-ABSENT = dict.fromkeys(
-    ("task=orpo", "task=cpo", "task=gkd"),
-    "it is experimental in TRL 1.16 (trl.experimental) and no task of this version, which has sft, dpo, kto, reward and"
-    " grpo",
+_CUT = (
+    "there is no cut cross entropy here: its package on PyPI is not Apple's own. Liger's fused loss and the chunked one"
+    " never hold all logits, either"
 )
-"""Options of other tools that a group has on purpose not, and why."""
+ABSENT = {
+    **dict.fromkeys(
+        ("task=orpo", "task=cpo", "task=gkd"),
+        "it is experimental in TRL 1.16 (trl.experimental) and no task of this version, which has sft, dpo, kto, reward"
+        " and grpo",
+    ),
+    **dict.fromkeys((f"train.{key}={word}" for key in ("loss", "kernels") for word in ("cut", "cce")), _CUT),
+    **dict.fromkeys((f"train.{key}=cut_cross_entropy" for key in ("loss", "kernels")), _CUT),
+}
+"""Options and values of other tools that there are on purpose not, and why."""
 
 BEST_KEY = "plan"
 BEST = f"{BEST_KEY}=best"
@@ -68,6 +76,13 @@ def options(group: str, value: str) -> list[str]:
     """Overrides for an option of a group as other tools call it; none where it is not known."""
     known = table()["options"].items()
     return [way for ways, words in known if f"{group}={plain(value)}" in words.split() for way in ways.split("; ")]
+
+
+def meant(error: ConfigError) -> ConfigError:
+    """The error of a value with the ways out of another tool's word for it, and why there is no such value."""
+    found = options(error.path, str(error.found))
+    rule = ABSENT.get(f"{error.path}={plain(str(error.found))}", error.rule)
+    return ConfigError(error.path, error.found, rule, found) if found else error
 
 
 def verbs(word: str) -> list[str]:

@@ -51,6 +51,14 @@ def ways(words: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
         ("check train.seq_len=2048", ["train.sequence_length=2048"]),
         ("check parallel=zero++", ["parallel=zero3 zero.quantized_weights=true zero.hpz=8"]),
         ("check hardware=h100 parallel=zero3 precision=mxfp8", ["hardware=h100_80g", "hardware=h100_96g"]),
+        ("check train.loss=CCE hardware=h100_80g", ["train.loss=fused", "train.loss=chunked"]),
+        ("check use_cut_cross_entropy=true hardware=h100_80g", ["train.loss=fused", "train.loss=chunked"]),
+        ("check train.loss=cut hardware=cpu", ["train.loss=chunked"]),
+        ("check train.loss=liger hardware=h100_80g", ["train.loss=fused"]),
+        ("check train.kernels=unsloth hardware=h100_80g", ["train.kernels=liger"]),
+        ("check parallel.schedule=dualpipe", ["parallel.schedule=dualpipe_v"]),
+        ("check zero.offload_optimizer=disk parallel=zero3", ["zero.offload_optimizer=nvme"]),
+        ("check precision.optimizer_states=int8", ["optimizer=adamw_8bit"]),
         ("check dp=4", ["cluster.gpus_per_node=4"]),
         ("check zero_stage=3", ["zero=3"]),
         ("check time=24h", ["cluster.time_limit_min=1440"]),
@@ -196,3 +204,11 @@ def test_options_and_verbs_of_another_tool_are_answered_by_ours(
     assert main(typed.split()) == 2
     said = " ".join(capsys.readouterr().err.split())
     assert said.endswith("try " + " or ".join(meant))
+
+
+def test_why_there_is_no_cut_cross_entropy_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "train.loss=cut", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["errors"][0]["rule"] == (
+        "there is no cut cross entropy here: its package on PyPI is not Apple's own. Liger's fused loss and the "
+        "chunked one never hold all logits, either"
+    )
