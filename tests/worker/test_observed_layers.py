@@ -33,7 +33,7 @@ _SMALL = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, 
 PLACES: dict[str, tuple[dict[str, Any], str]] = {
     "longcat_flash": ({"num_layers": 2, "n_routed_experts": 4, "expert_ffn_hidden_size": 32}, ""),
     "zamba": ({"attn_layer_period": 2, "attn_layer_offset": 1, "mamba_d_state": 4}, "share parameters"),
-    "cpmant": ({"dim_ff": 96, "dim_head": 16}, "not where transformers' decoders have them"),
+    "cpmant": ({"dim_ff": 96, "dim_head": 16}, "its layers are in cpmant.encoder.layers"),
 }
 
 
@@ -45,6 +45,18 @@ def test_each_parameter_is_counted_once_wherever_the_layers_stand(kind: str) -> 
     parts = (counted["before"], counted["after"], *(counted["kinds"][name] for name in found.layers))
     assert sum(math.prod(shape) for part in parts for shape in part.values()) == found.model.num_parameters()
     assert (why in found.why, bool(found.why)) == (True, bool(why))
+
+
+HUNYUAN = {"model_type": "hunyuan_v1_moe", "num_experts": 4, "moe_topk": [2, 2], "moe_intermediate_size": [48, 48]}
+
+
+@pytest.mark.parametrize(("content", "experts"), [(DBRX, (4, 2, 96)), (HUNYUAN, (4, 2, 48))], ids=["dbrx", "hunyuan"])
+def test_sizes_of_experts_are_read_where_a_class_has_them(
+    content: dict[str, Any], experts: tuple[int, int, int]
+) -> None:
+    """DBRX has them in a configuration of its own, Hunyuan one for each layer."""
+    found = structure.sizes(structure.configuration({**_SMALL, **content}))
+    assert tuple(found[key] for key in ("num_experts", "num_experts_per_tok", "moe_intermediate_size")) == experts
 
 
 @pytest.mark.thorough

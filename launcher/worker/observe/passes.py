@@ -76,7 +76,11 @@ def passes(found: Structure, attention: str, *, whole: bool = False) -> JsonObje
     chunk = max(_CHUNK, *(getattr(config, key, None) or 0 for key in ("chunk_size", "mamba_chunk_size")))
     lengths = tuple(chunks * chunk for chunks in _CHUNKS)
     for form, (dtype, autocast) in FORMATS.items():
-        seen = _seen(found, attention, dtype, lengths, autocast=autocast, whole=whole)
+        try:
+            seen = _seen(found, attention, dtype, lengths, autocast=autocast, whole=whole)
+        except Exception as error:
+            error.args = (f"in {form}, {error}",)
+            raise
         for name in found.kinds:
             sizes = {
                 each: [getattr(one[name], each) for one in seen] for each in ("saved", "adapted", "frozen", "extra")

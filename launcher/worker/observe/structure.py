@@ -53,7 +53,8 @@ _SIZES: Mapping[str, Any] = {
 
 _OTHERS = {
     "num_experts": ("num_local_experts", "n_routed_experts", "moe_num_experts"),
-    "num_experts_per_tok": ("moe_k", "moe_topk", "top_k_experts"),
+    "num_experts_per_tok": ("moe_k", "moe_topk", "moe_top_k", "top_k_experts"),
+    "moe_intermediate_size": ("expert_ffn_hidden_size", "ffn_hidden_size"),
 }
 
 
@@ -75,10 +76,13 @@ def sizes(config: Any) -> JsonObject:
 
 
 def _value(config: Any, name: str) -> object:
+    """A value of a configuration, or of one inside it (``ffn_config`` of DBRX); of a list the one that all have."""
+    inner = (getattr(config, part, None) for part in config.sub_configs)
     try:
-        return getattr(config, name, None)
+        value = next((found for each in (config, *inner) if (found := getattr(each, name, None)) is not None), None)
     except Exception:  # transformers has no one answer where layers differ in it.
         return None
+    return value[0] if isinstance(value, list) and value and value.count(value[0]) == len(value) else value
 
 
 def _plain(value: object) -> bool:
@@ -119,7 +123,7 @@ def structure(config: Any, dtype: torch.dtype = torch.float32, attention: str = 
     for block in blocks:
         own = {name: list(each.shape) for name, each in block.named_parameters() if id(each) not in known}
         if any(id(each) in known for each in block.parameters()):
-            why = "its layers share parameters, which no engine here shards"
+            why = "its layers share parameters, a block that runs several times, and no engine here shards those"
         known |= {id(each) for each in block.parameters()}
         signature = f"{own} {_modules(block)}"
         if signature not in names:
@@ -137,7 +141,7 @@ def _blocks(made: Any) -> tuple[str, nn.ModuleList, str]:
     if usual is not None:
         return usual, lists[usual], ""
     path = max(lists, key=lambda path: sum(each.numel() for each in lists[path].parameters()))
-    return path, lists[path], f"the layers of {type(made).__name__} are not where transformers' decoders have them"
+    return path, lists[path], f"its layers are in {', '.join(lists)}, and engines take one list alone, as model.layers"
 
 
 def _modules(block: nn.Module) -> list[Any]:
