@@ -1,10 +1,10 @@
 """Hydra at the border: choices and overrides become one plain dictionary. The only module that imports Hydra.
 
 Hydra composes the parts: the defaults under one preset, and each option by itself. Parts are kept, in memory and in the
-user's cache folder, by the stamp of the configuration files; choices and plain values are then put in place here. Where
-options reach outside of their own group, what is composed and kept is each set of choices; a value that needs Hydra's
-grammar (quotes, interpolations), or a configuration that interpolates, is composed by Hydra in full. A test demands
-that all ways give the same.
+user's cache folder, by the stamp of the configuration files; choices and values are then put in place here, those that
+need Hydra's grammar as it reads them. Where options reach outside of their own group, what is composed and kept is each
+set of choices; a value or a configuration that interpolates is composed by Hydra in full. A test demands that all ways
+give the same.
 """
 
 import contextlib
@@ -51,15 +51,30 @@ def compose(overrides: Sequence[Override], catalog: Catalog) -> Config:
         rule = "several values are a sweep, and this starts one run"
         raise ComposeError(ConfigError(o.key, o.value, rule, _one_or_all(o)) for o in sweeping)
     catalog.require_bounded()
-    values = [override for override in overrides if not override.group]
-    plain = {override.text: override.plain() for override in values}
-    base = _base(_choices(overrides), catalog) if all(ok for ok, _ in plain.values()) else None
-    if base is None:
+    settings = [override for override in overrides if not override.group]
+    values = _values(settings)
+    base = None if values is None else _base(_choices(overrides), catalog)
+    if values is None or base is None:
         return _hydra(_last_choices(overrides), catalog)
     config = dict(base)
-    for override in values:
-        _put(config, override.key.split("."), plain[override.text][1])
+    for override, value in zip(settings, values, strict=True):
+        _put(config, override.key.split("."), value)
     return config
+
+
+def _values(settings: Sequence[Override]) -> list[object] | None:
+    """What the settings set; None where one interpolates, or is a mapping of other than names."""
+    _refuse_unreadable(override.hydra for override in settings if not override.plain()[0])
+    values = [value_of(override) for override in settings]
+    return values if all(map(_stands_alone, values)) else None
+
+
+def _stands_alone(value: object) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _stands_alone(item) for key, item in value.items())
+    if isinstance(value, list):
+        return all(map(_stands_alone, value))
+    return (isinstance(value, str) and "${" not in value and value != "???") or isinstance(value, int | float | None)
 
 
 def _choices(overrides: Iterable[Override]) -> dict[str, str]:
@@ -82,7 +97,14 @@ def _one_or_all(override: Override) -> list[str]:
 def _put(config: Config, keys: list[str], value: object) -> None:
     for key in keys[:-1]:
         config[key] = config = dict(config.get(key) or {})
-    config[keys[-1]] = value
+    config[keys[-1]] = _merged(config.get(keys[-1]), value)
+
+
+def _merged(old: object, new: object) -> object:
+    """A mapping adds its keys to those that are there; all else replaces."""
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        return new
+    return {**old, **{key: _merged(old.get(key), value) for key, value in new.items()}}
 
 
 def _base(choices: dict[str, str], catalog: Catalog) -> Config | None:
@@ -116,16 +138,12 @@ def _composed(name: str, choices: tuple[tuple[str, str], ...], folder: Path, dig
 def _hydra(overrides: list[str], catalog: Catalog, name: str = PRIMARY) -> Config:
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
-    from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
-    parser = OverridesParser.create()
-    unreadable = [error for text in overrides if (error := _unreadable(parser, text, HydraException))]
-    if unreadable:
-        raise ComposeError(unreadable)
+    _refuse_unreadable(overrides)
     try:
         ours = str(catalog.conf[-1])
         with _one_at_a_time, _user_folders_first(catalog), initialize_config_dir(ours, version_base="1.3"):
@@ -189,6 +207,18 @@ def _user_folders_first(catalog: Catalog) -> Iterator[None]:
         yield
     finally:
         _folders.clear()
+
+
+def _refuse_unreadable(texts: Iterable[str]) -> None:
+    texts = list(texts)
+    if not texts:
+        return
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    parser = OverridesParser.create()
+    if unreadable := [error for text in texts if (error := _unreadable(parser, text, HydraException))]:
+        raise ComposeError(unreadable)
 
 
 def _unreadable(parser: Any, text: str, exception: type[Exception]) -> ConfigError | None:

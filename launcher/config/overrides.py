@@ -24,7 +24,7 @@ _NO_TEXT = re.compile(r"[\x00\ud800-\udfff]")
 _TOO_LONG = re.compile(r"[0-9]{309}")  # Digits of a number that no floating-point number comes near.
 _SHOWN = 40  # Letters of such a word in a message.
 _SWEEP = re.compile(r"^(range|interval|choice|glob|sort|shuffle|tag)\(|^[^\[{'\"(]*,")
-_WORD = re.compile(r"[A-Za-z_/.~][A-Za-z0-9_/.:@+-]*\Z")
+_WORD = re.compile(r"(?!\.[0-9])[A-Za-z_/.~][A-Za-z0-9_/.:@+-]*\Z")
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]*)\Z")
 _FLOAT = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?\Z")
 _LIST = re.compile(r"\[[^\[\]{}()'\"\\$:=]*\]\Z")

@@ -84,6 +84,11 @@ KEYS = {
     "checkpointing.modules": st.sampled_from(["[]", "[mlp]", "[ mlp, core_attn ]", "['a']", "[1,true,null]"]),
     "run.directory": st.sampled_from(["'a b'", "'[x]'", "'it\\'s'", "''"]),
     "train.eval_every": st.sampled_from(["null", "5"]),
+    "data.mix": st.sampled_from(["[{path: a}]", "[{path: a, weight: .5}, {path: 'b c'}]"]),
+    "backend.extra": st.sampled_from(["{a: {b: 1, c: [1, x]}, d: null}", "{}", "{1: 2}", "{a: ???}", "null"]),
+    "cluster.environment": st.sampled_from(["{A: b}", "{A: 'b c', B: 2}", "{A: ${train.seed}}", "null"]),
+    "cluster.environment.A": st.sampled_from(["c", '"d e"', "[1]"]),
+    "optimizer.epsilon": st.sampled_from([".5", "1e-8", "5.", "inf"]),
     "data.path": st.from_regex(r"[A-Za-z0-9_/.~:@+,'\[\]{}= -]{0,12}", fullmatch=True),
     "run.name": st.from_regex(r"[A-Za-z0-9_.+-]{1,8}", fullmatch=True),
 }
@@ -91,7 +96,7 @@ KEYS = {
 
 @settings(max_examples=12, deadline=None)
 @given(st.fixed_dictionaries({}, optional=KEYS), st.sampled_from(["fsdp", "zero2", "3d"]))
-def test_plain_values_put_in_place_give_what_hydra_gives(values: dict[str, object], preset: str) -> None:
+def test_values_put_in_place_give_what_hydra_gives(values: dict[str, object], preset: str) -> None:
     overrides, errors = read([f"parallel={preset}", *(f"{key}={value}" for key, value in values.items())], SHIPPED)
     assert not errors
     try:

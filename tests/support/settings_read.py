@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import get_type_hints
@@ -20,30 +20,48 @@ _PLANNING = ("check", "overheads", "translate", "obstacles", "models", "__init__
 def keys_read_by(entry: str, backend: str) -> frozenset[str]:
     """Keys that the module ``entry`` and what it imports of this project read, as far as their source shows it."""
     modules = _modules(entry, backend)
-    trees = [ast.parse(path.read_text()) for path in modules.values()]
-    assert len(trees) > 5, "the worker is made of several modules"
-    parts: list[ast.AST] = [*trees, *_classes_of_families(trees)]
-    found = {key for part in parts for key in _keys(part)}
+    assert len(modules) > 5, "the worker is made of several modules"
+    parts = [_read(path) for path in modules.values()]
+    if any("transformers_config" in part.attributes for part in parts):
+        parts += [_facts(function) for function in _classes_of_families()]
+    found = {key for part in parts for key in part.keys}
     if f"launcher.backends.{backend}.dtypes" in modules:  # It reads the formats by name.
         found |= {f"precision.{field.name}" for field in fields(_groups()["precision"])}
-    for name, keys in _properties().items():
-        if any(isinstance(node, ast.Attribute) and node.attr == name for part in parts for node in ast.walk(part)):
-            found |= keys
-    return frozenset(found)
+    attributes = frozenset().union(*(part.attributes for part in parts))
+    return frozenset(found.union(*(keys for name, keys in _properties().items() if name in attributes)))
 
 
-def _classes_of_families(trees: list[ast.Module]) -> Iterator[ast.FunctionDef]:
+@dataclass(frozen=True)
+class _Facts:
+    """The keys that a piece of source reads, and the names of all attributes that it reads."""
+
+    keys: frozenset[str]
+    attributes: frozenset[str]
+
+
+def _facts(tree: ast.AST) -> _Facts:
+    attributes = frozenset(node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute))
+    return _Facts(frozenset(_keys(tree)), attributes)
+
+
+@cache
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def _read(path: Path) -> _Facts:
+    return _facts(_parsed(path))
+
+
+def _classes_of_families() -> Iterator[ast.FunctionDef]:
     """What a family's class of ``transformers`` is called with, for a worker that asks for it."""
-    asked = "transformers_config"
-    if any(isinstance(node, ast.Attribute) and node.attr == asked for tree in trees for node in ast.walk(tree)):
-        families = [
-            ast.parse(path.read_text()) for path in sorted((_ROOT / "launcher" / "estimate" / "families").glob("*.py"))
-        ]
-        found = [node for tree in families for node in tree.body if isinstance(node, ast.FunctionDef)]
-        classes = [function for function in found if function.name == asked]
-        parts = {node.attr for function in classes for node in ast.walk(function) if isinstance(node, ast.Attribute)}
-        parts |= {node.id for function in classes for node in ast.walk(function) if isinstance(node, ast.Name)}
-        yield from (function for function in found if function.name == asked or function.name in parts)
+    trees = [_parsed(path) for path in sorted((_ROOT / "launcher" / "estimate" / "families").glob("*.py"))]
+    found = [node for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef)]
+    classes = [function for function in found if function.name == "transformers_config"]
+    parts = {node.attr for function in classes for node in ast.walk(function) if isinstance(node, ast.Attribute)}
+    parts |= {node.id for function in classes for node in ast.walk(function) if isinstance(node, ast.Name)}
+    yield from (function for function in found if function in classes or function.name in parts)
 
 
 def _modules(entry: str, backend: str) -> dict[str, Path]:
@@ -58,7 +76,7 @@ def _modules(entry: str, backend: str) -> dict[str, Path]:
         path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
         if path.is_file():
             seen[name] = path
-            waiting += _imports(ast.parse(path.read_text()))
+            waiting += _imports(_parsed(path))
     return seen
 
 
@@ -90,12 +108,13 @@ def _groups() -> dict[str, type]:
 def _keys(tree: ast.AST) -> Iterator[str]:
     """``<anything>.group.key``, and ``name.key`` where the name was assigned from, or annotated as, a group."""
     names = {group: group for group in _groups()} | dict(_aliases(tree))
+    of_group = {group: {field.name for field in fields(kind)} for group, kind in _groups().items()}
     for node in ast.walk(tree):
         if not isinstance(node, ast.Attribute):
             continue
         owner = node.value.attr if isinstance(node.value, ast.Attribute) else getattr(node.value, "id", None)
         group = owner if owner in _groups() and isinstance(node.value, ast.Attribute) else names.get(owner or "")
-        if group is not None and node.attr in {field.name for field in fields(_groups()[group])}:
+        if group is not None and node.attr in of_group[group]:
             yield f"{group}.{node.attr}"
         if node.attr in ("script", "script_args"):
             yield node.attr
