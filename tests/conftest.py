@@ -149,6 +149,12 @@ def _stop_clusters(folder: Path) -> None:
     shutil.rmtree(folder)
 
 
+@pytest.fixture
+def without_torch(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the runs that a test starts here have a torchrun that is there at once; no test whose subject it is."""
+    monkeypatch.setenv("PYTHONPATH", str(torchrun.without_torch(tmp_path_factory.mktemp("torchrun"))))
+
+
 @pytest.fixture(scope="module")
 def slurm_cluster(request: pytest.FixtureRequest) -> dev_cluster.Cluster:
     """A real Slurm with accounting, which pytest's workers share.

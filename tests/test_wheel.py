@@ -50,7 +50,7 @@ def test_it_works_from_any_folder(unpacked: Path, tmp_path: Path) -> None:
         done = subprocess.run(
             [sys.executable, "-c", program, *words],
             cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(unpacked), "PYTHONDONTWRITEBYTECODE": "1"},
+            env={**os.environ, "PYTHONPATH": str(unpacked), "PYTHONDONTWRITEBYTECODE": ""},
             capture_output=True,
             text=True,
             check=False,

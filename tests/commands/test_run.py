@@ -17,7 +17,7 @@ import pytest
 
 from launcher.base.process import alive
 from launcher.rundir import contents, lock, status
-from tests.support import hostile
+from tests.support import hostile, slurm_runs
 
 LAUNCH = str(Path(sys.executable).with_name("launch"))
 SCRIPT = """
@@ -58,6 +58,13 @@ def folder(tmp_path: Path) -> Path:
     # The script sees its own folder first, as it would without us; our processes around it do not.
     hostile.plant(tmp_path, "torch", "numpy", "submitit", "cloudpickle", "dataclasses", "launcher")
     return tmp_path
+
+
+@pytest.fixture
+def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder, for commands of this process: what starts nothing needs no other."""
+    monkeypatch.chdir(folder)
+    return folder
 
 
 def launch(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -173,6 +180,7 @@ def test_ctrl_c_stops_the_job_and_its_children_and_the_run_goes_on_later(folder:
     assert "nothing to resume" in launch(folder, "resume", "e").stderr
 
 
+@pytest.mark.usefixtures("without_torch")
 def test_a_launch_that_was_started_to_ignore_ctrl_c_says_nothing_of_it_and_lives(folder: Path) -> None:
     run = folder / "runs" / "i"
     deaf = ["sh", "-c", "trap '' INT HUP; exec \"$@\"", "sh", LAUNCH, *script("i", "wait")]
@@ -189,6 +197,7 @@ def test_a_launch_that_was_started_to_ignore_ctrl_c_says_nothing_of_it_and_lives
     assert (run / "checkpoints" / "step").exists(), "the ranks were given the time to save"
 
 
+@pytest.mark.usefixtures("without_torch")
 def test_a_run_is_cancelled_from_elsewhere(folder: Path) -> None:
     run = folder / "runs" / "f"
     process = subprocess.Popen([LAUNCH, *script("f", "wait")], cwd=folder, stderr=subprocess.PIPE, text=True)
@@ -199,6 +208,7 @@ def test_a_run_is_cancelled_from_elsewhere(folder: Path) -> None:
     assert status.read(run).state == "cancelled"
 
 
+@pytest.mark.usefixtures("without_torch")
 def test_of_two_launches_into_one_directory_one_wins(folder: Path) -> None:
     both = [subprocess.Popen([LAUNCH, *script("g")], cwd=folder, stderr=subprocess.PIPE, text=True) for _ in (1, 2)]
     said = [process.communicate(timeout=500)[1] for process in both]
@@ -207,57 +217,57 @@ def test_of_two_launches_into_one_directory_one_wins(folder: Path) -> None:
     assert not list((folder / "runs").glob(".*")), "the one that lost leaves nothing behind"
 
 
-def test_an_existing_directory_is_left_as_it_is(folder: Path) -> None:
-    (folder / "mine").mkdir()
-    (folder / "mine" / "notes").write_text("precious")
-    done = launch(folder, "model=tiny", "script=train.py", "run.directory=mine")
-    assert done.returncode == 4
-    assert "exists and is never overwritten: choose another run.name or run.directory" in done.stderr
-    assert [path.name for path in (folder / "mine").iterdir()] == ["notes"]
+def test_an_existing_directory_is_left_as_it_is(here: Path) -> None:
+    (here / "mine").mkdir()
+    (here / "mine" / "notes").write_text("precious")
+    done = slurm_runs.launch("model=tiny", "script=train.py", "run.directory=mine")
+    assert done.status == 4
+    assert "exists and is never overwritten: choose another run.name or run.directory" in done.err
+    assert [path.name for path in (here / "mine").iterdir()] == ["notes"]
 
 
-def test_a_run_folder_that_cannot_be_written_is_named(folder: Path) -> None:
-    (folder / "file").write_text("")
-    done = launch(folder, "model=tiny", "script=train.py", "run.directory=file/run")
-    assert done.returncode == 4
-    assert f"the run directory {folder}/file/run cannot be written" in done.stderr
+def test_a_run_folder_that_cannot_be_written_is_named(here: Path) -> None:
+    (here / "file").write_text("")
+    done = slurm_runs.launch("model=tiny", "script=train.py", "run.directory=file/run")
+    assert done.status == 4
+    assert f"the run directory {here}/file/run cannot be written" in done.err
 
 
-def test_what_does_not_fit_is_not_started(folder: Path) -> None:
-    done = launch(folder, "model=175b", "parallel=fsdp", "precision=bf16", "script=train.py", "run.name=h")
-    assert done.returncode == 3
-    assert "not started, because it does not fit" in done.stderr
-    assert not (folder / "runs").exists()
+def test_what_does_not_fit_is_not_started(here: Path) -> None:
+    done = slurm_runs.launch("model=175b", "parallel=fsdp", "precision=bf16", "script=train.py", "run.name=h")
+    assert done.status == 3
+    assert "not started, because it does not fit" in done.err
+    assert not (here / "runs").exists()
 
 
-def test_a_missing_script_and_missing_data_are_wrong_configurations(folder: Path) -> None:
-    done = launch(folder, "model=tiny", "script=nope.py")
-    assert done.returncode == 2
-    assert "there is no such file" in done.stderr
-    done = launch(folder, "model=tiny", "data.path=nope/*.txt")
-    assert done.returncode == 2
-    assert "no file matches" in done.stderr
-    (folder / "empty.txt").write_text("")
-    done = launch(folder, "model=tiny", "data.path=empty.txt")
-    assert done.returncode == 2
-    assert "every file that matches is empty" in done.stderr
-    (folder / "binary.bin").write_bytes(bytes(range(256)))
-    done = launch(folder, "model=tiny", "data.path=*.bin")
-    assert done.returncode == 2
-    assert "data.path=binary.bin: it is not UTF-8 text" in done.stderr
-    done = launch(folder, "model=tiny", "model.weights=nope", "save.load=nope", "data.tokenizer=nope")
-    assert done.returncode == 2
+def test_a_missing_script_and_missing_data_are_wrong_configurations(here: Path) -> None:
+    done = slurm_runs.launch("model=tiny", "script=nope.py")
+    assert done.status == 2
+    assert "there is no such file" in done.err
+    done = slurm_runs.launch("model=tiny", "data.path=nope/*.txt")
+    assert done.status == 2
+    assert "no file matches" in done.err
+    (here / "empty.txt").write_text("")
+    done = slurm_runs.launch("model=tiny", "data.path=empty.txt")
+    assert done.status == 2
+    assert "every file that matches is empty" in done.err
+    (here / "binary.bin").write_bytes(bytes(range(256)))
+    done = slurm_runs.launch("model=tiny", "data.path=*.bin")
+    assert done.status == 2
+    assert "data.path=binary.bin: it is not UTF-8 text" in done.err
+    done = slurm_runs.launch("model=tiny", "model.weights=nope", "save.load=nope", "data.tokenizer=nope")
+    assert done.status == 2
     for path in ("model.weights", "save.load", "data.tokenizer"):
-        assert f"error: {path}=nope: " in done.stderr
-    assert not (folder / "runs").exists()
+        assert f"error: {path}=nope: " in done.err
+    assert not (here / "runs").exists()
 
 
-def test_a_gpu_that_this_machine_lacks_is_checked_but_not_run(folder: Path) -> None:
+def test_a_gpu_that_this_machine_lacks_is_checked_but_not_run(here: Path) -> None:
     if Path("/dev/nvidia0").exists():
         pytest.skip("this machine has a GPU")
-    done = launch(folder, "model=tiny", "hardware=h100_80g")
-    assert done.returncode == 2
-    assert "this machine has no GPU" in done.stderr
+    done = slurm_runs.launch("model=tiny", "hardware=h100_80g")
+    assert done.status == 2
+    assert "this machine has no GPU" in done.err
 
 
 def test_the_debug_mode_runs_one_rank_in_the_foreground(folder: Path) -> None:

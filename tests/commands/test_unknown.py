@@ -62,6 +62,7 @@ def test_the_api_says_neither_that_it_fits_nor_that_it_does_not() -> None:
     assert launcher.check([*SCRIPT, "model=tiny"]).fits is True
 
 
+@pytest.mark.usefixtures("without_torch")
 def test_points_and_sweeps_keep_it(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "points.jsonl").write_text(json.dumps({"id": 1, "overrides": SCRIPT}))
     assert cli.main(["check", "--points", "points.jsonl"]) == 0
@@ -75,6 +76,7 @@ def test_points_and_sweeps_keep_it(here: Path, capsys: pytest.CaptureFixture[str
     assert [(row["verdict"], row["state"]) for row in document["runs"]] == [("unknown", "finished")] * 2
 
 
+@pytest.mark.usefixtures("without_torch")
 def test_a_run_is_started_and_its_record_and_page_say_unknown(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["run", *SCRIPT, "run.name=a"]) == 0
     assert "launch: UNKNOWN: what train.py builds is not known" in capsys.readouterr().err

@@ -219,6 +219,7 @@ def answered(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -
     return found
 
 
+@pytest.mark.usefixtures("without_torch")
 def test_every_verb_names_what_it_leaves_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("a.jsonl").write_bytes(json_lines(BROKEN))
     words = [*RUN, "data.path=a.jsonl", "train.steps=2", "run.directory=runs/a"]

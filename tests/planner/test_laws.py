@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import cache
 
 import pytest
 from hypothesis import given, settings
@@ -31,6 +32,7 @@ WORDS: tuple[str, ...] = (
 GIB = 2**30
 
 
+@cache
 def answered(*words: str) -> Plan:
     return plan(ask((*WORDS, *words)))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from launcher.base.machine import Machine
@@ -24,7 +24,18 @@ CPU_HOST = Machine(gpus=(), host_memory_bytes=24 * 2**30, disk_free_bytes=80 * 2
 
 def ask(*overrides: str, folder: Path | None = None) -> Request:
     """Compose and parse as the commands do, on the pinned machine."""
-    return request(overrides, facts=CPU_HOST, catalog=Catalog(folder=folder or Path.cwd()))
+    return request(overrides, facts=CPU_HOST, catalog=_catalog(folder or Path.cwd()))
+
+
+def _catalog(folder: Path) -> Catalog:
+    """The options in a folder, looked for once where it has none of its own: that is most of the time of a request."""
+    has_own = folder != ROOT and any((folder / kind).exists() for kind in ("conf", "recipes"))
+    return Catalog(folder=folder) if has_own else _shipped(folder)
+
+
+@lru_cache(maxsize=8)
+def _shipped(folder: Path) -> Catalog:
+    return Catalog(folder=folder)
 
 
 def make_spec(*overrides: str, folder: Path | None = None) -> RunSpec:

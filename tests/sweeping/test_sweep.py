@@ -22,7 +22,6 @@ from launcher.rundir import state
 from launcher.submission.submit import one_at_a_time, resubmit
 from launcher.sweeping import samplers, sweep
 from launcher.sweeping.samplers import Tried
-from tests.support import torchrun
 from tests.support.helpers import CPU_HOST, make_spec
 
 SCRIPT = """
@@ -235,12 +234,6 @@ def test_tpe_comes_closer_than_chance_and_learns_from_what_is_left_out() -> None
             assert sum(one.loss is None for one in tried[20:]) <= 5
     assert best["tpe"] < best["random"]
     assert samplers.propose(LINE, "tpe", 1, tried) == samplers.propose(LINE, "tpe", 1, tried)
-
-
-@pytest.fixture
-def without_torch(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the points be started by a torchrun that is there at once."""
-    monkeypatch.setenv("PYTHONPATH", str(torchrun.without_torch(tmp_path_factory.mktemp("torchrun"))))
 
 
 def launch(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
