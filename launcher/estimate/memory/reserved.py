@@ -14,11 +14,13 @@ segments, expandable segments, and on failure the release of what is cached befo
 ``record_stream``, garbage collection thresholds, and that a GPU frees behind the CPU.
 """
 
-from bisect import bisect_left, insort
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from itertools import repeat
 from math import ceil
+from operator import itemgetter
 
 from launcher.base.formula import Value
 from launcher.base.units import MIB
@@ -34,12 +36,15 @@ _LARGE_SEGMENT = 20 * MIB  # kLargeBuffer
 _OWN_SEGMENT = 10 * MIB  # kMinLargeAlloc: from here on a segment is made to measure
 _ROUND_SEGMENT = 2 * MIB  # kRoundLarge
 _MOST = 500  # Blocks of a term that are followed one by one.
-_MOMENTS = "optimizer_states"
+_STATES = "optimizer_states"
 _AHEAD = "all_gather_copy_in_stream"  # Of torch ``distributed/fsdp/_fully_shard/_fsdp_collectives.py``.
+_SIZE, _PLACE = itemgetter(0), itemgetter(0, 1)
 _STEP: tuple[Moment, ...] = tuple(moment for moment in MOMENTS if moment not in ("load", "checkpoint_save"))
 
 type _Pool = tuple[int | str, bool]
 """A stream, and whether it is the pool of small blocks."""
+type Block = tuple[int, int]
+"""Bytes and an address."""
 type _Kind = tuple[str, str, int]
 """Equal blocks: their pile, their stream, the bytes of one."""
 type _Blocks = Mapping[_Kind, int]
@@ -50,106 +55,152 @@ class OutOfMemory(Exception):
 
 
 class CachingAllocator:
-    """Hands out numbered blocks; ``reserved`` are all segments' or mapped pages' bytes, at most a capacity."""
+    """Hands out blocks; ``reserved`` are all segments' or mapped pages' bytes, at most a capacity."""
 
     def __init__(self, *, expandable: bool = False, capacity: int | None = None) -> None:
         self.allocated = self.reserved = self.peak_allocated = self.peak_reserved = 0
         self._expandable, self._capacity = expandable, capacity
-        self._held: dict[int, tuple[_Pool, int, int]] = {}  # By number: the pool, the address and the bytes.
-        self._free: dict[_Pool, list[tuple[int, int]]] = {}  # Bytes and addresses, in order.
-        self._sizes: dict[int, int] = {}  # Bytes of free blocks, by their address.
-        self._starts: dict[int, int] = {}  # Addresses of free blocks, by their end.
+        self._free: dict[_Pool, list[Block]] = {}  # In order.
+        self._sizes: dict[int, int] = {}  # Bytes of free blocks with neighbours in their segment, by their address.
+        self._starts: dict[int, int] = {}  # Addresses of these, by their end.
         self._segments: dict[int, int] = {}  # Bytes of segments, by their address.
         self._ends: dict[_Pool, int] = {}  # Of the memory that expandable segments have mapped.
         self._next = 0  # The address of the next segment, with a gap before it.
 
-    def allocate(self, number: int, size: int, stream: int | str = 0) -> None:
-        """Hand out a block of ``size`` bytes, a multiple of 512, from the memory of a stream."""
-        pool = (stream, size <= _SMALL)
+    def allocate(self, size: int, stream: int | str = 0, count: int = 1) -> list[Block]:
+        """Hand out so many blocks of ``size`` bytes, a multiple of 512, from the memory of a stream."""
+        pool, handed = (stream, size <= _SMALL), list[Block]()
+        least = _SMALLEST if pool[1] or self._expandable else _SMALL + 1  # ``should_split``
+        while lacks := count - len(handed):
+            chosen = self._fitting(pool, size, lacks) or self._grown(pool, size, lacks)
+            handed += chosen if chosen[0][0] - size < least else self._cut(pool, size, lacks, chosen, least)
+        self.allocated += sum(map(_SIZE, handed))
+        self.peak_allocated = max(self.peak_allocated, self.allocated)
+        return handed
+
+    def release(self, blocks: Sequence[Block], stream: int | str = 0) -> None:
+        """Take equal blocks of a stream back and merge them with free neighbours."""
+        self.allocated -= sum(map(_SIZE, blocks))
+        free, segments = self._free[stream, blocks[0][0] <= _SMALL], self._segments
+        if parts := [block for block in blocks if segments.get(block[1]) != block[0]]:
+            merged, joined = self._merged(parts)
+            _take(free, merged)
+            _put(free, joined)
+        if len(parts) < len(blocks):
+            _put(free, [block for block in blocks if segments.get(block[1]) == block[0]] if parts else blocks)
+
+    def _merged(self, parts: Iterable[Block]) -> tuple[Collection[Block], Collection[Block]]:
+        """The free neighbours of parts of segments, which are free no more, and the blocks that both are now."""
+        sizes, starts, merged, joined = self._sizes, self._starts, set[Block](), set[Block]()
+        for size, start in parts:
+            first, end = starts.pop(start, start), start + size
+            if first < start:
+                merged.add((sizes.pop(first), first))
+            if more := sizes.pop(end, 0):
+                merged.add((more, end))
+                end += more
+                del starts[end]
+            size = end - first
+            joined.add((size, first))
+            if self._segments.get(first) != size:
+                sizes[first], starts[end] = size, first
+        return merged - joined, joined - merged
+
+    def _cut(self, pool: _Pool, size: int, count: int, chosen: Sequence[Block], least: int) -> list[Block]:
+        """So many blocks cut from chosen ones; rests of at least so many bytes are free, others stay with the last."""
+        cut, rests = list[Block](), set[Block]()
+        for found, start in chosen:
+            here = min(count - len(cut), found // size)
+            end, rest = start + here * size, found - here * size
+            cut += zip(repeat(size), range(start, end, size))
+            if rest >= least:
+                rests.add((rest, end))
+                self._sizes[end], self._starts[end + rest] = rest, end
+            elif rest:
+                cut[-1] = (size + rest, end - size)
+        _put(self._free[pool], rests)
+        return cut
+
+    def _fitting(self, pool: _Pool, size: int, count: int) -> list[Block]:
+        """The best fitting free blocks, all of one size, and no more of them than so many blocks take."""
         free = self._free.setdefault(pool, [])
         place = bisect_left(free, (size, -1))
-        if place < len(free):
-            found, start = free.pop(place)
-            del self._sizes[start], self._starts[start + found]
-        else:
-            start, found = self._grown(pool, size)
-        rest = found - size
-        if rest >= _SMALLEST and (rest > _SMALL or pool[1] or self._expandable):  # ``should_split``
-            self._offer(pool, start + size, rest)
-            found = size
-        self._held[number] = (pool, start, found)
-        self.allocated += found
-        if self.allocated > self.peak_allocated:
-            self.peak_allocated = self.allocated
+        if place == len(free):
+            return []
+        found = free[place][0]
+        chosen = free[place : min(bisect_left(free, (found + 1, -1)), place - count // -(found // size))]
+        del free[place : place + len(chosen)]
+        for _, start in chosen:
+            if self._sizes.pop(start, 0):
+                del self._starts[start + found]
+        return chosen
 
-    def release(self, number: int) -> None:
-        """Take a block back and merge it with free neighbours."""
-        pool, start, size = self._held.pop(number)
-        self.allocated -= size
-        if start in self._starts:
-            start, before = self._taken(pool, self._starts[start])
-            size += before
-        if start + size in self._sizes:
-            size += self._taken(pool, start + size)[1]
-        self._offer(pool, start, size)
-
-    def _offer(self, pool: _Pool, start: int, size: int) -> None:
-        insort(self._free[pool], (size, start))
-        self._sizes[start], self._starts[start + size] = size, start
-
-    def _taken(self, pool: _Pool, start: int) -> tuple[int, int]:
-        size, free = self._sizes.pop(start), self._free[pool]
-        del self._starts[start + size], free[bisect_left(free, (size, start))]
-        return start, size
-
-    def _grown(self, pool: _Pool, size: int) -> tuple[int, int]:
+    def _grown(self, pool: _Pool, size: int, count: int) -> list[Block]:
         """Reserve new memory; if there is none, once more after the release of all that is cached."""
-        reserve = self._expanded if self._expandable else self._segment
-        found = reserve(pool, size)
-        if found is None:
+        reserve = self._expanded if self._expandable else self._new_segments
+        found = reserve(pool, size, count)
+        if not found:
             self._release_cached()
-            found = reserve(pool, size)
-        if found is None:
+            found = reserve(pool, size, count)
+        if not found:
             raise OutOfMemory
         return found
 
-    def _reserve(self, size: int) -> bool:
-        if self._capacity is not None and self.reserved + size > self._capacity:
-            return False
-        self.reserved += size
-        if self.reserved > self.peak_reserved:
-            self.peak_reserved = self.reserved
-        return True
+    def _reserve(self, size: int, count: int = 1) -> int:
+        """Reserve so many times ``size`` bytes, or as many as there are."""
+        if self._capacity is not None:
+            count = min(count, (self._capacity - self.reserved) // size)
+        self.reserved += size * count
+        self.peak_reserved = max(self.peak_reserved, self.reserved)
+        return count
 
-    def _segment(self, pool: _Pool, size: int) -> tuple[int, int] | None:
-        wanted, start = _segment_size(size), self._next
-        if not self._reserve(wanted):
-            return None
-        self._next += wanted + 1
-        self._segments[start] = wanted
-        return start, wanted
+    def _new_segments(self, _pool: _Pool, size: int, count: int) -> list[Block]:
+        wanted, first = _segment_size(size), self._next
+        self._next += self._reserve(wanted, -(count // -(wanted // size))) * (wanted + 1)
+        starts = range(first, self._next, wanted + 1)
+        self._segments.update(dict.fromkeys(starts, wanted))
+        return [(wanted, start) for start in starts]
 
-    def _expanded(self, pool: _Pool, size: int) -> tuple[int, int] | None:
+    def _expanded(self, pool: _Pool, size: int, count: int) -> list[Block]:
         end = self._ends.setdefault(pool, len(self._ends) << 50)
         start = self._starts.get(end, end)
-        wanted = -(-(size - (end - start)) // _page(pool)) * _page(pool)
+        wanted = -(-(size * count - (end - start)) // _page(pool)) * _page(pool)
         if not self._reserve(wanted):
-            return None
+            return []
         if start < end:
-            self._taken(pool, start)
+            _take(self._free[pool], {(self._sizes.pop(start), self._starts.pop(end))})
         self._ends[pool] = end + wanted
-        return start, end + wanted - start
+        return [(end + wanted - start, start)]
 
     def _release_cached(self) -> None:
         """``release_cached_blocks``: whole free segments; of expandable ones the pages at a free block's start."""
         for pool, free in self._free.items():
-            for size, start in tuple(free):
+            for size, start in [*free]:
                 gone = size // _page(pool) * _page(pool) if self._expandable else self._segments.get(start)
                 if gone and gone <= size:
-                    self._taken(pool, start)
+                    _take(free, {(size, start)})
                     self.reserved -= gone
                     if size > gone:
-                        self._offer(pool, start + gone, size - gone)
+                        _put(free, {(size - gone, start + gone)})
+                        self._sizes[start + gone], self._starts[start + size] = size - gone, start + gone
+                    if self._sizes.pop(start, 0) and size == gone:
+                        del self._starts[start + size]
+
+
+def _take(free: list[Block], blocks: Collection[Block]) -> None:
+    """Take some out of sorted blocks."""
+    if blocks:
+        less = sorted(blocks)
+        place, end = bisect_left(free, less[0]), bisect_right(free, less[-1])
+        free[place:end] = [block for block in free[place:end] if block not in blocks]
+
+
+def _put(free: list[Block], blocks: Collection[Block]) -> None:
+    """Put some among sorted blocks."""
+    if blocks:
+        more = sorted(blocks)
+        place, end = bisect_left(free, more[0]), bisect_left(free, more[-1])
+        free[place:end] = sorted(free[place:end] + more) if place < end else more
 
 
 def _segment_size(size: int) -> int:
@@ -166,35 +217,36 @@ def reserved(rank: RankModel, terms: Sequence[MemoryTerm]) -> int:
     """``torch.cuda.max_memory_reserved`` after two steps, from the terms of each moment's fullest instants."""
     alive = _alive(rank, terms)
     allocator = CachingAllocator(expandable=rank.spec.train.allocator == "expandable")
-    held: dict[_Kind, list[int]] = {}
+    held = defaultdict[_Kind, list[Block]](list)
     now: _Blocks = {}
-    number, stays = 0, alive["idle"]
+    stays = alive["idle"]
     for blocks in _order(alive):
         for kind, count in now.items():
-            for _ in range(count - blocks.get(kind, 0)):
-                allocator.release(held[kind].pop())
-        begun = [kind for kind, count in blocks.items() if count > now.get(kind, 0)]
-        for kind in sorted(begun, key=lambda kind: (kind not in stays, -kind[2])):
-            own = held.setdefault(kind, [])
-            for _ in range(blocks[kind] - len(own)):
-                allocator.allocate(number, kind[2], kind[1])
-                own.append(number)
-                number += 1
+            after = blocks.get(kind, 0)
+            if after < count:
+                allocator.release(held[kind][after:], kind[1])
+                del held[kind][after:]
+        begun = [(kind not in stays, -kind[2], kind) for kind, count in blocks.items() if count > now.get(kind, 0)]
+        for _, _, kind in sorted(begun, key=_PLACE):
+            held[kind] += allocator.allocate(kind[2], kind[1], blocks[kind] - len(held[kind]))
         now = blocks
     return allocator.peak_reserved
 
 
-def _alive(rank: RankModel, terms: Sequence[MemoryTerm]) -> dict[Moment, Counter[_Kind]]:
+def _alive(rank: RankModel, terms: Sequence[MemoryTerm]) -> dict[Moment, dict[_Kind, int]]:
     """The blocks of each moment; a step's first two all-gathers come before anything is saved."""
-    cutter, alive = _Cutter(rank), {moment: Counter[_Kind]() for moment in MOMENTS}
+    cutter = _Cutter(rank)
+    alive: dict[Moment, dict[_Kind, int]] = {moment: defaultdict(int) for moment in MOMENTS}
     for term in terms:
         if term.pile not in OUTSIDE_PILES and term.bytes >= MIB:
             blocks = [*cutter.blocks(term)]
             for moment in term.moments:
+                here = alive[moment]
                 for kind, count in blocks:
-                    alive[moment][kind] += count
+                    here[kind] += count
             if "forward" in term.moments and cutter.gathers(term):
-                alive["load"].update((term.pile, _AHEAD, size) for size in cutter.gathered)
+                for size in cutter.gathered:
+                    alive["load"][term.pile, _AHEAD, size] += 1
     return alive
 
 
@@ -206,7 +258,7 @@ def _order(alive: Mapping[Moment, _Blocks]) -> Iterator[_Blocks]:
         stepped = stepped or moment == "step"
         after = alive[moment]
         if not stepped:
-            after = {kind: count for kind, count in after.items() if kind[0] != _MOMENTS}
+            after = {kind: count for kind, count in after.items() if kind[0] != _STATES}
         if moment == "second_layer_backward":
             yield {kind: -(-(now.get(kind, 0) + after.get(kind, 0)) // 2) for kind in {**now, **after}}
         yield after

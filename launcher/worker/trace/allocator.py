@@ -8,20 +8,20 @@ from typing import NamedTuple
 
 from launcher.base.files import JsonObject
 from launcher.base.units import MIB
-from launcher.estimate.memory.reserved import CachingAllocator, OutOfMemory
+from launcher.estimate.memory.reserved import Block, CachingAllocator, OutOfMemory
 from launcher.estimate.memory.terms import PILES
 from launcher.worker.memory.recording import Candidate, Moment, Recording
 
 
 def replay(recording: Recording, *, expandable: bool, capacity: int | None = None) -> CachingAllocator:
     """Play a recording back; raises :class:`OutOfMemory` where the capacity does not suffice."""
-    allocator = CachingAllocator(expandable=expandable, capacity=capacity)
+    allocator, held = CachingAllocator(expandable=expandable, capacity=capacity), dict[int, list[Block]]()
     for event in recording.events:
+        allocation = recording.allocations[event if event >= 0 else -1 - event]
         if event >= 0:
-            allocation = recording.allocations[event]
-            allocator.allocate(event, allocation.bytes, allocation.stream)
+            held[event] = allocator.allocate(allocation.bytes, allocation.stream)
         else:
-            allocator.release(-1 - event)
+            allocator.release(held.pop(-1 - event), allocation.stream)
     return allocator
 
 
