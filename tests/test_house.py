@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 HOUSE = Path(__file__).parents[1] / "launcher"
@@ -50,8 +51,10 @@ def _modules() -> dict[str, Path]:
     return found
 
 
-def _imports(modules: dict[str, Path]) -> dict[str, set[str]]:
+@cache
+def _imports() -> dict[str, set[str]]:
     """The modules that each one names, also where the import is late or for types alone."""
+    modules = _modules()
     named: dict[str, set[str]] = {}
     for name, path in modules.items():
         found = named[name] = set()
@@ -77,14 +80,14 @@ def _reached(start: str, named: dict[str, set[str]]) -> set[str]:
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
     """Also not by imports that are late or for types alone: what two modules share stands below both."""
-    named = _imports(_modules())
+    named = _imports()
     circles = sorted(name for name in named if name in _reached(name, named))
     assert not circles
 
 
 def test_no_room_is_reached_from_a_room_below_it_and_there_are_at_most_ten_floors() -> None:
     rooms: dict[str, set[str]] = {}
-    for name, found in _imports(_modules()).items():
+    for name, found in _imports().items():
         room = name.split(".")[1] if "." in name else ""
         rooms.setdefault(room, set()).update(each.split(".")[1] for each in found if "." in each)
     below = {room: found - {room} for room, found in rooms.items() if room}

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -145,13 +146,21 @@ def test_a_home_of_nobody_is_a_place_that_is_not_there(words: str, capsys: pytes
     assert "~nobody/x" in out + err
 
 
+@cache
+def _calls() -> list[tuple[Path, ast.Call]]:
+    """Every call in the source of ``launcher/``, with its file."""
+    paths = sorted((ROOT / "launcher").rglob("*.py"))
+    return [
+        (path, node) for path in paths for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)
+    ]
+
+
 def test_no_way_of_python_to_follow_links_is_used_that_raises_on_some() -> None:
     found = [
         f"{path.relative_to(ROOT)}: {ast.unparse(node)}"
-        for path in sorted((ROOT / "launcher").rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
-        if node.func.attr in ("resolve", "expanduser")
+        for path, node in _calls()
+        if isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("resolve", "expanduser")
         and not node.args
         and path != ROOT / "launcher" / "base" / "files.py"
     ]
@@ -222,10 +231,9 @@ ELSEWHERE = {
 def test_every_reader_of_a_file_goes_through_the_one_mechanism() -> None:
     package = ROOT / "launcher"
     found: dict[str, list[str]] = {}
-    for path in sorted(package.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and _reads(node):
-                found.setdefault(str(path.relative_to(package)), []).append(f"{node.lineno}: {ast.unparse(node)}")
+    for path, node in _calls():
+        if _reads(node):
+            found.setdefault(str(path.relative_to(package)), []).append(f"{node.lineno}: {ast.unparse(node)}")
     new = {name: calls for name, calls in found.items() if name not in ELSEWHERE}
     assert not new, "read by launcher.base.files.opened, read_text, read_bytes, load_json or last_lines, or say why not"
     assert set(found) == set(ELSEWHERE), "these read nothing by themselves any more"
