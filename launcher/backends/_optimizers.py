@@ -55,7 +55,8 @@ def check(spec: RunSpec, names: Sequence[str]) -> Iterator[ConfigError]:
     optimizer = spec.optimizer
     if optimizer.name not in names:
         rule = f"backend={spec.backend.name} runs {', '.join(names[:-1])} or {names[-1]} in this version"
-        yield ConfigError("optimizer.name", optimizer.name, rule, [f"optimizer={other}" for other in names[:2]])
+        near = [name for name in names if "bit" in name and "bit" in optimizer.name] or names[:2]
+        yield ConfigError("optimizer.name", optimizer.name, rule, [f"optimizer={other}" for other in near])
     if optimizer.name not in _KERNELS:
         rule = f"{optimizer.name} has one kernel; torch's adamw and sgd have several"
         yield from edit.refused(spec, "optimizer.fused optimizer.foreach", rule, "optimizer=adamw")
