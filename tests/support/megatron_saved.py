@@ -31,7 +31,7 @@ def write(path: str) -> None:
     if os.environ.get("RANK", "0") != "0":
         return
     cpu.install()
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{path}.store", rank=0, world_size=1)
     parallel_state.initialize_model_parallel()
     model_parallel_cuda_manual_seed(1)
     parser = argparse.ArgumentParser(add_help=False)
