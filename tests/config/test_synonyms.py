@@ -56,7 +56,7 @@ def ways(words: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
         ("check train.loss=cut hardware=cpu", ["train.loss=chunked"]),
         ("check train.loss=liger hardware=h100_80g", ["train.loss=fused"]),
         ("check train.kernels=unsloth hardware=h100_80g", ["train.kernels=liger"]),
-        ("check parallel.schedule=dualpipe", ["parallel.schedule=dualpipe_v"]),
+        ("check parallel.schedule=dualpipe", ["parallel.schedule=dualpipe_v parallel.virtual_pipeline=2"]),
         ("check zero.offload_optimizer=disk parallel=zero3", ["zero.offload_optimizer=nvme"]),
         ("check precision.optimizer_states=int8", ["optimizer=adamw_8bit"]),
         ("check parallel=zero2 optimizer=adamw_4bit", ["optimizer=adamw_8bit", "optimizer=paged_adamw_8bit"]),
