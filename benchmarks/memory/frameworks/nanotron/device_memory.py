@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from launcher.estimate.memory.reserved import CachingAllocator
+from launcher.estimate.memory.reserved import Block, CachingAllocator
 
 LAUNCHES = 1024
 """Kernels and waits that a stream's queue holds before the host has to wait for the GPU (CUDA; nanotron's runs of 80
@@ -35,21 +35,22 @@ class DeviceMemory:
         self.ahead = self.exhausted = False
         self._allocator = _Waiting(self, capacity)
         self._late: deque[tuple[int, int]] = deque()
+        self._held: dict[int, list[Block]] = {}
         self._names = self._launched = 0
 
     def new(self, size: int) -> int:
         """A block of at least so many bytes, with one launch that fills it; its name."""
         self.launch()
         while self._late and self._late[0][0] <= self._launched - LAUNCHES:
-            self._allocator.release(self._late.popleft()[1])
+            self.free(self._late.popleft()[1])
         self._names += 1
-        self._allocator.allocate(self._names, max(_GRAIN, -(-size // _GRAIN) * _GRAIN))
+        self._held[self._names] = self._allocator.allocate(max(_GRAIN, -(-size // _GRAIN) * _GRAIN))
         return self._names
 
     def free(self, *names: int) -> None:
         """Give blocks back that only the stream of computation has used."""
         for name in names:
-            self._allocator.release(name)
+            self._allocator.release(self._held.pop(name))
 
     def free_late(self, *names: int) -> None:
         """Give blocks back that NCCL's stream has used as well."""
@@ -65,7 +66,7 @@ class DeviceMemory:
     def wait(self) -> None:
         """The host waits for the GPU."""
         while self._late:
-            self._allocator.release(self._late.popleft()[1])
+            self.free(self._late.popleft()[1])
 
     def empty_cache(self) -> None:
         """``torch.cuda.empty_cache``."""
