@@ -62,7 +62,9 @@ class Document:
 
     def add(self, part: str, row: dict[str, Any]) -> None:
         """Add a row to ``runs`` or ``training``, in the place of an earlier one of its name."""
-        rows = self._content[part]
+        rows, git = self._content[part], self._content["versions"]["git"]
+        row.setdefault("date", self._content["date"])
+        row.setdefault("commit", git and git["commit"])
         rows[:] = [other for other in rows if other["name"] != row["name"]] + [row]
         self._write()
 
@@ -82,23 +84,25 @@ class Document:
             return {}
         if found is None or found.get("schema") != self._content["schema"]:
             raise DocumentError(f"--resume: {self.path} is no file of this benchmark: leave --resume out")
-        if (found["machine"]["gpus"], found["rehearsal"]) != (self._cards, self._content["rehearsal"]):
+        if (_cards(found), found["rehearsal"]) != (_cards(self._content), self._content["rehearsal"]):
             raise DocumentError(f"--resume: {self.path} was measured on other devices: name another file by --out")
+        git = found["versions"]["git"]
+        measured = {"date": found["date"], "commit": git and git["commit"]}  # A row keeps its own, where it has one.
         return {
-            part: [row for row in found[part] if row["measured"] is not None or row["error"] == "out of memory"]
+            part: [measured | row for row in found[part] if row["measured"] or row["error"] == "out of memory"]
             for part in ("runs", "training")
         }
 
     def _there(self) -> dict[str, Any] | None:
         return read_json(self.path)
 
-    @property
-    def _cards(self) -> list[dict[str, Any]]:
-        cards: list[dict[str, Any]] = self._content["machine"]["gpus"]
-        return cards
-
     def _write(self) -> None:
         write_text_atomically(self.path, json.dumps(self._content, indent=1) + "\n")
+
+
+def _cards(content: dict[str, Any]) -> list[tuple[str, int]]:
+    """Name and bytes of each card; what its driver keeps for itself may differ from machine to machine."""
+    return [(card["name"], card["memory_bytes"]) for card in content["machine"]["gpus"]]
 
 
 def _versions() -> dict[str, Any]:

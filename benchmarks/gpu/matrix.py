@@ -12,6 +12,10 @@ from benchmarks.gpu.steps import STEPS
 
 _SMALL = ("model=1b", "train.sequence_length=2048", "train.micro_batch_size=2", "precision=bf16")
 _EIGHT = ("model=llama3_8b", "train.sequence_length=4096", "precision=bf16")
+_WHOLE = (
+    "model=llama3_8b", "model.max_position_embeddings=32768", "train.sequence_length=32768", "precision=bf16"
+)  # fmt: skip
+_LONG = (*_WHOLE, "model.num_hidden_layers=2")
 _SEVEN = ("model=7b", "train.sequence_length=4096", "precision=bf16")
 _FEW = "model.num_hidden_layers=4"
 TORCHS = "optimizer.fused=true"
@@ -19,6 +23,10 @@ TORCHS = "optimizer.fused=true"
 
 _LOCAL = "+backend.extra.transformer-impl=local"
 """Transformer Engine is built against one torch, so no wheel of it fits the machine's."""
+
+
+_PROFILED = f"train.profile={{start:{STEPS},steps:1,ranks:[0]}}"
+"""Megatron-LM's own loop steps, so its last step is recorded as a user's is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +77,7 @@ def _engines() -> Iterator[Point]:
     }.items():
         yield Point(name=f"1b alone, {name}", overrides=(*_SMALL, *words), needs=_needs(name))
     for mode in ("none", "selective", "full"):
-        megatron = (*_SMALL, "backend=megatron", _LOCAL, f"checkpointing={mode}")
+        megatron = (*_SMALL, "backend=megatron", _LOCAL, _PROFILED, f"checkpointing={mode}")
         yield Point(
             name=f"1b alone, megatron, checkpointing {mode}", overrides=megatron, seconds=9, needs=("megatron",)
         )
@@ -83,7 +91,7 @@ def _few_layers() -> Iterator[Point]:
         yield Point(name=f"8b of 4 layers alone, {preset}", overrides=words, needs=_needs(preset))
     full = (*few, "parallel=ddp", "checkpointing=full")
     yield Point(name="8b of 4 layers alone, ddp, checkpointing full", overrides=full)
-    megatron = (*few, "backend=megatron", _LOCAL)
+    megatron = (*few, "backend=megatron", _LOCAL, _PROFILED)
     yield Point(name="8b of 4 layers alone, megatron", overrides=megatron, seconds=9, needs=("megatron",))
     lora = (*_SEVEN, "parallel=ddp", "adapter=lora", "checkpointing=full")
     yield Point(name="7b alone, lora, checkpointing full", overrides=lora, seconds=10, needs=("peft",))
@@ -146,6 +154,19 @@ def _techniques() -> Iterator[Point]:
         ("1b alone, fsdp, fp16", (*_SMALL[:-1], "precision=fp16", "parallel=fsdp"), {}),
         ("1b alone, parameters in bf16", (*ddp, "precision.parameters=bf16"), {}),
         ("1b alone, recomputed inputs in host memory", (*ddp, "checkpointing=full", "checkpointing.offload=true"), {}),
+        ("1b alone, 4-bit AdamW", (*ddp, "optimizer=adamw_4bit"), {"needs": ("torchao",)}),
+        ("1b alone, fsdp, compiled", (*fsdp, "train.compile=true"), {"needs": ("triton",), "seconds": 25.0}),
+        ("1b alone, dora", (*ddp, "adapter=lora", "adapter.dora=true"), {"needs": ("peft",)}),
+        (
+            "7b alone, 8-bit base weights",
+            (*_SEVEN, "parallel=ddp", "adapter=qlora", "adapter.quant_type=int8"),
+            {"needs": ("peft", "bitsandbytes"), "seconds": 14.0},
+        ),
+        (
+            "8b of 2 layers alone, 32,768 tokens, Liger's loss",
+            (*_LONG, "parallel=fsdp", "train.loss=fused", "checkpointing=full"),
+            {"needs": ("liger_kernel",), "seconds": 8.0},
+        ),
         ("7b, qlora, fsdp over 8", (*_SEVEN, "parallel=fsdp", "adapter=qlora"), {"needs": ("peft",), "world": 8}),
     ):
         yield Point(name=name, overrides=words, **more)
@@ -172,8 +193,36 @@ def _families() -> Iterator[Point]:
             "model.num_hidden_layers=2",
             "model.extra.layer_types=[mamba,attention]",
         ),
+        "qwen3_next_80b_a3b of 4 layers with 32 experts alone": (
+            "model=qwen3_next_80b_a3b",
+            "model.num_hidden_layers=4",
+            "model.num_experts=32",
+        ),
+        "nemotron3_nano_30b_a3b of 6 layers with 16 experts alone": (
+            "model=nemotron3_nano_30b_a3b",
+            "model.num_hidden_layers=6",
+            "model.num_experts=16",
+            "model.extra.hybrid_override_pattern=MEMEM*",
+        ),
+        "llama4_scout of 2 layers with 4 experts alone": (
+            "model=llama4_scout",
+            "model.num_hidden_layers=2",
+            "model.num_experts=4",
+        ),
+        "glm4_5_air of 2 layers with 16 experts alone": (
+            "model=glm4_5_air",
+            "model.num_hidden_layers=2",
+            "model.num_experts=16",
+        ),
+        "minimax_m2 of 2 layers with 16 experts alone": (
+            "model=minimax_m2",
+            "model.num_hidden_layers=2",
+            "model.num_experts=16",
+        ),
     }.items():
-        yield Point(name=name, overrides=(*words, *few), seconds=8)
+        yield Point(name=name, overrides=(*words, *few), seconds=8, needs=_mixers(words[0]))
+    gpt2 = ("model=gpt2_medium", "train.sequence_length=1024", "train.micro_batch_size=4", *few[:2])
+    yield Point(name="gpt2_medium alone", overrides=gpt2)
 
 
 def _more_shared() -> Iterator[Point]:
@@ -190,6 +239,8 @@ def _more_shared() -> Iterator[Point]:
         ),
         ("8b, fsdp over 8", 8, (*_EIGHT, "parallel=fsdp", "checkpointing=full")),
         ("1b, fsdp over 2", 2, (*_SMALL, "parallel=fsdp")),
+        ("1b, tensor parallel by 2, fsdp over 4", 8, (*_SMALL, "parallel=fsdp", "parallel.tensor=2")),
+        ("8b, 32,768 tokens over 8", 8, (*_WHOLE, "parallel=fsdp", "parallel.context=8", "checkpointing=full")),
     ):
         yield Point(name=name, world=world, overrides=words, seconds=8)
     moe = ("model=mixtral_8x7b", "model.num_hidden_layers=4", "train.sequence_length=4096", "precision=bf16")
@@ -207,6 +258,13 @@ def _rare() -> Iterator[Point]:
         "optimizer offloaded": ("zero.offload_optimizer=cpu",),
     }.items():  # Each compiles a kernel.
         yield Point(name=f"1b alone, zero 2, {name}", overrides=(*zero, *words), seconds=40, needs=("deepspeed",))
+
+
+def _mixers(model: str) -> tuple[str, ...]:
+    """Modules of the kernels without which a run of a hybrid is refused on a GPU."""
+    kernels = {"model=granite4_h_tiny": "mamba_ssm", "model=nemotron3_nano_30b_a3b": "mamba_ssm"}
+    kernels["model=qwen3_next_80b_a3b"] = "fla"
+    return (kernels[model], "causal_conv1d") if model in kernels else ()
 
 
 def _preset(name: str) -> tuple[str, ...]:

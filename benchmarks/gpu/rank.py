@@ -25,16 +25,17 @@ from torch._C._distributed_c10d import TCPStore
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from benchmarks.gpu import counters
+from benchmarks.gpu import counters, kernels
 from benchmarks.gpu.steps import STEPS, WARM_UP
 from launcher.base.files import write_atomically
 from launcher.spec import RunSpec
 from launcher.spec.parse import parse
-from launcher.worker import loop, memory, replaced
+from launcher.worker import loop, memory, process, replaced
 from launcher.worker.engine import Context, Engine
 from launcher.worker.fsdp import sharding
 from launcher.worker.loop import MEASURED_STEPS
 from launcher.worker.memory import MemoryTracker
+from launcher.worker.profile import FOLDER
 from launcher.worker.trace.shims import reduced_in_place
 
 MEGATRON_MODULES = ("pretraining", "layout", "follow", "data")
@@ -78,6 +79,7 @@ def measure(spec: RunSpec, directory: Path) -> dict[str, Any]:
 def _by_engine(spec: RunSpec, directory: Path) -> dict[str, Any]:
     device = torch.device(spec.hardware.device, 0) if spec.hardware.device == "cuda" else torch.device("cpu")
     _join(spec.gpus, device)
+    process.use_host(spec)
     with replaced(memory, "CudaTracker", counters.PhaseCounters):
         tracker = memory.tracker(device)
     context = Context(spec=spec, directory=directory, rank=0, world=spec.gpus, device=device, memory=tracker)
@@ -85,7 +87,8 @@ def _by_engine(spec: RunSpec, directory: Path) -> dict[str, Any]:
     with tracker.measuring("load"), _let_ddp_reduce(spec.gpus):
         engine: Engine = importlib.import_module(f"launcher.worker.{spec.backend.name}.__main__").build(context)
     seconds = _trained(spec, engine, tracker, device)
-    return {**tracker.summary(), **_held(device), "step_seconds": seconds}
+    found = {**tracker.summary(), **_held(device), "step_seconds": seconds}
+    return {**found, "card": _card(spec, engine, device)} if device.type == "cuda" else found
 
 
 def _trained(spec: RunSpec, engine: Engine, tracker: MemoryTracker, device: torch.device) -> list[float]:
@@ -104,6 +107,17 @@ def _trained(spec: RunSpec, engine: Engine, tracker: MemoryTracker, device: torc
     return seconds
 
 
+def _card(spec: RunSpec, engine: Engine, device: torch.device) -> dict[str, Any]:
+    """What the card did in one step more."""
+    micro_batches = _micro_batches(spec, device)
+
+    def step() -> None:
+        engine.train_step(STEPS + 1, micro_batches)
+        torch.cuda.synchronize(device)
+
+    return kernels.of_step(step)
+
+
 def _by_megatron(spec: RunSpec, directory: Path) -> dict[str, Any]:
     """Its own loop trains, through our worker; the run says how many steps."""
     from launcher.worker.megatron import __main__ as worker
@@ -118,7 +132,9 @@ def _by_megatron(spec: RunSpec, directory: Path) -> dict[str, Any]:
         worker._train(context, arguments)
         found = {**context.memory.summary(), **_held(context.device)}
     rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
-    return {**found, "step_seconds": [row["step_seconds"] for row in rows[WARM_UP:]]}
+    traces = sorted((directory / FOLDER).glob("*.json.gz"))
+    card = {"card": kernels.of_trace(traces[0])} if traces and context.device.type == "cuda" else {}
+    return {**found, **card, "step_seconds": [row["step_seconds"] for row in rows[WARM_UP:]]}
 
 
 def _import(spec: RunSpec) -> None:

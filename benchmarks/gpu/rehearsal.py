@@ -18,12 +18,22 @@ _TINY: dict[str, object] = {
     "train.sequence_length": 64,
     "hardware": "cpu",
 }
-_EXPERTS: dict[str, object] = {"model.moe_intermediate_size": 128}
+_ALSO: dict[str, dict[str, object]] = {
+    "model=mixtral": {"model.moe_intermediate_size": 128},
+    "model=qwen3_30b": {"model.moe_intermediate_size": 128},
+    "model=granite": {"model.moe_intermediate_size": 128},
+    "model=minimax": {"model.moe_intermediate_size": 128, "model.extra.rotary_dim": 8},
+    "model=llama4": {"model.moe_intermediate_size": 128},
+    "model=deepseek": {"model.num_key_value_heads": 4},
+    "model=gpt2": {"model.num_key_value_heads": 4},
+    "model=nemotron3": {"model.num_hidden_layers": 6},
+}
+"""Sizes of families that keep some of theirs equal, or a layer of each kind."""
 
 
 def rehearsed(point: Point) -> Point:
     """The point's run, its engine and settings the same, in a size for any processor."""
-    experts = any(word.startswith(("model=mixtral", "model=qwen3_30b", "model=granite")) for word in point.overrides)
-    sizes = {**_TINY, **_EXPERTS} if experts else _TINY
+    own = next((more for start, more in _ALSO.items() if any(w.startswith(start) for w in point.overrides)), {})
+    sizes = {**_TINY, **own}
     kept = [word for word in point.overrides if word.partition("=")[0] not in sizes]
     return replace(point, overrides=(*kept, *(f"{key}={value}" for key, value in sizes.items())))

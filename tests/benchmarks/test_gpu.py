@@ -80,9 +80,9 @@ def test_the_matrix_has_every_engine_and_both_kinds_of_world() -> None:
     assert {spec.precision.compute for spec in asked} == {"bf16", "fp32", "fp16", "fp8"}
 
 
-def test_the_whole_matrix_and_the_training_take_less_than_thirteen_minutes_by_their_own_estimate() -> None:
+def test_the_whole_matrix_and_the_training_take_less_than_a_quarter_of_an_hour_by_their_own_estimate() -> None:
     seconds = sum(point.seconds for point in POINTS) + training.SECONDS * (len(training.ENGINES) + 1)
-    assert 300 < seconds < 13 * 60
+    assert 300 < seconds < 15 * 60
 
 
 @pytest.mark.parametrize("name", MEGATRON_MODULES)

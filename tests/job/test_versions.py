@@ -90,3 +90,20 @@ def test_a_setting_that_the_installed_version_lacks_is_refused_and_no_other() ->
 
 def test_a_package_of_unknown_version_is_no_error() -> None:
     assert refused("parallel=fsdp", "parallel.expert=2") == []
+
+
+def test_packed_weights_are_sharded_from_the_torch_on_that_asks_no_gradient_of_them() -> None:
+    old = {"torch": "2.11.0", "transformers": "5.17.0"}
+    [error] = refused("adapter=qlora", "parallel=fsdp", **old)
+    assert error.startswith("adapter.name='qlora'")
+    assert error.endswith("from 2.12 on it can: pip install 'torch>=2.12' parallel=ddp")
+    assert refused("adapter=qlora", "parallel=ddp", **old) == []
+    assert refused("adapter=qlora", "parallel=fsdp", **{**old, "torch": "2.12.0"}) == []
+
+
+def test_pipeline_stages_need_the_torch_that_takes_micro_batches() -> None:
+    words = ("parallel=fsdp_pp", "parallel.pipeline=2", "train.gradient_accumulation=2", "cluster.gpus_per_node=2")
+    [error] = refused(*words, torch="2.13.0", transformers="5.17.0")
+    assert error.startswith("parallel.pipeline=2: torch 2.13.0 is installed")
+    assert error.endswith("from 2.14 on it can: pip install 'torch>=2.14' parallel.pipeline=1")
+    assert refused(*words, torch="2.14.0", transformers="5.17.0") == []

@@ -130,6 +130,16 @@ _UNEXPLAINED = (
     "1b alone, checkpointing selective",  # Python is asked about each operation: 4 times the host's time.
     "Adafactor",
     "fsdp over 8, Muon",  # Products of DTensors, each started by Python.
+    "tensor parallel by 2",  # So are these: the card works for a quarter of the step.
+    "gpt2_medium",  # The card works for half of the step, and waits for Python in the rest.
+    "gemma2_2b",  # Copies and products by elements of eager attention with a soft cap.
+    "4-bit AdamW",
+    "dora",  # Norms of all rows in fp32.
+    "8-bit base weights",
+    "1b, fsdp over 2",  # The card works for 0.107 of 0.136 s.
+    "fsdp, compiled",  # A fifth of the step waits for FSDP's hooks.
+    "Liger's loss",  # 32,768 tokens: attention at 69% of the card's peak is faster than is said.
+    "offloaded to the host",  # Measured with one thread; the worker takes all of them since.
 )
 
 

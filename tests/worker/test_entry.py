@@ -51,3 +51,17 @@ def test_a_typo_ends_the_job_before_anything_is_built(
     with pytest.raises(SystemExit, match="1"):
         process.main(train)
     assert json.loads(Path("logs/error.rank0.json").read_text())["message"] == message
+
+
+def test_an_optimizer_that_steps_on_the_host_has_its_ranks_share_of_the_processors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr("launcher.worker.process.torch.set_num_threads", asked.append)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(32)))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    offloaded = ("model=tiny", "parallel=fsdp", "hardware=h100_80g", "zero.offload_parameters=cpu")
+    process.use_host(make_spec(*offloaded))
+    process.use_host(make_spec(*offloaded, "+cluster.environment.OMP_NUM_THREADS=2"))
+    process.use_host(make_spec("model=tiny", "parallel=fsdp", "hardware=h100_80g"))
+    assert asked == [4]

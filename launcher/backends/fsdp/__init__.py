@@ -17,7 +17,7 @@ from launcher.backends.fsdp.overheads import overheads
 from launcher.backends.fsdp.traits import dtypes, engine, execution
 from launcher.base import package
 from launcher.job.job import Job
-from launcher.job.versions import Borrowed
+from launcher.job.versions import Borrowed, Need
 from launcher.spec import RunSpec
 from launcher.spec.change import Change, EngineChange, set_to
 
@@ -34,7 +34,25 @@ def mode(spec: RunSpec) -> str:
 
 profile = Profile(
     packages=("torch", "transformers"),
-    needs=expert_ranks.NEEDS,
+    needs=(
+        *expert_ranks.NEEDS,
+        Need(
+            package="torch",
+            since="2.12",
+            path="adapter.name",
+            asked=lambda spec: spec.adapter.name == "qlora" and spec.parallel.shard,
+            because="cannot shard the integers of packed weights (FSDPParam asks gradients of them)",
+            way_out="parallel=ddp",
+        ),
+        Need(
+            package="torch",
+            since="2.14",
+            path="parallel.pipeline",
+            asked=lambda spec: spec.parallel.pipeline > 1,
+            because="takes a step's batch whole and cuts it itself (a schedule's step has no kwarg_mbs)",
+            way_out="parallel.pipeline=1",
+        ),
+    ),
     borrowed=(
         *BORROWED,
         *_optimizers.BORROWED,
