@@ -35,9 +35,10 @@ assert __file__ == sibling.__file__.replace("sibling", "train") and sys.argv[0] 
 if rank == 0:
     with open(f"{run}/metrics.jsonl", "a") as metrics:
         metrics.write('{"step": 1, "loss": 3.0}\\n{"step": 2, "loss": 1.0}\\n')
-if options.do == "fail" and rank == 1:
+if options.do in ("fail", "die") and rank == 1:
     while not os.path.exists(f"{run}/pid0"):  # With this rank torchrun ends the other one, which is to speak first.
         time.sleep(0.01)
+if options.do == "fail" and rank == 1:
     raise ValueError("the learning rate is a fish")
 if options.do == "die" and rank == 1:
     os.kill(os.getpid(), signal.SIGKILL)
