@@ -1,4 +1,4 @@
-"""What a GPU did in one step: seconds of its kernels and copies, and which took most.
+"""Seconds of the kernels and copies of one step on a GPU, and the kernels that took most of them.
 
 Beside the step's own time it says whether the card was waited for (the two are near each other) or the host.
 """

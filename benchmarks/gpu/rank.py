@@ -108,7 +108,7 @@ def _trained(spec: RunSpec, engine: Engine, tracker: MemoryTracker, device: torc
 
 
 def _card(spec: RunSpec, engine: Engine, device: torch.device) -> dict[str, Any]:
-    """What the card did in one step more."""
+    """Train one step more under the profiler; seconds of its kernels."""
     micro_batches = _micro_batches(spec, device)
 
     def step() -> None:

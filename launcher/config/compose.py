@@ -63,7 +63,7 @@ def compose(overrides: Sequence[Override], catalog: Catalog) -> Config:
 
 
 def _values(settings: Sequence[Override]) -> list[object] | None:
-    """What the settings set; None where one interpolates, or is a mapping of other than names."""
+    """Values by key; None where a setting interpolates, or is a mapping with keys that are no names."""
     _refuse_unreadable(override.hydra for override in settings if not override.plain()[0])
     values = [value_of(override) for override in settings]
     return values if all(map(_stands_alone, values)) else None
