@@ -4,7 +4,6 @@ Asked where a supported megatron-core is installed, for the GPU of the run and n
 (``launcher.worker.megatron.validate``). Elsewhere the rules of ``check`` answer alone.
 """
 
-import contextlib
 import json
 import os
 import re
@@ -54,8 +53,8 @@ def native(spec: RunSpec) -> Judgement:
         return _unasked(spec, rule, installed.INSTALL)
     try:
         answer = asked(question(spec), found)
-    except RuntimeError as error:
-        return _unasked(spec, f"megatron-core's own validator did not answer: {error}", "--no-native")
+    except (RuntimeError, TimeoutError) as error:
+        return _unanswered(spec, error)
     return Judgement() if answer is None else Judgement(errors=(explained(spec, answer, found),))
 
 
@@ -63,9 +62,12 @@ def natives(specs: Sequence[RunSpec]) -> tuple[Judgement, ...]:
     """Return the judgements of :func:`native` on several runs; new questions are asked in one process."""
     found = installed.found_version()
     if found is not None and installed.is_supported(found):
-        # Where nothing is answered, each is asked again by itself, and says why.
-        with contextlib.suppress(RuntimeError):
+        try:
             _ask_together([question(spec) for spec in specs if spec.script is None], found)
+        except TimeoutError as error:  # Asked one by one, each would wait as long again.
+            return tuple(_unanswered(spec, error) for spec in specs)
+        except RuntimeError:
+            pass  # One may have ended the program for all: each is asked by itself, and says why.
     return tuple(native(spec) for spec in specs)
 
 
@@ -107,10 +109,16 @@ def _unasked(spec: RunSpec, rule: str, way_out: str) -> Judgement:
     return Judgement(warnings=(ConfigError("backend.name", spec.backend.name, rule, [way_out]),))
 
 
+def _unanswered(spec: RunSpec, error: Exception) -> Judgement:
+    return _unasked(spec, f"megatron-core's own validator did not answer: {error}", "--no-native")
+
+
 def asked(question: JsonObject, version: str) -> JsonObject | None:
     """The answer of the validator to one question, from the user's cache folder where it was asked before.
 
-    Raises RuntimeError: There is no answer, with the last line that the program said.
+    Raises:
+        RuntimeError: The program ended without an answer; with the last line that it said.
+        TimeoutError: It took too long.
     """
     found: JsonObject | None = cache.answer("native", [VALIDATOR, version, question], lambda: answers([question])[0])
     return found
@@ -127,7 +135,7 @@ def _ask_together(questions: Sequence[JsonObject], version: str) -> None:
 def answers(
     questions: list[JsonObject], *, module: str = VALIDATOR, timeout_s: int = TIMEOUT_S
 ) -> list[JsonObject | None]:
-    """The answers to many questions, from one process; raises RuntimeError as :func:`asked` does.
+    """The answers to many questions, from one process; raises what :func:`asked` does.
 
     ``module`` reads a JSON list of questions and writes one of answers; ``timeout_s`` are seconds for all of them.
     """
@@ -144,7 +152,7 @@ def answers(
         )
         found: list[JsonObject | None] = json.loads(done.stdout)
     except subprocess.TimeoutExpired:
-        raise RuntimeError(f"no answer in {timeout_s} s") from None
+        raise TimeoutError(f"no answer in {timeout_s} s") from None
     except ValueError:
         raise RuntimeError((done.stderr.strip().splitlines() or ["no message"])[-1]) from None
     return found

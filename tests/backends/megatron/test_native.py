@@ -137,6 +137,26 @@ def test_a_validator_that_fails_is_a_warning(monkeypatch: pytest.MonkeyPatch) ->
     assert rules == ["megatron-core's own validator did not answer: no answer in 120 s"]
 
 
+def test_several_runs_wait_once_for_a_validator_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[int] = []
+
+    def late(questions: list[Any], **_: object) -> Any:
+        waits.append(len(questions))
+        raise TimeoutError("no answer in 120 s")
+
+    monkeypatch.setattr(installed, "found_version", lambda: "0.19.2")
+    monkeypatch.setattr(validator, "answers", late)
+    found = validator.natives([make_spec(*TP, f"train.seed={number}") for number in (901, 902)])
+    assert waits == [2]
+    rules = [warning.rule for judgement in found for warning in judgement.warnings]
+    assert rules == ["megatron-core's own validator did not answer: no answer in 120 s"] * 2
+
+
+def test_a_program_that_takes_too_long_is_an_error_with_the_limit() -> None:
+    with pytest.raises(TimeoutError, match="no answer in 0 s"):
+        validator.answers([], timeout_s=0)
+
+
 def test_a_program_that_gives_no_answer_is_an_error_with_its_last_line() -> None:
     with pytest.raises(RuntimeError, match=r"No module named launcher[.]worker[.]no_such"):
         validator.answers([], module="launcher.worker.no_such")
