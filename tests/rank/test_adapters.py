@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from launcher.estimate.rank.model import NF4_BITS, RankModel
 from launcher.spec import RunSpec
 from tests.support.adapters import LINEARS, first_rank, modules
 from tests.support.family_modules import CASES, TOKENS, block_of, saved_by_autograd
-from tests.support.helpers import make_spec
+from tests.support.helpers import ROOT, make_spec
 
 ONE_GPU = ("hardware=h100_80g", "cluster.gpus_per_node=1")
 LORA_7B = ("model=llama2_7b", "parallel=ddp", *ONE_GPU)
@@ -169,6 +170,22 @@ def test_8_bits_take_a_byte_and_four_for_each_row_of_7_b_and_a_gpu_unpacks_them_
     assert "forward" not in found["the largest weight, dequantised"].moments
     # 32 bits and 16 of an up-projection's product, beside the codes of its input.
     assert found["a product of 8-bit codes"].bytes == (4096 + 6 * 11008) * rank.model.tokens
+
+
+@pytest.mark.parametrize(
+    ("name", "static", "peak"),
+    [
+        ("7b alone, qlora", 4_988_324_352, 32_455_675_904),
+        ("7b alone, 8-bit base weights", 8_178_845_184, 35_649_018_368),
+    ],
+)
+def test_an_h100_held_what_is_counted_beside_packed_weights(name: str, static: int, peak: int) -> None:
+    rows = json.loads((ROOT / "benchmarks" / "results" / "gpu.json").read_text())["runs"]
+    (row,) = (row for row in rows if row["name"] == name)
+    assert (row["measured"]["static_bytes"], row["measured"]["peak_allocated_bytes"]) == (static, peak)
+    found = estimated(make_spec(*row["overrides"], "hardware=h100_80g"))
+    assert found.static_bytes == pytest.approx(static, rel=0.001)  # With the rests of segments that no code splits off.
+    assert found.peak.allocated_bytes == pytest.approx(peak, rel=0.001)  # With no copy of attention's outputs.
 
 
 def test_embedding_head_and_norms_are_not_quantised() -> None:

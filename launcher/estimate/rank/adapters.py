@@ -146,7 +146,8 @@ def _needed(row: SavedTensor, names: frozenset[str], *, reads: bool) -> bool:
 def _own(weight: Weight, adapter: AdapterSpec, engine: EngineTraits, attention_output: str) -> Iterator[SavedTensor]:
     """Tensors that one adapter saves: ``r`` between its two matrices; with dropout its input and a mask.
 
-    Under autocast ``peft`` casts its input to the fp32 of its parameters and autocast back, so that it is a copy.
+    Under autocast ``peft`` casts its input to the fp32 of its parameters and autocast back, so that it is a copy, but
+    not beside weights of few bits under CUDA's (``requires_conversion`` of ``tuners/lora/bnb.py``).
     DoRA's gradients need both products of a layer as they are before the magnitudes (``peft`` ``dora.py``).
     Unsloth's kernels compute the adapter again in backward from its input after dropout, with no mask.
     """
@@ -163,5 +164,5 @@ def _own(weight: Weight, adapter: AdapterSpec, engine: EngineTraits, attention_o
     if adapter.dropout:
         mask = (4 if engine.autocast else size) if engine.cpu else 1
         yield SavedTensor("adapter's dropout", (size + mask) * inputs, "token", "adapter")
-    elif engine.autocast and weight.name == attention_output:
+    elif engine.autocast and weight.name == attention_output and (engine.cpu or not adapter.bits):
         yield SavedTensor("cast of the attention output", size * inputs, "token", "adapter")

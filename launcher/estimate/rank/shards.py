@@ -51,6 +51,7 @@ class WeightCounts:
     # Of each matrix that receives gradients, in the order of the model, before sharding.
     matrices: tuple[int, ...] = ()
     stepped: tuple[int, ...] = ()  # Of the shard of each matrix that the optimizer steps.
+    packed: tuple[int, ...] = ()  # Bytes of the codes of the shard of each quantised weight.
 
     @property
     def unpacked(self) -> int:
@@ -94,6 +95,7 @@ _OF_SEVERAL: dict[str, Callable[[Iterable[Any]], Any]] = {
     "last_trained": _last,
     "matrices": _joined,
     "stepped": _joined,
+    "packed": _joined,
 }
 """The function that joins each count of several groups."""
 
@@ -193,6 +195,7 @@ def _elements(weight: Weight, rule: ShardRule) -> WeightCounts:
         kept_quantised=kept if weight.quantised else 0,
         matrices=(one,) * copies if matrix else (),
         stepped=(stepped // copies,) * copies if matrix else (),
+        packed=(-(-(parameters // copies * weight.quantised) // 8),) * copies if weight.quantised else (),
     )
 
 

@@ -135,8 +135,17 @@ def gpu_kernels(*, cudnn: bool = False) -> Iterator[None]:
     """
     attention = functools.partial(_attention, functional.scaled_dot_product_attention, cudnn)
     dropout = functools.partial(_dropout, functional.dropout)
-    with replaced(functional, "scaled_dot_product_attention", attention), replaced(functional, "dropout", dropout):
+    enabled = functools.partial(_autocast_enabled, torch.is_autocast_enabled)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(replaced(functional, "scaled_dot_product_attention", attention))
+        stack.enter_context(replaced(functional, "dropout", dropout))
+        stack.enter_context(replaced(torch, "is_autocast_enabled", enabled))
         yield
+
+
+def _autocast_enabled(otherwise: Callable[[str], bool], device_type: str = "cpu") -> bool:
+    """Without a device it asks for CUDA's, which here is the CPU's."""
+    return otherwise(device_type)
 
 
 def _dropout(

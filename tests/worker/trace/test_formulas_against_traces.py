@@ -154,6 +154,7 @@ _FSDP = (
     "llama/fsdp/bf16/full/4/adapter=lora/adapter.modules_to_save=[embed_tokens,lm_head]",
     "moe/ddp/bf16/full/4/adapter=qlora/adapter.targets=[q_proj,v_proj]",
     "llama/fsdp/bf16/full/4/adapter=qlora/adapter.quant_type=int8/hardware=cpu",
+    f"llama/ddp/bf16/none/4/adapter=qlora/{_LONG}",
     "llama/fsdp/bf16/none/4/train.global_batch_size=16/backend.micro_step_sync=false",
     *(f"deepseek/fsdp/bf16/{mode}/4/{_LONG}/{_NARROW}" for mode in ("none", "full")),
     f"moe/fsdp/bf16/full/4/{_LONG}/model.qk_norm=true/{_NARROW}",
