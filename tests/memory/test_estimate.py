@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -16,7 +17,7 @@ from launcher.estimate.memory.moments import MOMENTS, PHASES
 from launcher.estimate.memory.result import MemoryEstimate
 from launcher.estimate.memory.terms import Pile
 from launcher.spec import RunSpec
-from tests.support.helpers import make_spec
+from tests.support.helpers import ROOT, make_spec
 
 STRATEGIES = tuple(registry.load("strategies", name) for name in registry.names("strategies"))
 STATES: tuple[Pile, ...] = ("parameters", "gradients", "master_weights", "optimizer_states")
@@ -253,3 +254,21 @@ def _states(spec: RunSpec) -> int:
     """Parameters, gradients, master weights and optimizer states when all gradients exist, on the worst stage."""
     assert "root_backward" in MOMENTS
     return max(sum(term.bytes for term in rank.at("root_backward") if term.pile in STATES) for rank in ranks_of(spec))
+
+
+@pytest.mark.parametrize(
+    ("name", "peak", "less"),
+    [("1b alone, compiled", 29_001_945_088, 24), ("1b alone, fsdp, compiled", 26_770_055_168, 16)],
+)
+def test_an_h100_held_what_compiled_blocks_are_counted_to_save(name: str, peak: int, less: int) -> None:
+    """Less by the gate's activation, of width 4h, and by what norms save: under autocast three casts more than one."""
+    rows = json.loads((ROOT / "benchmarks" / "results" / "gpu.json").read_text())["runs"]
+    (row,) = (row for row in rows if row["name"] == name)
+    assert row["measured"]["peak_allocated_bytes"] == peak
+    compiled, plain = (
+        estimated(make_spec(*row["overrides"], "hardware=h100_80g", f"train.compile={on}")).peak.allocated_bytes
+        for on in ("true", "false")
+    )
+    assert compiled == pytest.approx(peak, rel=0.001)
+    layers, tokens, hidden = 16, 4096, 2048
+    assert plain - compiled == layers * tokens * less * hidden

@@ -68,6 +68,29 @@ def saves_input(model: ModelSpec, engine: EngineTraits) -> bool:
     return model.normalization == "layernorm" or engine.fused_norm or engine.residual_size == _FP32
 
 
+def compiled(rows: list[SavedTensor], model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
+    """The rows of a compiled block with RMSNorm and a gated MLP: what products read and make, and inputs of norms.
+
+    Values between products are computed again in backward (``min_cut_rematerialization_partition`` of
+    ``torch/_functorch/partitioners.py``): normalized ones and the activation of the gate. A norm's input is the block's
+    or, of the second, the attention's projection, to which the residual stream is added again; all that read a norm's
+    output share a cast.
+    Heads' norms, eager attention and dropout were not looked at, and are counted as they are without a compiler.
+    """
+    if model.qk_norm or engine.scores or model.dropout or model.normalization == "layernorm" or not model.gated:
+        return rows
+    found: dict[tuple[str, str | None], SavedTensor] = {}
+    inputs = [engine.size * model.hidden_size, engine.residual_size * model.hidden_size]
+    for row in rows:
+        if row.name == "RMSNorm":
+            found[row.name, row.input] = replace(row, bytes=inputs.pop() + _STATISTIC)
+        elif row.name == OUTPUT and (first := found.get((OUTPUT, row.module))):
+            found[OUTPUT, row.module] = replace(first, readers=first.readers + row.readers)
+        elif row.name not in ("normalized values", "activation"):
+            found[row.name, row.module] = row
+    return list(found.values())
+
+
 def _scaled(size: int, share: Share, part: Part) -> SavedTensor:
     """The normalized values, which the gradient of RMSNorm's weight is computed from."""
     return SavedTensor("normalized values", size, share, part, readers=("norm",), only_readers=True)

@@ -37,7 +37,8 @@ def kind(model: ModelSpec, layer: int) -> str:
 
 def saved(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
     """Tensors saved by two norms, attention and MLP, in bytes for one token."""
-    return attention(model, engine) + feed_forward(model, engine)
+    rows = attention(model, engine) + feed_forward(model, engine)
+    return _transformers.compiled(rows, model, engine) if engine.compiled else rows
 
 
 def backward_extra(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
