@@ -232,7 +232,7 @@ def test_a_check_reads_no_samples_that_a_foreign_recipe_would_fetch(folder: Path
 
 ARGUMENTS = """pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 64 --vocab-size 1000
 --max-position-embeddings 64 --micro-batch-size 1 --global-batch-size 2 --train-iters 2 --lr 1e-4 --bf16 --mock-data
---nccl-communicator-config-path evil.yaml --moe-router-topk-scaling-factor 2"""
+--tp-comm-overlap-cfg evil.yaml --moe-router-topk-scaling-factor 2"""
 
 
 def test_megatron_s_validator_is_told_of_no_module_that_a_foreign_file_names(
@@ -245,9 +245,9 @@ def test_megatron_s_validator_is_told_of_no_module_that_a_foreign_file_names(
     check = "check --megatron-args train.sh hardware=h100_80g cluster.gpus_per_node=2"
     assert said(check) == 0
     assert "train.sh is from elsewhere and not trusted: the engine's own validator is asked without" in said.err
-    assert said(f"{check} +backend.extra.nccl-communicator-config-path=mine") == 0
+    assert said(f"{check} +backend.extra.tp-comm-overlap-cfg=mine") == 0
     assert said("import megatron train.sh --recipe recipes/imported.yaml") == 0
-    assert "you run it: backend.extra.nccl-communicator-config-path=evil.yaml hands these options" in said.err
+    assert "you run it: backend.extra.tp-comm-overlap-cfg=evil.yaml hands these options" in said.err
     assert said("check recipe=imported hardware=h100_80g cluster.gpus_per_node=2") == 0
     assert ["evil.yaml" in words for words in questions] == [False, False, False]
     assert ["mine" in words for words in questions] == [False, True, False]

@@ -140,6 +140,10 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
         line = options.line(argument)
         if argument not in COUNTED and argument not in SETTINGS and not (line and line[1]):
             groups.setdefault("judged by it alone; no memory depends on it" if line else version, []).append(argument)
+    path, found = "backend.extra.moe-flex-dispatcher-backend", spec.backend.argument("moe-flex-dispatcher-backend")
+    if found not in (None, "deepep"):
+        rule = "its buffers lie outside of torch's allocator and are not counted; DeepEP's are"
+        yield ConfigError(path, found, rule, [f"{path}=deepep", "+backend.extra.moe-token-dispatcher-type=alltoall"])
     for rule, names in groups.items():
         words = f"handed to Megatron-LM as it is and {rule}: {', '.join(f'--{each}' for each in names)}"
         yield ConfigError("backend.extra", {key: _plain(value) for key, value in spec.backend.extra.items()}, words)

@@ -3,12 +3,13 @@
 What Megatron-FSDP's shards bring is in ``sharded``.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from functools import lru_cache
 from math import ceil, prod
 
-from launcher.backends.megatron import layout, quantised, sharded
+from launcher.backends.megatron import layout, quantised, sharded, traits
 from launcher.backends.megatron.implementation import Implementation, implementation, reads_gradients_as_they_are
 from launcher.base.units import MIB
 from launcher.estimate.memory import activations, device, optimizer
@@ -45,6 +46,12 @@ USERBUFFERS = 10
 """Buffers that ``initialize_ub`` of Transformer Engine makes with its default methods: for the forward pass of four
 linears and, of both inputs and weights, for their backward passes (``qkv_fprop``, ..., ``fc1_wgrad``)."""
 
+_DEEPEP_NODE = 8  # Ranks that DeepEP takes to share NVLink (``NUM_MAX_NVL_PEERS``).
+_DEEPEP_TOKENS = (256, 288, 480, 560, 720)
+_DEEPEP_RANKS = (8, 64, 96, 128, 160)
+"""Tokens that a channel of DeepEP receives from each rank of a node, for groups of up to so many ranks
+(``Buffer.get_dispatch_config``; ``get_combine_config`` has the same)."""
+
 _BLOCK: Moments = frozenset(("forward", "block_backward", "next_block_backward", "second_layer_backward"))
 """A block runs, forward or backward, and its input is whole."""
 
@@ -60,6 +67,7 @@ def overheads(rank: RankModel) -> Iterable[MemoryTerm]:
     yield from global_buffer(rank, how)
     yield from unused_gradients(rank, how)
     yield from communicators(rank)
+    yield from exchange_buffers(rank)
     yield from last_inputs(rank)
     yield from messages(rank)
     yield from exchanged_tokens(rank, how)
@@ -235,6 +243,31 @@ def communicators(rank: RankModel) -> Iterator[MemoryTerm]:
         what, source = "user buffers of tensor parallel products", "transformer_engine/pytorch/module/base.py"
         h, tok = rank.spec.model.hidden_size, rank.tokens
         yield term("communicators", ALWAYS, what, "n * 2 * h * tok", source, n=USERBUFFERS, h=h, tok=tok)
+
+
+def exchange_buffers(rank: RankModel) -> Iterator[MemoryTerm]:
+    """DeepEP's buffer for NVLink and, over several nodes, that for the network, outside of torch's allocator.
+
+    ``get_buffer`` of Megatron-core's ``transformer/moe/fused_a2a.py`` has one for all layers, as large as DeepEP's own
+    hints (``get_nvl_buffer_size_hint`` and ``get_rdma_buffer_size_hint`` of ``csrc/config.hpp``, called as built by
+    sgl-deep-ep 0.1.2): of each channel, half of its multiprocessors, and each rank so many tokens, with an index of 8
+    bytes and a probability and a scale of 4 for 128 choices, and the token's source. Left out: NVSHMEM's own heap.
+    """
+    spec, parallel = rank.spec, rank.spec.parallel
+    n = parallel.expert * (parallel.expert_tensor or parallel.tensor)
+    routed = any(kind.elements.expert for kind in rank.blocks)
+    if not rank.cuda or n == 1 or not routed or traits.dispatcher(spec.backend) != "deepep":
+        return
+    sms = spec.backend.count("moe-flex-dispatcher-num-sms") or spec.backend.count("moe-deepep-num-sms") or 20
+    ch, nodes, peers = sms // 2, max(n // _DEEPEP_NODE, 1), min(n, _DEEPEP_NODE)
+    tok = _DEEPEP_TOKENS[bisect_left(_DEEPEP_RANKS, min(n, _DEEPEP_RANKS[-1]))]
+    row = spec.model.hidden_size * max(rank.engine.size, 2) + 128 * (8 + 4 + 4) + 8
+    what, source = "DeepEP's buffers", "DeepEP csrc/config.hpp"
+    expression = "128 * ceil(ch * peers * (4 * (2 * nodes + 3) + tok * row) / 128)"
+    yield term("communicators", ALWAYS, what, expression, source, ch=ch, peers=peers, nodes=nodes, tok=tok, row=row)
+    if nodes > 1:
+        expression = "128 * ceil(2 * ch * nodes * (72 + 128 * (row + 16)) / 128)"
+        yield term("communicators", ALWAYS, f"{what} of the network", expression, source, ch=ch, nodes=nodes, row=row)
 
 
 def workspaces(rank: RankModel, how: Implementation) -> Iterator[MemoryTerm]:

@@ -125,7 +125,7 @@ def execution(spec: RunSpec) -> Execution:
         fused_accumulation=how.fused_gradients,
         fused_optimizer=how.fused_optimizer,
         blockwise_experts=not how.grouped,
-        dispatcher=_dispatcher(backend),
+        dispatcher=dispatcher(backend),
         uneven_experts=1.0 if backend.argument("moe-router-force-load-balancing") else UNEVEN,
         expert_overlap=EXPERT_OVERLAP if backend.argument("overlap-moe-expert-parallel-comm") else 0.0,
         fused_permutation=bool(backend.argument("moe-permute-fusion")),
@@ -141,7 +141,7 @@ def _bucket_bytes(spec: RunSpec) -> float:
     return 4.0 * parameters
 
 
-def _dispatcher(backend: BackendSpec) -> Dispatcher:
+def dispatcher(backend: BackendSpec) -> Dispatcher:
     """The exchange of tokens: ``flex`` is DeepEP's unless it names HybridEP (``megatron/training/arguments.py``)."""
     if backend.argument("moe-token-dispatcher-type") == "flex" or backend.argument("moe-enable-deepep"):
         return "hybridep" if backend.argument("moe-flex-dispatcher-backend") == "hybridep" else "deepep"

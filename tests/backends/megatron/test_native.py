@@ -246,7 +246,7 @@ def test_code_that_a_recipe_from_elsewhere_names_is_not_imported_by_check(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "foreign.py").write_text("open('imported', 'w')\nx = None\n")
-    key = "backend.extra.nccl-communicator-config-path"
+    key = "backend.extra.tp-comm-overlap-cfg"
     (tmp_path / "foreign.yaml").write_text(
         "schema: 1\nsummary: x\nchoose: {model: tiny, zero: 0}\n"
         f"set: {{backend.name: megatron, parallel.shard: false, {key}: foreign.py}}\n"

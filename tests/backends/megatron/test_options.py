@@ -93,6 +93,7 @@ def test_values_that_change_nothing_are_handed_on(argument: str) -> None:
         ("muon-tp-mode=duplicated", "the step would gather whole matrices"),
         ("save-activations-interval=10", "host memory would hold what is not counted there"),
         ("ckpt-format=torch", "host memory is counted for checkpoints as they are written here"),
+        ("nccl-communicator-config-path=mine.yaml", "communicators would have other channels"),
     ],
 )
 def test_arguments_that_change_memory_uncounted_are_refused(argument: str, rule: str) -> None:

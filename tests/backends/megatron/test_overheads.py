@@ -42,6 +42,24 @@ def test_overlapped_tensor_parallel_communication_has_ten_buffers_of_a_micro_bat
     assert megabytes(terms_of(*words), "user buffers", "idle") * MIB == 10 * 2 * 512 * 4096
 
 
+@pytest.mark.parametrize(
+    ("ranks", "sms", "hidden", "nvlink", "network"),
+    [(2, 20, 4096, 52_470_272, 0), (8, 20, 7168, 335_709_824, 0), (32, 24, 7168, 453_210_240, 201_628_416)],
+)
+def test_deepeps_buffers_are_what_its_own_functions_ask_for(
+    ranks: int, sms: int, hidden: int, nvlink: int, network: int
+) -> None:
+    """Printed by ``Config`` of sgl-deep-ep 0.1.2, with DeepEP's own configuration for so many ranks."""
+    experts = (*EXPERTS, "model.num_experts=32", f"model.hidden_size={hidden}", f"parallel.expert={ranks}")
+    world = ("hardware=h100_80g", f"cluster.nodes={-(-ranks // 8)}", f"cluster.gpus_per_node={min(ranks, 8)}")
+    flex = ("+backend.extra.moe-token-dispatcher-type=flex", f"+backend.extra.moe-flex-dispatcher-num-sms={sms}")
+    found = [term.bytes for term in terms_of(*experts, *world, *flex) if term.what.startswith("DeepEP's buffers")]
+    assert found == [nvlink, network][: len(found)]
+    assert sum(found) == nvlink + network
+    spec = make_spec(*MODEL, *experts, *world, *flex, "+backend.extra.moe-flex-dispatcher-backend=hybridep")
+    assert [w.rule for w in extra.warnings(spec) if "not counted; DeepEP's are" in w.rule]
+
+
 def test_local_layers_meet_transformer_engine_in_the_router_of_experts_alone() -> None:
     assert megabytes(terms_of(LOCAL), "workspaces of Transformer Engine", "idle") == 0
     assert megabytes(terms_of(LOCAL, *EXPERTS), "workspaces of Transformer Engine", "idle") == 4
