@@ -14,7 +14,7 @@ from typing import Any
 from launcher.actions.requests import folder, judge_run
 from launcher.actions.trust_gate import require_trust
 from launcher.base import machine
-from launcher.base.errors import ConfigError, ConfigErrors, DoesNotFit, SubmitError
+from launcher.base.errors import ConfigError, ConfigErrors, DoesNotFit, SubmitError, typed
 from launcher.base.frozen import dataclass
 from launcher.base.terminal import say, width
 from launcher.config.catalog import Catalog
@@ -220,6 +220,6 @@ def _report(directory: Path, differences: Sequence[changes.Change], step: int) -
         return
     say(f"launch: {name} goes on from step {step} with other settings; those before are kept in {changes.KEPT}/")
     for path, before, after in differences:
-        say(f"  {path}: {edit.typed(before)} -> {edit.typed(after)}")
+        say(f"  {path}: {typed(before)} -> {typed(after)}")
     if {path for path, _, _ in differences} & _SCHEDULED:
         say(f"  learning rates from step {step + 1} on are those of the schedule with these settings")

@@ -13,7 +13,6 @@ from launcher.job.versions import Borrowed
 from launcher.spec import RunSpec, edit
 
 OF_BITSANDBYTES = ("lion", "paged_adamw_8bit")
-_KERNELS = ("adamw", "sgd")  # Those of which torch has several kernels.
 _IDLE = {
     "sgd": (
         "optimizer.beta2 optimizer.epsilon",
@@ -57,9 +56,6 @@ def check(spec: RunSpec, names: Sequence[str]) -> Iterator[ConfigError]:
         rule = f"backend={spec.backend.name} runs {', '.join(names[:-1])} or {names[-1]} in this version"
         near = [name for name in names if "bit" in name and "bit" in optimizer.name] or names[:2]
         yield ConfigError("optimizer.name", optimizer.name, rule, [f"optimizer={other}" for other in near])
-    if optimizer.name not in _KERNELS:
-        rule = f"{optimizer.name} has one kernel; torch's adamw and sgd have several"
-        yield from edit.refused(spec, "optimizer.fused optimizer.foreach", rule, "optimizer=adamw")
     if optimizer.name == "muon" and spec.model.num_experts:
         rule = "torch.optim.Muon steps matrices, and transformers has all experts of a layer in one tensor"
         yield ConfigError("optimizer.name", "muon", rule, ["optimizer=adamw", "model.num_experts=0"])

@@ -254,13 +254,15 @@ def copies_output(spec: RunSpec) -> bool:
 
 def keeps_softmax(spec: RunSpec) -> Iterator[ConfigError]:
     """Attention that no kernel of torch computes, with what it keeps."""
-    if spec.script is None and unfused_groups(spec):
+    recomputed_whole = spec.checkpointing.mode == "full" and spec.checkpointing.layers is None
+    if spec.script is None and unfused_groups(spec) and not recomputed_whole:
         each = _FP32 * spec.model.num_attention_heads * spec.sequence_length**2 * spec.sequences_at_once
         rule = (
             "torch has no attention kernel for heads that share keys in this format: each layer keeps its softmax, of"
             f" {each / 2**30:.2f} GiB a micro-batch"
         )
-        ways = ["precision=bf16", edit.override("model.num_key_value_heads", spec.model.num_attention_heads)]
+        narrow = ["precision=bf16"] if spec.hardware.effective_capability >= AMPERE else ["checkpointing=full"]
+        ways = [*narrow, edit.override("model.num_key_value_heads", spec.model.num_attention_heads)]
         yield ConfigError("precision.compute", spec.precision.compute, rule, ways)
 
 

@@ -81,17 +81,24 @@ class ConfigError(LauncherError):
     @property
     def where(self) -> str:
         """The key with the found value, as typed: ``parallel.sequence=true``."""
-        return self.path + ("" if self.found is None else f"={_typed(self.found)}")
+        return self.path + ("" if self.found is None else f"={typed(self.found)}")
 
     def as_dict(self) -> dict[str, object]:
         """The form in which ``check --json`` lists it."""
         return {"path": self.path, "found": self.found, "rule": self.rule, "way_out": list(self.way_out)}
 
 
-def _typed(value: object) -> str:
+def typed(value: object) -> str:
+    """A value as it is typed behind the key of an override."""
+    if value is None:
+        return "null"
     if isinstance(value, bool):
         return str(value).lower()
-    return f"[{','.join(map(str, value))}]" if isinstance(value, list) else str(value)
+    if isinstance(value, list | tuple):
+        return f"[{','.join(typed(item) for item in value)}]"
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key}:{typed(item)}" for key, item in value.items()) + "}"
+    return str(value)
 
 
 class ConfigErrors(LauncherError):

@@ -30,7 +30,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print the answer about a run, or a line for each run of a sweep that failed."""
     if len(options.runs) != 1:
-        rule = "one run is explained at a time; a sweep's failed runs have a line each"
+        rule = "name one run, or a sweep, whose failed runs have a line each: launch why RUN"
         raise ConfigErrors([ConfigError("RUN", " ".join(options.runs) or None, rule, ["launch status"])])
     found = named_runs(options)
     if found.sweep is not None:

@@ -8,7 +8,7 @@ the least recomputation with which the run fits.
 """
 
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, reduce
 from pathlib import Path
 
 from launcher.base import files
@@ -69,7 +69,9 @@ def ways(key: str, value: str) -> list[str]:
     seconds = seconds_of(value)
     minutes = value if seconds is None else str(-(-seconds // 60))
     found = by_word().get(plain(key)) or by_word().get(plain(key).rpartition(".")[2]) or []
-    return [way.replace("{}", value or "...").replace("{m}", minutes or "...") for way in found]
+    first, _, last = (part.strip() for part in value.strip("[]()").partition(","))
+    said = [("{}", value), ("{m}", minutes), ("{1}", first), ("{2}", last)]
+    return [reduce(lambda way, part: way.replace(part[0], part[1] or "..."), said, way) for way in found]
 
 
 def options(group: str, value: str) -> list[str]:

@@ -17,6 +17,7 @@ _BANDWIDTHS = (
     *(f"hardware.{name}_bandwidth" for name in ("memory", "link", "network", "pcie", "nvme")),
     "cluster.network_bandwidth",
 )
+_IMAGES = {"pyxis": "sqsh", "apptainer": "sif"}
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
@@ -27,7 +28,8 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     cluster = spec.cluster
     if cluster.container != "none" and cluster.container_image is None:
         rule = f"{cluster.container} needs the image to run"
-        yield ConfigError("cluster.container_image", None, rule, ["cluster.container=none"])
+        ways = [f"cluster.container_image=path/to/image.{_IMAGES[cluster.container]}", "cluster.container=none"]
+        yield ConfigError("cluster.container_image", None, rule, ways)
     limit = cluster.time_limit_min
     if limit is not None and cluster.kind == "slurm" and cluster.save_margin_s >= limit * 60:
         rule = f"the job would be told to save before it starts: its time limit is {limit * 60} s"

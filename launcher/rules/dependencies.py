@@ -128,7 +128,7 @@ REFUSED: tuple[Row, ...] = (
     *_rows("checkpointing.method",
            lambda spec: spec.checkpointing.mode == "full", "checkpointing=full", "by full activation checkpointing"),
     *_rows("optimizer.fused optimizer.foreach",
-           lambda spec: spec.optimizer.name in ("adamw", "sgd"), "optimizer=adamw", "by torch's own optimizers"),
+           lambda spec: spec.optimizer.name in ("adamw", "sgd"), "optimizer=adamw", "by torch's adamw and sgd"),
     *_rows("tracking.project tracking.uri",
            lambda spec: spec.tracking.kind in ("wandb", "mlflow"), "tracking=mlflow", "by wandb and mlflow"),
     *_rows("data.revision data.config",
@@ -191,7 +191,7 @@ def _idle(spec: RunSpec, *, refused: bool) -> Iterator[ConfigError]:
     values = read(spec)
     for row, value, default in compress(zip(rows, values, defaults, strict=True), map(ne, values, defaults)):
         if not row.active(spec):
-            found = list(value) if isinstance(value, tuple) else value
+            found = edit.plain(value)
             back = [] if isinstance(value, dict) else [edit.override(row.path, default)]  # Mappings only grow.
             yield ConfigError(row.path, found, f"it is read only {row.because}", [row.needs, *back])
 

@@ -84,7 +84,7 @@ def _data_sets(spec: RunSpec) -> Iterator[ConfigError]:
         return
     if data.mix and data.path is not None:
         ways = ["data.path=null", "data.mix=[]"]
-        yield ConfigError("data.mix", edit.value_at(spec, "data.mix"), "it stands in place of data.path", ways)
+        yield ConfigError("data.mix", edit.plain(data.mix), "it stands in place of data.path", ways)
     elif not data.path and not data.mix:
         rule = f"data.source={data.source} reads from it"
         yield ConfigError("data.path", data.path, rule, [f"data.path={_EXAMPLES[data.source]}", "data=synthetic"])
@@ -104,7 +104,7 @@ def _mix(spec: RunSpec) -> Iterator[ConfigError]:
     if data.weights and len(data.weights) < len(data.mix):
         rule = "weights are shares of the samples: all data sets have one, or none has, and each sample is seen once"
         ways = ["data.mix=[{path: a, weight: 1}, {path: b, weight: 2}]"]
-        yield ConfigError("data.mix", edit.value_at(spec, "data.mix"), rule, ways)
+        yield ConfigError("data.mix", edit.plain(data.mix), rule, ways)
     elif data.weights and not data.shuffle:
         rule = "samples that are not shuffled come one data set after the other, whatever their weights are"
         yield ConfigError("data.shuffle", False, rule, ["data.shuffle=true"])

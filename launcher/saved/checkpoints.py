@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.base import files
-from launcher.base.errors import ConfigError, LauncherError
+from launcher.base.errors import ConfigError, LauncherError, typed
 from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
 from launcher.spec import RunSpec, edit
@@ -208,7 +208,7 @@ def _other_tensors(spec: RunSpec, there: Mapping[str, Any]) -> Iterator[ConfigEr
     for path in [path for path in here if path in there or path.startswith("adapter.")]:
         was = there.get(path)
         if was != here[path]:
-            rule = f"the checkpoint holds tensors of {path}={edit.typed(was)}"
+            rule = f"the checkpoint holds tensors of {path}={typed(was)}"
             yield ConfigError(path, here[path], rule, [edit.override(path, was)])
 
 
@@ -221,7 +221,7 @@ def _other_order(spec: RunSpec, state: Mapping[str, Any]) -> Iterator[ConfigErro
     for path, (key, value) in here.items():
         if key in state and state[key] != value:
             rule = (
-                f"the checkpoint's place in the data is in the order of {path}={edit.typed(state[key])}: with another "
+                f"the checkpoint's place in the data is in the order of {path}={typed(state[key])}: with another "
                 f"some samples would be read again and others never; {FRESH}"
             )
             yield ConfigError(path, value, rule, [edit.override(path, state[key])])

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher.base import cache as answers
-from launcher.base.errors import ConfigError
+from launcher.base.errors import ConfigError, typed
 from launcher.base.files import JsonObject
 from launcher.base.package import __version__, shipped
 from launcher.spec import RunSpec
+from launcher.spec.training import MixPart
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -113,6 +114,13 @@ def _getter(path: str) -> Callable[[RunSpec], object]:
     return attrgetter(_attribute(path))
 
 
+def plain(value: object) -> object:
+    """A key's value as plain data, as an error shows what was found."""
+    if isinstance(value, tuple):
+        return [item.said if isinstance(item, MixPart) else item for item in value]
+    return value
+
+
 def reader(paths: Iterable[str]) -> Callable[[RunSpec], tuple[object, ...]]:
     """A function that reads the values of several keys at once, two at least."""
     return attrgetter(*map(_attribute, paths))
@@ -151,8 +159,7 @@ def refused(spec: RunSpec, paths: str, rule: str, *ways: str, first: Iterable[st
     """
     for path, read, neutral in _with_defaults(paths):
         if (value := read(spec)) != neutral:
-            found = list(value) if isinstance(value, tuple) else value
-            yield ConfigError(path, found, rule, [*first, override(path, neutral), *ways])
+            yield ConfigError(path, plain(value), rule, [*first, override(path, neutral), *ways])
 
 
 @cache
@@ -168,19 +175,6 @@ def override(path: str, value: object) -> str:
 def addition(path: str, value: object) -> str:
     """A key of an open mapping as it is typed: ``+backend.extra.tf32=true``."""
     return f"+{override(path, value)}"
-
-
-def typed(value: object) -> str:
-    """A value as it is typed behind the key of an override."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list | tuple):
-        return f"[{','.join(typed(item) for item in value)}]"
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{key}:{typed(item)}" for key, item in value.items()) + "}"
-    return str(value)
 
 
 def applied(spec: RunSpec, text: str) -> RunSpec | None:

@@ -164,10 +164,11 @@ class MixPart:
     max_samples: Count | None = None
     columns: Mapping[str, str] | None = field(default=None, hash=False)
 
-    def __repr__(self) -> str:
-        """The data set as it is typed."""
-        said = {name: getattr(self, name) for name in ("weight", *PART_KEYS)}
-        return "{" + ",".join(f"{name}:{value}" for name, value in said.items() if value is not None) + "}"
+    @property
+    def said(self) -> dict[str, object]:
+        """What it says by itself, as plain data."""
+        named = ((name, getattr(self, name)) for name in ("weight", *PART_KEYS))
+        return {name: value for name, value in named if value is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from launcher.base.errors import ConfigErrors
 from launcher.data import slices
 from launcher.data.epoch import drawn, sizes_of, steps_of, trained
 from launcher.data.look import look
@@ -81,7 +82,21 @@ def test_a_set_begins_again_where_its_share_is_larger_than_it_is(tmp_path: Path)
 )
 def test_what_is_no_mix_is_refused(words: tuple[str, ...], key: str) -> None:
     spec = make_spec("model=tiny", "data=text", *ONE, *words)
-    assert key in {error.path for error in findings.errors(spec)}
+    found = findings.errors(spec)
+    assert key in {error.path for error in found}
+    assert json.loads(json.dumps([error.as_dict() for error in found]))
+
+
+def test_a_key_that_no_part_of_a_mix_has_is_answered_with_those_that_it_has() -> None:
+    with pytest.raises(ConfigErrors) as caught:
+        make_spec("model=tiny", *ONE, "data.mix=[{path: a, wieght: 1}]")
+    (error,) = caught.value.errors
+    assert error.where == "data.mix=[{path:a,wieght:1}]"
+    assert error.rule == (
+        "must be a list, each {path: a, weight: 1}, where wanted with source, split, config, revision, column,"
+        " template, max_samples, columns"
+    )
+    assert make_spec("model=tiny", *ONE, *error.way_out).data.weights == (1.0, 1.0)
 
 
 def test_a_fault_is_named_by_the_set_that_has_it(texts: Path) -> None:

@@ -27,3 +27,13 @@ def test_weights_that_trl_gathers_come_by_a_stream_of_their_own() -> None:
     elsewhere = [term._replace(pile="temporary") for term in gathered]
     assert gathered
     assert reserved(rank.model, [*rest, *gathered]) > reserved(rank.model, [*rest, *elsewhere])
+
+
+@pytest.mark.parametrize("stages", [3, 4, 8])
+def test_stages_between_the_first_and_the_last_gather_no_embedding_and_are_played(stages: int) -> None:
+    ends = ("parallel.first_stage_layers=11", "parallel.last_stage_layers=11") if stages == 3 else ()
+    micro_batches = ("train.global_batch_size=48", "cluster.nodes=3")
+    spec = make_spec(*_NODE, "parallel=fsdp_pp", f"parallel.pipeline={stages}", *ends, *micro_batches)
+    ranks = ranks_of(spec)
+    assert len(ranks) == stages
+    assert all(rank.peak[0] < reserved(rank.model, rank.terms) for rank in ranks)

@@ -123,6 +123,26 @@ def test_expert_parallelism_is_valid_for_a_model_with_experts() -> None:
     assert [str(error) for error in findings.errors(spec)] == []
 
 
+def test_stages_that_do_not_divide_the_layers_are_answered_with_sizes_and_degrees_that_divide_the_world() -> None:
+    words = (*NODE, "model=llama3_405b", "parallel=3d", "parallel.tensor=8", "parallel.pipeline=16")
+    (error,) = findings.errors(make_spec(*words, "cluster.nodes=128", "train.global_batch_size=256"))
+    assert error.way_out == ("parallel.first_stage_layers=6", "parallel.pipeline=2")
+    assert not findings.errors(
+        make_spec(*words, "cluster.nodes=128", "train.global_batch_size=256", "parallel.first_stage_layers=6")
+    )
+
+
+def test_more_replicas_than_gpus_are_refused_with_experts_on_ranks_of_their_own_too() -> None:
+    words = ("model=mixtral_8x7b", "parallel=hsdp", "hardware=h100_80g", "cluster.gpus_per_node=1")
+    assert findings.errors(make_spec(*words, "parallel.expert=4"))
+
+
+def test_a_card_without_bf16_is_not_told_to_take_it() -> None:
+    words = ("model=llama3_8b", "parallel=fsdp", "precision=fp16", "hardware=v100_32g", "cluster.gpus_per_node=8")
+    (warning,) = (each for each in findings.warnings(make_spec(*words)) if "heads that share keys" in each.rule)
+    assert warning.way_out == ("checkpointing=full", "model.num_key_value_heads=32")
+
+
 def test_the_demo_has_neither_errors_nor_warnings() -> None:
     spec = make_spec("model=tiny", "parallel=fsdp", "precision=bf16")
     assert findings.errors(spec) == ()

@@ -30,8 +30,8 @@ NEEDS = (
 def check(spec: RunSpec) -> Iterator[ConfigError]:
     """Layouts in which FSDP2 cannot shard the experts of a rank evenly, and what the exchange cannot do."""
     experts, degree, ranks = spec.model.num_experts, spec.parallel.expert, spec.shard_degree
-    if degree == 1 or not experts or experts % degree:
-        return
+    if degree == 1 or not experts or experts % degree or not ranks:
+        return  # Each has an error of its own: no ranks are left where more replicas are asked for than GPUs.
     if not spec.parallel.shard:
         rule = "expert parallel ranks are combined with FSDP2, not with DDP"
         yield ConfigError(_PATH, degree, rule, ["parallel=fsdp", _BACK])

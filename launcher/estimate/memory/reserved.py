@@ -245,7 +245,7 @@ def _alive(rank: RankModel, terms: Sequence[MemoryTerm]) -> dict[Moment, dict[_K
                 for kind, count in blocks:
                     here[kind] += count
             if "forward" in term.moments and cutter.gathers(term):
-                for size in cutter.gathered:
+                for size in filter(None, cutter.gathered):  # A stage between the others has no root.
                     alive["load"][term.pile, _AHEAD, size] += 1
     return alive
 

@@ -81,11 +81,14 @@ def _whole_chunks(spec: RunSpec) -> bool:
 def _uneven(spec: RunSpec) -> ConfigError:
     layers, stages = spec.model.num_hidden_layers, spec.parallel.pipeline
     first, last = spec.parallel.first_stage_layers, spec.parallel.last_stage_layers
-    legal = edit.nearest(spec, "parallel.pipeline", edit.divisors(layers), _shares_out)
+    legal = [*edit.nearest(spec, "parallel.pipeline", edit.divisors(layers), _shares_out)]
+    legal = [
+        way for way in legal if (after := edit.applied(spec, way)) and after.gpus % after.model_parallel == 0
+    ] or legal
     if first is None and last is None:
         rule = f"pipeline stages must divide the {layers} layers, or the first and last stage have sizes of their own"
         own = edit.nearest(spec, "parallel.first_stage_layers", range(1, layers), _shares_out, limit=1)
-        return ConfigError("parallel.pipeline", stages, rule, chain(legal, own))
+        return ConfigError("parallel.pipeline", stages, rule, chain(own, legal))
     path = "parallel.first_stage_layers" if first is not None else "parallel.last_stage_layers"
     rule = f"what the first and last stage leave of the {layers} layers must be shared equally by the other stages"
     sizes = edit.nearest(spec, path, range(1, layers), _shares_out, limit=2)

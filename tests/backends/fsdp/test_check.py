@@ -153,12 +153,6 @@ def test_what_the_worker_does_is_accepted(overrides: tuple[str, ...]) -> None:
             ("parallel.context=1", "parallel=cp"),
         ),
         (
-            ("optimizer=lion", "optimizer.fused=true"),
-            "optimizer.fused",
-            "lion has one kernel; torch's adamw and sgd have several",
-            ("optimizer.fused=null", "optimizer=adamw"),
-        ),
-        (
             ("model=mixtral_8x7b", "optimizer=muon"),
             "optimizer.name",
             "torch.optim.Muon steps matrices, and transformers has all experts of a layer in one tensor",
