@@ -52,8 +52,8 @@ def _said_twice(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
-    """Gradient accumulation: an optimizer step of more sequences than the ranks see at once."""
-    if spec.gradient_accumulation > 1:
+    """Gradient accumulation: an optimizer step of more sequences than the ranks see at once; pipelines want many."""
+    if spec.gradient_accumulation > 1 and spec.parallel.pipeline == 1:
         yield _accumulates(spec)
 
 
@@ -113,16 +113,10 @@ def _not_whole(spec: RunSpec) -> ConfigError:
 def _accumulates(spec: RunSpec) -> ConfigError:
     count, total, size = spec.gradient_accumulation, spec.global_batch_size, spec.micro_batch_size
     once = size * spec.data_degree
-    way_out = [batches_typed(spec, 1, size)]
-    if spec.parallel.pipeline > 1:
-        rule = (
-            f"{count} micro-batches flow through the pipeline for one optimizer step of {total} sequences"
-            f" ({total * spec.sequence_length:,} tokens): learning rate, warm-up and train.steps count these steps"
-        )
-        return ConfigError("train.global_batch_size", total, rule, way_out)
     rule = (
         f"gradients of {count} micro-batches are accumulated, so one optimizer step sees {total} sequences"
         f" ({total * spec.sequence_length:,} tokens), not {once}: a learning rate tuned for {once} is {count} times"
         " smaller per sequence, and warm-up and train.steps count the larger steps"
     )
-    return ConfigError("train.global_batch_size", total, rule, [*way_out, batches_typed(spec, 1, count * size)])
+    ways = [batches_typed(spec, 1, each) for each in (size, count * size)]
+    return ConfigError("train.global_batch_size", total, rule, ways)

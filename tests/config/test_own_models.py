@@ -245,6 +245,11 @@ def test_weights_of_a_model_of_images_are_not_those_of_the_language_model_in_it(
     assert status == 2
     assert f"of its weights: {why} with null" in found
     assert make_spec("model=./mine", "model.weights=null").model.weights is None
+    status, found = answer("check model=./mine model.weights=null", capsys)
+    assert status == 0
+    assert (
+        "the language model of text_config alone is counted and trained, without what encodes images or sound" in found
+    )
 
 
 def test_a_model_of_the_hub_that_was_fetched_once_needs_no_network_and_its_weights_are_asked_for(

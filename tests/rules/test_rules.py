@@ -143,6 +143,13 @@ def test_a_card_without_bf16_is_not_told_to_take_it() -> None:
     assert warning.way_out == ("checkpointing=full", "model.num_key_value_heads=32")
 
 
+def test_no_pipeline_is_told_to_take_fewer_micro_batches_and_then_more() -> None:
+    words = (*NODE, "model=7b", "parallel=pp", "parallel.pipeline=4")
+    (idle,) = findings.warnings(make_spec(*words))
+    assert "each stage is idle 75% of the time" in idle.rule
+    assert findings.warnings(make_spec(*words, *idle.way_out)) == ()
+
+
 def test_the_demo_has_neither_errors_nor_warnings() -> None:
     spec = make_spec("model=tiny", "parallel=fsdp", "precision=bf16")
     assert findings.errors(spec) == ()

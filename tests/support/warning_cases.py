@@ -5,7 +5,6 @@ from tests.support.rule_cases import cases
 WARNINGS = cases(
     """
     train.global_batch_size=8
-    hardware=h100_80g cluster.gpus_per_node=8 parallel=pp train.global_batch_size=32
     hardware=h100_80g cluster.gpus_per_node=8 parallel=pp parallel.pipeline=4
     hardware=h100_80g cluster.gpus_per_node=8 cluster.nodes=2 parallel=tp parallel.tensor=16 model=7b
     hardware=h100_80g cluster.gpus_per_node=1

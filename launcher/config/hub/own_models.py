@@ -73,6 +73,9 @@ class OwnModel:
     def remarks(self, spec: RunSpec, given: Collection[str]) -> Iterator[ConfigError]:
         """Warnings of choices that nobody has ``given``, and of keys of ``config.json`` without a counterpart here."""
         yield from (ConfigError(str(self.file), None, item) for item in self.content.imported.not_understood)
+        if self.content.within is not None:
+            rule = f"the language model of {self.content.within} alone is counted and trained, without what encodes"
+            yield ConfigError("model", self.typed, f"{rule} images or sound")
         if spec.run.partial:
             yield from left_out.warnings(str(self.file), self.content.imported.left_out, given)
         if hub.is_name(self.typed) and hub.command(self.file.parent) is None:
