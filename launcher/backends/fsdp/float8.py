@@ -1,13 +1,15 @@
 """fp8 by ``torchao.float8``: its recipes, what it cannot do, and the memory of its casts."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from launcher.backends import _models
 from launcher.base.errors import ConfigError
+from launcher.base.formula import Value
 from launcher.estimate import families
 from launcher.estimate.memory.activations import content, running_blocks
+from launcher.estimate.memory.moments import Moments
 from launcher.estimate.memory.terms import MemoryTerm, term
-from launcher.estimate.rank.model import RankModel
+from launcher.estimate.rank.model import BlockKind, RankModel
 from launcher.spec import RunSpec, edit
 
 RECIPES = ("tensorwise", "rowwise", "rowwise_with_gw_hp")
@@ -126,6 +128,24 @@ def overheads(rank: RankModel) -> Iterator[MemoryTerm]:
         yield content(rank, kind, moments).at("fp8")
         instants = ", ".join(_backward(rank, recomputed=bool(kind.recomputed)))
         yield term("temporary", moments, what, f"max({instants})", _SOURCE, **sizes).at("fp8")
+        if "w" in sizes and rank.cuda and rank.spec.parallel.shard:
+            yield from _first_weight(rank, kind, moments, sizes)
+
+
+def _first_weight(
+    rank: RankModel, kind: BlockKind, moments: Moments, sizes: Mapping[str, Value]
+) -> Iterator[MemoryTerm]:
+    """The MLP's first linear casts its weight beside the gradients of the weights behind it, which wait for the block.
+
+    What the MLP saved is gone; gradients of the residual stream, of the norm's output and, cast too, of the linear's
+    output are there.
+    """
+    left = [row for row in kind.saved if row.part not in ("mlp", "activation")]
+    yield content(rank, kind, moments, saved=left).at("first weight")
+    z, behind = rank.engine.size, 2 if rank.spec.model.gated else 1
+    what = "weights' gradients and a weight's cast to fp8"
+    formula = f"({2 * z} * h + {z + 1} * i) * tok + {9 + behind * z} * w"
+    yield term("temporary", moments, what, formula, _SOURCE, **sizes).at("first weight")
 
 
 def _casts_no_weight(rank: RankModel) -> bool:

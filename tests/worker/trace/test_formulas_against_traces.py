@@ -128,6 +128,7 @@ _FSDP = (
     *(f"llama/fsdp/fp8/{mode}/4/{_LONG}" for mode in _MODES[::2]),
     f"llama/fsdp/fp8/full/4/{_LONG}/precision.recipe=rowwise_with_gw_hp",
     f"llama/ddp/fp8/none/4/{_LONG}",
+    f"llama/fsdp/fp8/full/4/{_FEW}",
     f"llama/fsdp/fp8/none/4/zero.quantized_weights=true/{_FEW}",
     "llama/fsdp/fp8/full/4/zero.quantized_weights=true/hardware=cpu",
     "llama/ddp/fp8/full/4/hardware=cpu",
