@@ -21,6 +21,7 @@ from launcher.worker import CheckpointError, TrainingError, memory, metrics
 from launcher.worker.engine import Context, StepResult
 from launcher.worker.memory.live_bytes import LiveBytes
 from launcher.worker.model import export, initial, network, optimizers, weights
+from tests.support import decoders
 from tests.support.helpers import make_spec
 
 SMALL = ("model=tiny", "model.hidden_size=64", "model.num_hidden_layers=2", "precision=fp32")
@@ -182,6 +183,16 @@ def filled(seed: int) -> torch.nn.Module:
     made: torch.nn.Module = network.network(make_spec(*SMALL).model, torch.float32).to_empty(device="cpu")
     initial.fill(made, seed)
     return made
+
+
+@pytest.mark.parametrize("kind", ["mamba2", "gpt_neox"])
+def test_values_that_a_class_draws_are_the_same_in_every_process_and_leave_torchs_generator_alone(kind: str) -> None:
+    torch.manual_seed(0)
+    first, drawn = dict(decoders.fresh(kind).named_parameters()), torch.rand(4)
+    second = dict(decoders.fresh(kind).named_parameters())
+    assert all(torch.equal(each, second[name]) for name, each in first.items())
+    torch.manual_seed(0)
+    assert torch.equal(drawn, torch.rand(4))
 
 
 def test_fresh_weights_follow_from_the_seed_and_have_the_models_deviation() -> None:

@@ -315,7 +315,10 @@ def _initialise(made: Any, twin: nn.Module, seed: int, device: torch.device | No
     """Let the network's class give a module its first values, drawn from a seed."""
     on_gpu = device is not None and device.type == "cuda"
     with torch.random.fork_rng(devices=(device,) if on_gpu else ()):
-        torch.manual_seed(seed)
+        # Not torch.manual_seed: it reseeds every GPU, and before one is used it keeps a formatted stack for each kind.
+        torch.default_generator.manual_seed(seed)
+        if device is not None and on_gpu:
+            torch.cuda.default_generators[device.index].manual_seed(seed)
         if isinstance(twin, nn.Conv1d):
             twin.reset_parameters()
         made._init_weights(twin)
