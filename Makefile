@@ -18,20 +18,26 @@ PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --durat
 # `make test ARGS="-k word"` runs a part.
 ARGS ?=
 
-.PHONY: demo test test-all chromium test-oldest lint types style bench gpu-wheels slurm-demo lock clean
+.PHONY: demo test test-all test-thorough test-slurm chromium test-oldest lint types style bench gpu-wheels slurm-demo lock clean
 
 demo: $(VENV)/.built-demo ## build the environment and train a small model on this machine
 	$(BIN)/launch model=tiny parallel=fsdp
 
-# Status 5 is pytest's for a selection that leaves nothing. Slurm's clocks (time limits, margins) go on while other tests
-# have the processors, so its tests come by themselves; they wait more than they compute, so each of the seven long files
-# has a worker.
+# Status 5 is pytest's for a selection that leaves nothing.
 test: $(VENV)/.built-test chromium ## build what the tests need and run them, or a part: make test ARGS="-k word"
 	@command -v git >/dev/null || { echo "the tests need git: install it, for example by 'apt-get install git'." >&2; exit 1; }
 	$(PYTEST) -n 2 -m "not thorough" $(ARGS) || test $$? = 5
 
+# Slurm's tests wait two thirds of their time, so the others run beside them, in what they leave of the processors:
+# Slurm's clocks (time limits, margins) go on while other work has these. What each says is printed at its end.
 test-all: $(VENV)/.built-test ## run what `make test` leaves out: whole matrices, real Slurm (as root), the tools in benchmarks/
-	$(PYTEST) -n 2 -m thorough --ignore=tests/slurm $(ARGS) || test $$? = 5
+	$(MAKE) --no-print-directory --output-sync -j 2 test-slurm test-thorough
+
+test-thorough: $(VENV)/.built-test
+	nice -n 15 $(PYTEST) -n 2 -m thorough --ignore=tests/slurm $(ARGS) || test $$? = 5
+
+# They wait more than they compute, so each of the seven long files has a worker.
+test-slurm: $(VENV)/.built-test
 	$(PYTEST) -n 7 tests/slurm $(ARGS) || test $$? = 5
 
 # It belongs to the system and not to .venv, so that no file here can say whether it is there: it is looked for each time.
