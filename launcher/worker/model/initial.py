@@ -136,8 +136,6 @@ def _given(value: torch.Tensor) -> Draw:
 
 
 _WRAPPED = re.compile(r"\.(base_layer|original_module|modules_to_save\.default)(?=\.)")
-
-
 _PACKED = re.compile(r"\.parametrizations\.(\w+)\.original$")
 
 
@@ -313,12 +311,10 @@ def _set(made: Any, path: str, module: nn.Module) -> Iterator[tuple[str, torch.T
 @torch.no_grad()
 def _initialise(made: Any, twin: nn.Module, seed: int, device: torch.device | None = None) -> None:
     """Let the network's class give a module its first values, drawn from a seed."""
-    on_gpu = device is not None and device.type == "cuda"
-    with torch.random.fork_rng(devices=(device,) if on_gpu else ()):
-        # Not torch.manual_seed: it reseeds every GPU, and before one is used it keeps a formatted stack for each kind.
-        torch.default_generator.manual_seed(seed)
-        if device is not None and on_gpu:
-            torch.cuda.default_generators[device.index].manual_seed(seed)
+    cuda = (device,) if device is not None and device.type == "cuda" else ()
+    with torch.random.fork_rng(devices=cuda):
+        for each in (torch.default_generator, *(torch.cuda.default_generators[gpu.index] for gpu in cuda)):
+            each.manual_seed(seed)  # ``torch.manual_seed`` keeps a formatted stack for each kind of GPU.
         if isinstance(twin, nn.Conv1d):
             twin.reset_parameters()
         made._init_weights(twin)
