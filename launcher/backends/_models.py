@@ -89,6 +89,8 @@ def check_adapters(spec: RunSpec) -> Iterator[ConfigError]:
         return
     yield from _targets(spec)
     yield from _modules_to_save(spec)
+    if spec.adapter.parameters:
+        yield from _parameters(spec)
     if spec.adapter.dora:
         yield from _dora(spec)
     if spec.adapter.name == "qlora":
@@ -106,6 +108,25 @@ def _targets(spec: RunSpec) -> Iterator[ConfigError]:
         rule = f"the linear layers of this model are {', '.join(known)}; {', '.join(unknown)} are not among them"
         way_out = [edit.override("adapter.targets", known)]
         yield ConfigError("adapter.targets", list(spec.adapter.targets), rule, way_out)
+
+
+def _parameters(spec: RunSpec) -> Iterator[ConfigError]:
+    """``peft`` adds the product of an adapter's matrices to the weights of all experts of a layer for each pass."""
+    path, wanted, known = "adapter.parameters", spec.adapter.parameters, families.experts(spec.model)
+    none = edit.override(path, ())
+    if unknown := [name for name in wanted if name not in known]:
+        rule = f"no experts of this model are known by formulas (family {spec.model.family})"
+        if known:
+            rule = f"the experts' weights of this model are {', '.join(known)}; {', '.join(unknown)} are not among them"
+        yield ConfigError(path, list(wanted), rule, [*([edit.override(path, known)] if known else []), none])
+    if spec.checkpointing.mode != "full":
+        rule = "autograd would keep a sum of weights and adapter for the experts of all layers"
+        yield ConfigError("checkpointing.mode", spec.checkpointing.mode, rule, ["checkpointing=full", none])
+    rule = "peft adds matrices to the experts' weights themselves, before any input is there"
+    yield from edit.refused(spec, "adapter.dropout adapter.dora", rule, none)
+    yield from edit.refused(spec, "train.compile", "peft exchanges the experts' weights in each pass, in Python", none)
+    rule = "this version cuts no model into stages whose experts' weights have an adapter"
+    yield from edit.refused(spec, "parallel.pipeline", rule, none)
 
 
 def _modules_to_save(spec: RunSpec) -> Iterator[ConfigError]:

@@ -34,6 +34,21 @@ def targets(reading: Reading, key: str) -> None:
         reading.say(key, {"adapter.targets": names})
 
 
+def parameters(reading: Reading, key: str) -> None:
+    """Weights that an adapter is added to: those of a layer's experts; without modules no other."""
+    value = reading.value(key)
+    found = value if isinstance(value, list) else str(value).split()
+    names = [str(each).rpartition(".")[2] for each in found]
+    if not names:
+        reading.ledger.default(key)
+    elif not {*names} <= {"gate_up_proj", "up_proj", "down_proj"}:
+        reading.ledger.leave(key, "an adapter is added to the experts' weights alone here: set adapter.parameters")
+    else:
+        reading.say(key, {"adapter.parameters": [f"experts.{name}" for name in names]})
+        if not (reading.value("lora_target_modules") or reading.value("lora_target_linear")):
+            reading.settings["adapter.targets"] = []
+
+
 _BLOCKS = ("model.layers", "model.language_model.layers", "language_model.model.layers", "model.text_model.layers")
 _LINEAR = tuple(
     f"{parent}.{name}_proj"

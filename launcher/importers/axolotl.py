@@ -256,7 +256,8 @@ _OF_A_DATA_SET = rows("axolotl_data_set", _thinks, _fine_tuning.template)
 TABLE = rows(
     "axolotl", _balances, _lowest_rate, _plugins, _project,
     _thaws,
-    _trainer.often, _fine_tuning.held_out, _fine_tuning.own_template, _fine_tuning.targets, _fine_tuning.template,
+    _trainer.often, _fine_tuning.held_out, _fine_tuning.own_template, _fine_tuning.parameters,
+    _fine_tuning.targets, _fine_tuning.template,
     _fine_tuning.special_tokens,
     sharding=_trainer.SHARDING, trainer=_trainer.ROWS,
 )  # fmt: skip

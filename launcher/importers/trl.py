@@ -210,6 +210,6 @@ def _loss(reading: Reading, key: str) -> None:
 _OF_A_DATA_SET = rows("trl_data_set")
 TABLE = rows(
     "trl", _data_set, _fine_tuning.own_template, _loss, _prompts,
-    _fine_tuning.special_tokens, _fine_tuning.targets,
+    _fine_tuning.special_tokens, _fine_tuning.parameters, _fine_tuning.targets,
     sharding=_trainer.SHARDING, trainer=_trainer.ROWS,
 )  # fmt: skip

@@ -83,7 +83,7 @@ _MOE = (
     "parallel.expert_tensor"
 )
 _MLA = "model.q_lora_rank model.qk_nope_head_dim model.qk_rope_head_dim model.v_head_dim"
-_VARIANTS = "adapter.dora adapter.rslora adapter.lora_plus adapter.modules_to_save"
+_VARIANTS = "adapter.dora adapter.rslora adapter.lora_plus adapter.modules_to_save adapter.parameters"
 _ADAPTER = "adapter.rank adapter.alpha adapter.dropout adapter.targets"
 
 

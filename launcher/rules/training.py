@@ -155,7 +155,7 @@ def _adapter(spec: RunSpec) -> Iterator[ConfigError]:
     adapter = spec.adapter
     if adapter.name == "none":
         return
-    if not adapter.targets:
+    if not adapter.targets and not adapter.parameters:
         rule = f"{adapter.name} needs at least one module to adapt"
         yield ConfigError("adapter.targets", [], rule, ["adapter.targets=[all-linear]"])
     rule = "this version trains no adapter beside experts on ranks of their own"

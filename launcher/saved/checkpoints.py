@@ -189,6 +189,7 @@ def sizes(spec: RunSpec) -> JsonObject:
         adapter = spec.adapter
         found |= {"adapter.rank": adapter.rank, "adapter.targets": list(adapter.targets)}
         found |= {"adapter.dora": adapter.dora, "adapter.modules_to_save": list(adapter.modules_to_save)}
+        found |= {"adapter.parameters": list(adapter.parameters)}
     return {**found, "adapter.name": spec.adapter.name, "optimizer.name": spec.optimizer.name}
 
 

@@ -104,6 +104,7 @@ class AdapterSpec(Hashed):
     dropout: Dropped
     targets: tuple[str, ...]  # Of a run with an adapter never ``all-linear``, but the names that it stands for.
     double_quant: bool
+    parameters: tuple[str, ...] = ()  # Experts' weights that a low-rank matrix is added to.
     quant_type: Literal["nf4", "fp4", "int8"] = "nf4"  # The number format of QLoRA's frozen weights.
     dora: bool = False  # True if each row of a weight has a trained magnitude beside the low-rank update.
     rslora: bool = False  # True if the update is scaled by alpha over the root of the rank.

@@ -152,6 +152,7 @@ OTHER: dict[str, tuple[object, ...]] = {
     "optimizer.fused": (True, False),
     "optimizer.foreach": (True, False),
     "adapter.targets": (("q_proj",),),
+    "adapter.parameters": (("experts.down_proj",),),
     "adapter.lora_plus": (8.0,),
     "adapter.modules_to_save": (("lm_head",),),
     "train.sequence_length": (64,),

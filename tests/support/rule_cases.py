@@ -288,6 +288,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         adapter.rslora=true
         adapter.lora_plus=8
         adapter.modules_to_save=[lm_head]
+        adapter.parameters=[experts.down_proj]
         optimizer=lion optimizer.fused=true
         optimizer=lion optimizer.foreach=true
         tracking.project=words

@@ -273,6 +273,9 @@ def _training(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.adapter.dora and spec.zero.stage == 3:
         rule = "ZeRO 3 has taken a weight apart again when DoRA reads it for its norm"
         yield ConfigError("adapter.dora", True, rule, ["adapter.dora=false", "zero=2", "parallel=fsdp"])
+    if spec.adapter.parameters and spec.zero.stage == 3:
+        rule = "ZeRO 3 gathers weights for calls of their module, and peft reads the adapter's with no such call"
+        yield ConfigError("adapter.parameters", [*spec.adapter.parameters], rule, ["zero=2", "parallel=fsdp"])
     if spec.adapter.name == "qlora":
         rule = "ZeRO shards quantised weights as the bytes that they are, on the device alone"
         paths = "zero.quantized_weights zero.hpz zero.offload_parameters"

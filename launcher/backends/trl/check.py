@@ -75,6 +75,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     yield from _dropped(spec)
     yield from _optimizer(spec)
     yield from _quantised(spec)
+    yield from _experts(spec)
     yield from _precision(spec)
     yield from _zero(spec)
     yield from _task(spec)
@@ -154,6 +155,12 @@ def _quantised(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.adapter.bits == 8 and (engine_of(spec) == "fsdp" or spec.zero.stage == 3):
         rule = "bitsandbytes' 8-bit weights lose their constants where FSDP2 or ZeRO 3 shards them (Int8Params)"
         yield ConfigError("adapter.quant_type", "int8", rule, ["adapter.quant_type=nf4", "parallel=ddp"])
+
+
+def _experts(spec: RunSpec) -> Iterator[ConfigError]:
+    if spec.adapter.bits and spec.model.num_experts:
+        rule = "transformers packs linears alone, and the experts' weights, one tensor a layer, would stay as they are"
+        yield ConfigError("adapter.name", "qlora", rule, ["adapter=lora", "task=pretrain"])
 
 
 def _precision(spec: RunSpec) -> Iterator[ConfigError]:

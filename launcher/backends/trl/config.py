@@ -150,6 +150,8 @@ def _adapter(spec: RunSpec) -> JsonObject:
         "use_dora": adapter.dora,
         "lora_task_type": "SEQ_CLS" if spec.task.name == "reward" else "CAUSAL_LM",
     }
+    if adapter.parameters:
+        found["lora_target_parameters"] = list(adapter.parameters)
     if adapter.modules_to_save:
         found["lora_modules_to_save"] = list(adapter.modules_to_save)
     if adapter.bits == 8:

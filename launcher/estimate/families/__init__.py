@@ -10,9 +10,10 @@ from pathlib import Path
 from launcher.base import files, registry
 from launcher.base.errors import ConfigError
 from launcher.base.files import JsonObject
-from launcher.estimate.rank.adapters import module
+from launcher.estimate.rank.adapters import module, parameter
 from launcher.estimate.rank.counts import block_weights, kinds_of
 from launcher.estimate.rank.family import Family
+from launcher.estimate.rank.tensors import Weight
 from launcher.spec import ModelSpec, RunSpec, edit
 
 __all__ = ["PROTOCOL", "Family", "check", "of"]
@@ -55,14 +56,23 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
 
 def linears(model: ModelSpec) -> tuple[str, ...]:
     """The linear layers of a model's blocks that an adapter may wrap: as the family says, or all but the experts'."""
-    family = of(model)
-    layers = kinds_of(family, model, tuple(range(model.num_hidden_layers)), first_apart=False)
-    rows = [row for _, layer, _ in layers for row in block_weights(family, model, layer)]
+    family, rows = of(model), _rows(model)
     if family.traits.adapter_targets:
         there = {module(row) for row in rows}
         return tuple(name for name in family.traits.adapter_targets if name in there)
     cut = [row for row in rows if len(row.shape) == 2 and row.split == "tensor" and row.name.endswith(".weight")]
     return tuple(name for name in dict.fromkeys(map(module, cut)) if name not in family.traits.unwrapped(model))
+
+
+def experts(model: ModelSpec) -> tuple[str, ...]:
+    """The weights of all experts of a layer that an adapter may be added to; none where no formula has the layers."""
+    return () if of(model).traits.observed else tuple(dict.fromkeys(filter(None, map(parameter, _rows(model)))))
+
+
+def _rows(model: ModelSpec) -> list[Weight]:
+    family = of(model)
+    layers = kinds_of(family, model, tuple(range(model.num_hidden_layers)), first_apart=False)
+    return [row for _, layer, _ in layers for row in block_weights(family, model, layer)]
 
 
 def with_targets(spec: RunSpec) -> RunSpec:

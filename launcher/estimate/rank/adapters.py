@@ -19,7 +19,8 @@ def weights(block: Sequence[Weight], adapter: AdapterSpec) -> list[Weight]:
     if adapter.name == "none":
         return list(block)
     base = [replace(weight, frozen=True, quantised=adapter.bits if packable(weight) else 0) for weight in block]
-    return [*base, *(added for weight in targeted(block, adapter) for added in matrices(weight, adapter))]
+    own = (*targeted(block, adapter), *folded(block, adapter))
+    return [*base, *(added for weight in own for added in matrices(weight, adapter))]
 
 
 def packable(weight: Weight) -> bool:
@@ -48,6 +49,17 @@ def targeted(block: Sequence[Weight], adapter: AdapterSpec) -> list[Weight]:
     return [weight for weight in block if len(weight.shape) == 2 and module(weight) in adapter.targets]
 
 
+def folded(block: Sequence[Weight], adapter: AdapterSpec) -> list[Weight]:
+    """The experts' weights of a block that the adapter's product is added to for each pass (peft ``ParamWrapper``)."""
+    return [weight for weight in block if adapter.parameters and parameter(weight) in adapter.parameters]
+
+
+def parameter(weight: Weight) -> str:
+    """The name of all experts' weights as ``peft`` matches it, with its module's; empty for others."""
+    experts = weight.split == "expert" and len(weight.shape) == 2 and not weight.name.endswith(".weight")
+    return ".".join(weight.name.split(".")[-2:]) if experts else ""
+
+
 def module(weight: Weight) -> str:
     """The name of the module that a weight belongs to, as ``peft`` matches it."""
     return weight.name.rpartition(".")[0].rpartition(".")[2]
@@ -57,9 +69,9 @@ def matrices(weight: Weight, adapter: AdapterSpec) -> tuple[Weight, ...]:
     """The two factors beside a linear layer: ``r (in + out)`` parameters (arXiv:2106.09685, section 4.1).
 
     Tensor parallel ranks cut the factor at the side at which they cut the layer. DoRA adds a magnitude for each output
-    (arXiv:2402.09353, section 4.1).
+    (arXiv:2402.09353, section 4.1). The factors of all experts of a layer are one matrix (peft ``ParamWrapper``).
     """
-    (outputs, inputs), rank = weight.shape, adapter.rank
+    (outputs, inputs), rank = weight.shape, adapter.rank * weight.copies
     name = weight.name.removesuffix(".weight")
     down = Weight(name=f"{name}.lora_A.weight", shape=(rank, inputs))
     up = Weight(name=f"{name}.lora_B.weight", shape=(outputs, rank))
@@ -89,7 +101,7 @@ def saved(
     if adapter.name == "none":
         return tuple(rows)
     found = targeted(block, adapter)
-    names = frozenset(module(weight) for weight in found)
+    names = frozenset(module(weight) for weight in (*found, *folded(block, adapter)))
     reads = engine.fused_adapters or not adapter.dropout
     start = next((at for at, row in enumerate(rows) if names.intersection(row.readers)), len(rows)) if first else 0
     left = [row for row in rows[start:] if _needed(row, names, reads=reads)]
@@ -120,7 +132,7 @@ def backward_extra(
     """
     if adapter.name == "none":
         return tuple(rows)
-    names = frozenset(module(weight) for weight in targeted(block, adapter))
+    names = frozenset(module(weight) for weight in (*targeted(block, adapter), *folded(block, adapter)))
     unsaved = [
         row
         for row in saved_if_trained

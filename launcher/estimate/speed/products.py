@@ -4,6 +4,7 @@ There is a product for each matrix; the products of one input are joined where e
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
@@ -44,7 +45,10 @@ def products(
 
     An adapter's matrices are products of their own; ``joined`` makes one product of the projections of one input.
     """
-    weights = [w for w in adapters.weights(block_weights(family, model, layer), adapter) if len(w.shape) == 2]
+    block = block_weights(family, model, layer)
+    names = {weight.name for weight in adapters.folded(block, adapter)}  # Their gradients are made as if they trained.
+    rows = adapters.weights(block, replace(adapter, parameters=()))
+    weights = [replace(w, frozen=w.frozen and w.name not in names) for w in rows if len(w.shape) == 2]
     output = family.traits.attention_output
     own = [(_product(weight, output), weight.name.removesuffix(".weight").rpartition(".")[0]) for weight in weights]
     return tuple(_joined(own)) if joined else tuple(product for product, _ in own)

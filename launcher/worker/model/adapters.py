@@ -35,6 +35,7 @@ def settings(spec: RunSpec) -> Any:
         use_dora=adapter.dora,
         use_rslora=adapter.rslora,
         modules_to_save=list(adapter.modules_to_save) or None,
+        target_parameters=list(adapter.parameters) or None,
     )
 
 
@@ -85,7 +86,10 @@ def inject(network: Any, spec: RunSpec) -> None:
                 f"adapter.{key}={unknown}: this model has no such modules; it has {', '.join(sorted(known))}"
             )
     unquantised = next(parameter.dtype for parameter in network.parameters() if parameter.is_floating_point())
-    peft.inject_adapter_in_model(settings(spec), network, adapter_name=_NAME, low_cpu_mem_usage=True)
+    found = settings(spec)
+    if spec.adapter.parameters and spec.adapter.name == "qlora":
+        _quantised().match_packed(found, network)
+    peft.inject_adapter_in_model(found, network, adapter_name=_NAME, low_cpu_mem_usage=True)
     for name, parameter in network.named_parameters():
         parameter.requires_grad_(".lora_" in name or ".modules_to_save." in name)
         if parameter.requires_grad:  # ``peft`` takes the format from the linear, where QLoRA has bytes.

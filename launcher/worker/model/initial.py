@@ -142,7 +142,7 @@ _PACKED = re.compile(r"\.parametrizations\.(\w+)\.original$")
 def plain(name: str) -> str:
     """The name of a parameter in the model without an adapter, whose modules ``peft`` wraps."""
     name = _PACKED.sub(r".\1", name)
-    return _WRAPPED.sub("", name) if ".lora_" not in name else name.replace(".base_layer", "")
+    return _WRAPPED.sub("", name) if ".lora_" not in name else name
 
 
 _ACTIVATION = {"alpha_p": math.log(math.expm1(0.8)), "alpha_n": math.log(math.expm1(0.8 - 0.5))}

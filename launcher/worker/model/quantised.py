@@ -16,6 +16,7 @@ import bitsandbytes
 import torch
 from bitsandbytes.functional import dequantize_4bit, int8_vectorwise_quant, quantize_4bit
 from bitsandbytes.nn import Linear4bit, Linear8bitLt, Params4bit
+from peft.tuners.lora import layer
 from torch import nn
 from torch.nn.utils import parametrize
 from transformers.pytorch_utils import Conv1D
@@ -156,7 +157,7 @@ class Unpacked(nn.Module):
     @torch.no_grad()
     def forward(self, packed: torch.Tensor) -> torch.Tensor:
         """Return the values; on the meta device a tensor without any."""
-        if self._state is None:
+        if self._state is None or packed.is_meta:
             return packed.new_empty(self._shape, dtype=self._dtype)
         return self._format.unpack(packed, self._state, self._dtype)
 
@@ -200,6 +201,39 @@ def quantise(made: Any, spec: RunSpec, compute: torch.dtype, experts: torch.dtyp
                     parametrize.register_parametrization(module, name, unpacked, unsafe=True)
     # ``peft`` knows it by this.
     setattr(made, "is_loaded_in_8bit" if form.kind == "int8" else "is_loaded_in_4bit", True)
+
+
+class ParamWrapper(layer.ParamWrapper):  # type: ignore[misc]  # Frameworks are not type-checked.
+    """The adapter of packed weights of all experts, whose product is added behind their unpacking.
+
+    ``peft`` knows it by the name of its own class, which reads such weights while torch keeps what it has unpacked for
+    the pass, and then computes without the adapter (0.21.2).
+    """
+
+    def get_param(self) -> torch.Tensor:
+        """A tensor of the unpacked weights' shape and format, without values."""
+        unpacked = self.get_base_layer().parametrizations[self.parameter_name]
+        values: torch.Tensor = unpacked[0](unpacked.original.to("meta"))
+        return values
+
+    @contextlib.contextmanager
+    def _activate_lora(self, active_adapters: list[str]) -> Iterator[None]:
+        rows = self.get_base_layer().parametrizations[self.parameter_name]
+        rows.append(layer._LoraFactorsProxy(*self.get_delta_factors(active_adapters[0])))
+        try:
+            with parametrize.cached():
+                yield
+        finally:
+            del rows[-1]
+
+
+def match_packed(settings: Any, made: nn.Module) -> None:
+    """Let ``peft`` find packed weights, which it does by whole names, and wrap them in :class:`ParamWrapper`."""
+    wanted = tuple(f".{name}" for name in settings.target_parameters)
+    names = [initial.plain(name) for name, _ in made.named_parameters()]
+    settings.target_parameters = [name for name in names if name.endswith(wanted)]
+    owners = {made.get_submodule(name.rpartition(".")[0]) for name in settings.target_parameters}
+    settings._register_custom_module({type(owner): ParamWrapper for owner in owners})
 
 
 def access(made: nn.Module, device: torch.device, otherwise: initial.Access) -> initial.Access:

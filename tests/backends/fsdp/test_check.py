@@ -8,6 +8,8 @@ from launcher.backends.fsdp import translate, warnings
 from tests.support.fsdp_specs import GPU, found
 from tests.support.helpers import assert_golden, make_spec
 
+_EXPERTS = "adapter.parameters=[experts.gate_up_proj]"
+
 
 @pytest.mark.parametrize(
     "overrides",
@@ -243,6 +245,48 @@ def test_what_the_worker_does_is_accepted(overrides: tuple[str, ...]) -> None:
             "the linear layers of this model are q_a_proj, q_b_proj, kv_a_proj_with_mqa, kv_b_proj, o_proj; q_proj are "
             "not among them",
             ("adapter.targets=[q_a_proj,q_b_proj,kv_a_proj_with_mqa,kv_b_proj,o_proj]",),
+        ),
+        *(
+            (("adapter=lora", "model=mixtral_8x7b", _EXPERTS, *words), path, rule, (*ways, "adapter.parameters=[]"))
+            for words, path, rule, ways in (
+                (
+                    (),
+                    "checkpointing.mode",
+                    "autograd would keep a sum of weights and adapter for the experts of all layers",
+                    ("checkpointing=full",),
+                ),
+                (
+                    ("adapter.dropout=0.1",),
+                    "adapter.dropout",
+                    "peft adds matrices to the experts' weights themselves, before any input is there",
+                    ("adapter.dropout=0.0",),
+                ),
+                (
+                    ("train.compile=true",),
+                    "train.compile",
+                    "peft exchanges the experts' weights in each pass, in Python",
+                    ("train.compile=false",),
+                ),
+                (
+                    ("parallel=fsdp_pp",),
+                    "parallel.pipeline",
+                    "this version cuts no model into stages whose experts' weights have an adapter",
+                    ("parallel.pipeline=1",),
+                ),
+                (
+                    ("adapter.parameters=[experts.w1]",),
+                    "adapter.parameters",
+                    "the experts' weights of this model are experts.gate_up_proj, experts.down_proj; experts.w1 are "
+                    "not among them",
+                    ("adapter.parameters=[experts.gate_up_proj,experts.down_proj]",),
+                ),
+                (
+                    ("model=llama3_8b",),
+                    "adapter.parameters",
+                    "no experts of this model are known by formulas (family llama)",
+                    (),
+                ),
+            )
         ),
         *(
             (("parallel=fsdp", "parallel.tensor=2", *words), path, rule, (*ways, "parallel.tensor=1"))
