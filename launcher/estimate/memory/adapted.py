@@ -3,16 +3,17 @@
 Neither grows with the number of layers: one linear layer has them at a time, so that the largest one counts.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 from launcher.base.formula import Value, evaluated
-from launcher.estimate.memory.activations import content, running_blocks
-from launcher.estimate.memory.moments import BLOCK_BACKWARD, LOAD
+from launcher.estimate.memory.activations import block_input, content, fullest_in_forward, running_blocks
+from launcher.estimate.memory.moments import BLOCK_BACKWARD, LOAD, Moment, Moments
 from launcher.estimate.memory.terms import MemoryTerm, term
 from launcher.estimate.rank.adapters import folded, packable, targeted
 from launcher.estimate.rank.counts import block_weights
 from launcher.estimate.rank.model import RankModel, code_bits
+from launcher.estimate.rank.tensors import SavedTensor, Weight
 
 _DORA = "peft tuners/lora/dora.py and a trace of the live tensors of one adapted layer"
 _OF_LAYER = "z * inputs * (inputs + r) + z_res * outputs * (n_w * inputs + max(2 * inputs, 3 * tok)) + k * tok"
@@ -54,23 +55,53 @@ def dequantised(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def folded_experts(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Sums of a block's experts and their adapters, kept for backward, and beside them the gradient of one.
+    """Sums of a block's experts and their adapters, kept until the block is done, and gradients of whole sums.
 
-    peft ``tuners/lora/layer.py``, ``ParamWrapper``. Packed experts (``worker/model/quantised.py``) are kept unpacked
-    where they have no adapter, and forward has one unpacked beside its sum. Backward passes go from the last weight to
-    the first, and drop each. Counted beside all that the experts keep, of which some is gone by then: 1 to 6% too much.
+    peft ``tuners/lora/layer.py``, ``ParamWrapper``: one ``torch.baddbmm`` makes ``W + B A`` of the weights of all
+    experts, ``[experts, out, in]``, which is kept while the experts compute (``parametrize.cached``), and by autograd
+    for the gradient of their input. The gradient of the sum is as large, and goes when those of A and B are made of it;
+    backward begins with the last weight. Packed experts (``worker/model/quantised.py``) stand unpacked beside the sum
+    while it is made; those without an adapter are kept unpacked.
     """
-    adapter, z_res, source = rank.spec.adapter, rank.engine.residual_size, "peft tuners/lora/layer.py, ParamWrapper"
-    block = block_weights(rank.family, rank.spec.model, rank.spec.model.num_hidden_layers - 1)
+    adapter, model = rank.spec.adapter, rank.spec.model
+    block = block_weights(rank.family, model, model.num_hidden_layers - 1)
+    *first, last = (weight for weight in block if weight.split == "expert")
     names = {weight.name for weight in folded(block, adapter)}
-    kept = [one for one in block if one.name in names or (adapter.bits and packable(one) and one.split == "expert")]
-    sizes = [weight.elements for weight in kept]
-    w = max(sum(sizes[: at + 1]) + (one.elements if one.name in names else 0) for at, one in enumerate(kept))
-    what = "experts with their adapter added, and a gradient"
-    yield term("temporary", BLOCK_BACKWARD, what, "z_res * w", source, z_res=z_res, w=w)
-    if not adapter.bits:
-        w = sum(sizes)
-    yield term("temporary", ("forward",), "experts with their adapter added", "z_res * w", source, z_res=z_res, w=w)
+
+    def held(*weights: Weight, times: int = 1) -> int:
+        return sum(one.elements * (times if one.name in names else bool(adapter.bits)) for one in weights)
+
+    made, stream = 2 if adapter.bits else 1, block_input(rank)
+    for moments, kind in ((frozenset[Moment](("forward",)), fullest_in_forward(rank)), *running_blocks(rank)):
+        rows = {row.name: row for row in kind.saved_if_trained if row.share.startswith("routed")}
+        if not rows:
+            continue
+        read, product, output = (rows[f"expert {name}"] for name in ("inputs", "products", "outputs"))
+        if "forward" in moments:
+            beside = [stream, stream, read]
+            yield _sums(rank, moments, "mlp", [], held(*first))
+            yield _sums(rank, moments, "first sum", beside, held(*first, times=made))
+            yield _sums(rank, moments, "last sum", [*beside, product], held(*first) + held(last, times=made))
+            yield _sums(rank, moments, "last product", [*beside, product, output], held(*first, last))
+            continue
+        yield _sums(rank, moments, "mlp", [], held(*first))
+        yield _sums(rank, moments, "experts", [], held(*first, last))
+        yield _sums(rank, moments, "last gradient", [stream, product, read], held(*first) + held(last, times=2))
+        joined = [product] * (2 if model.gated else 1)
+        yield _sums(rank, moments, "first gradient", [stream, *joined, read], held(*first, times=2))
+        left = [row for row in kind.saved if row not in kind.saved_if_trained or row.part not in ("mlp", "activation")]
+        left.remove(output)
+        yield content(rank, kind, moments, saved=left).at("last gradient")
+        left = [row for row in left if row is read or row.name not in rows]
+        yield content(rank, kind, moments, saved=left).at("first gradient")
+
+
+def _sums(rank: RankModel, moments: Moments, instant: str, rows: Sequence[SavedTensor], w: int) -> MemoryTerm:
+    values: dict[str, Value] = {"z_res": rank.engine.residual_size, "w": w}
+    what, source = "experts with their adapter added, and their gradient", "peft tuners/lora/layer.py, ParamWrapper"
+    expression = "z_res * w + k * tok" if rows else "z_res * w"
+    values |= {"k": rank.token_bytes(rows), "tok": rank.tokens} if rows else {}
+    return term("temporary", moments, what, expression, source, **values).at(instant)
 
 
 def product_of_8_bits(rank: RankModel) -> MemoryTerm:

@@ -127,18 +127,21 @@ def backward_extra(
 ) -> tuple[SavedTensor, ...]:
     """The gradients inside a block, and that of the input of a frozen last linear of the MLP.
 
-    Where that linear is trained, its saved input is freed before the gradients before it exist, and makes the room.
+    Where that linear is trained, its saved input is freed before the gradients before it exist, and makes the room;
+    experts have let go of their outputs by then.
     ``rows`` and ``saved_if_trained`` are of a block that is trained.
     """
     if adapter.name == "none":
         return tuple(rows)
     names = frozenset(module(weight) for weight in (*targeted(block, adapter), *folded(block, adapter)))
-    unsaved = [
-        row
-        for row in saved_if_trained
-        if row.only_readers and row.part == "activation" and not names & set(row.readers)
-    ]
-    return (*rows, *(replace(row, name=f"gradient of the {row.name}") for row in unsaved))
+    unsaved = [row for row in saved_if_trained if row.only_readers and not names & set(row.readers)]
+    freed = sum(row.bytes for row in saved_if_trained if row.name == "expert outputs")
+    sizes = [(row, row.bytes - (freed if row.part == "moe" else 0)) for row in unsaved if _last_input(row)]
+    return (*rows, *(replace(row, name=f"gradient of the {row.name}", bytes=max(size, 0)) for row, size in sizes))
+
+
+def _last_input(row: SavedTensor) -> bool:
+    return row.part == "activation" or row.name == "expert products"
 
 
 def after_blocks(rows: Sequence[SavedTensor], spec: RunSpec) -> tuple[SavedTensor, ...]:

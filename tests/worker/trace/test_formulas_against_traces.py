@@ -97,6 +97,9 @@ _HEAVY = f"{_FEW}/model.moe_intermediate_size=4096"
 _NARROW = "model.num_experts=16/model.num_experts_per_tok=4/model.moe_intermediate_size=160"
 """Experts so narrow that their outputs decide."""
 
+_EXPERTS = "lora/adapter.targets=[q_proj,v_proj]/adapter.parameters=[experts.gate_up_proj,experts.down_proj]"
+"""Matrices added to the weights of all experts of a layer."""
+
 _RELEASED = "/".join((
     "zero.max_live_parameters=2000000",
     "zero.max_reuse_distance=1000000",
@@ -154,7 +157,11 @@ _FSDP = (
     *(f"llama/{cell}/4/adapter=lora" for cell in ("tp/bf16/none", "tp+sp/bf16/selective")),
     "llama/fsdp/bf16/full/4/adapter=lora/adapter.dora=true",
     "llama/fsdp/bf16/full/4/adapter=lora/adapter.modules_to_save=[embed_tokens,lm_head]",
-    "moe/ddp/bf16/full/4/adapter=qlora/adapter.targets=[q_proj,v_proj]",
+    *(f"moe/ddp/bf16/full/4/adapter={name}/adapter.targets=[q_proj,v_proj]" for name in ("lora", "qlora")),
+    *(f"moe/{cell}/4/adapter={_EXPERTS}" for cell in ("fsdp/bf16/full", "ddp/fp32/full")),
+    f"moe/fsdp/bf16/full/4/adapter={_EXPERTS}/{_LONG}",
+    f"moe/ddp/bf16/full/4/adapter=q{_EXPERTS}/{_HEAVY}",
+    f"moe/ddp/bf16/full/4/adapter=q{_EXPERTS}/adapter.parameters=[experts.down_proj]",
     "llama/fsdp/bf16/full/4/adapter=qlora/adapter.quant_type=int8/hardware=cpu",
     f"llama/ddp/bf16/none/4/adapter=qlora/{_LONG}",
     "llama/fsdp/bf16/none/4/train.global_batch_size=16/backend.micro_step_sync=false",
