@@ -4,6 +4,7 @@ Neither grows with the number of layers: one linear layer has them at a time, so
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 from launcher.base.formula import Value, evaluated
@@ -12,19 +13,23 @@ from launcher.estimate.memory.moments import BLOCK_BACKWARD, LOAD, Moment, Momen
 from launcher.estimate.memory.terms import MemoryTerm, term
 from launcher.estimate.rank.adapters import folded, packable, targeted
 from launcher.estimate.rank.counts import block_weights
-from launcher.estimate.rank.model import RankModel, code_bits
+from launcher.estimate.rank.model import BlockKind, RankModel, code_bits
 from launcher.estimate.rank.tensors import SavedTensor, Weight
 
 _DORA = "peft tuners/lora/dora.py and a trace of the live tensors of one adapted layer"
+_ROWS = ("expert inputs", "expert products", "expert outputs")
+"""Of experts that compute all at once, whose backward pass is counted instant by instant."""
+
 _OF_LAYER = "z * inputs * (inputs + r) + z_res * outputs * (n_w * inputs + max(2 * inputs, 3 * tok)) + k * tok"
 
 
 def temporaries(rank: RankModel) -> Iterator[MemoryTerm]:
     """All of them."""
-    if rank.spec.adapter.parameters and rank.blocks:
-        yield from folded_experts(rank)
-    else:
-        yield from dequantised(rank)
+    kinds = [kind for kind in rank.blocks if _routed(kind).keys() >= {*_ROWS}]
+    if kinds and rank.engine.grouped_experts and (rank.spec.adapter.bits or rank.spec.adapter.parameters):
+        yield from whole_experts(rank)
+    if not rank.spec.adapter.parameters:
+        yield from dequantised(rank, in_backward=not kinds)
     if rank.cuda and rank.spec.adapter.bits == 8 and rank.blocks:
         yield product_of_8_bits(rank)
     yield from packing(rank)
@@ -33,20 +38,22 @@ def temporaries(rank: RankModel) -> Iterator[MemoryTerm]:
         yield from magnitudes(rank)
 
 
-def dequantised(rank: RankModel) -> Iterator[MemoryTerm]:
+def dequantised(rank: RankModel, *, in_backward: bool) -> Iterator[MemoryTerm]:
     """The weight of one linear in the compute format while it multiplies, in forward and again in backward.
 
     bitsandbytes ``autograd/_functions.py``, ``MatMul4Bit`` and, of 8 bits on the CPU, ``MatMul8bitFp``; GPUs multiply
     8 bits as they are (``MatMul8bitLt``), and unpack them in backward alone. Of routed experts all of a block's are
-    unpacked together, in the format of the residual stream, and a recomputed block keeps them until its backward pass.
+    unpacked together, in the format of the residual stream, and a recomputed block keeps them until its backward pass
+    (:func:`whole_experts`; ``in_backward`` where that has no rows).
     """
     block = rank.largest_block
     if block.quantised_experts and rank.engine.grouped_experts:
-        what, source = "a block's experts, dequantised", "launcher/worker/model/quantised.py, Unpacked"
+        what, source = "experts' weights, dequantised", "launcher/worker/model/quantised.py, Unpacked"
         z_res, w = rank.engine.residual_size, block.largest_quantised
-        yield term("temporary", ("forward",), "experts' weights, dequantised", "z_res * w", source, z_res=z_res, w=w)
-        w = block.quantised_experts
-        yield term("temporary", BLOCK_BACKWARD, what, "z_res * w", source, z_res=z_res, w=w)
+        yield term("temporary", ("forward",), what, "z_res * w", source, z_res=z_res, w=w)
+        if in_backward:
+            w = block.quantised_experts
+            yield term("temporary", BLOCK_BACKWARD, f"all {what}", "z_res * w", source, z_res=z_res, w=w)
     elif block.largest_quantised:
         what, source = "the largest weight, dequantised", "bitsandbytes autograd/_functions.py"
         w = rank.elements.largest_quantised
@@ -54,14 +61,15 @@ def dequantised(rank: RankModel) -> Iterator[MemoryTerm]:
         yield term("temporary", moments, what, "z * w", source, z=rank.engine.size, w=w)
 
 
-def folded_experts(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Sums of a block's experts and their adapters, kept until the block is done, and gradients of whole sums.
+def whole_experts(rank: RankModel) -> Iterator[MemoryTerm]:
+    """Sums of a block's experts and their adapters, or these unpacked, kept until backward, and gradients of the sums.
 
     peft ``tuners/lora/layer.py``, ``ParamWrapper``: one ``torch.baddbmm`` makes ``W + B A`` of the weights of all
     experts, ``[experts, out, in]``, which is kept while the experts compute (``parametrize.cached``), and by autograd
     for the gradient of their input. The gradient of the sum is as large, and goes when those of A and B are made of it;
     backward begins with the last weight. Packed experts (``worker/model/quantised.py``) stand unpacked beside the sum
-    while it is made; those without an adapter are kept unpacked.
+    while it is made; those without an adapter are kept unpacked. Recomputation runs when the gradient of the outputs is
+    there.
     """
     adapter, model = rank.spec.adapter, rank.spec.model
     block = block_weights(rank.family, model, model.num_hidden_layers - 1)
@@ -73,20 +81,25 @@ def folded_experts(rank: RankModel) -> Iterator[MemoryTerm]:
 
     made, stream = 2 if adapter.bits else 1, block_input(rank)
     for moments, kind in ((frozenset[Moment](("forward",)), fullest_in_forward(rank)), *running_blocks(rank)):
-        rows = {row.name: row for row in kind.saved_if_trained if row.share.startswith("routed")}
-        if not rows:
+        rows = _routed(kind)
+        if not rows.keys() >= {*_ROWS}:
             continue
-        read, product, output = (rows[f"expert {name}"] for name in ("inputs", "products", "outputs"))
-        if "forward" in moments:
+        read, product, output = map(rows.__getitem__, _ROWS)
+        if "forward" in moments and adapter.parameters:
             beside = [stream, stream, read]
             yield _sums(rank, moments, "mlp", [], held(*first))
             yield _sums(rank, moments, "first sum", beside, held(*first, times=made))
             yield _sums(rank, moments, "last sum", [*beside, product], held(*first) + held(last, times=made))
             yield _sums(rank, moments, "last product", [*beside, product, output], held(*first, last))
+        if "forward" in moments:
             continue
         yield _sums(rank, moments, "mlp", [], held(*first))
         yield _sums(rank, moments, "experts", [], held(*first, last))
         yield _sums(rank, moments, "last gradient", [stream, product, read], held(*first) + held(last, times=2))
+        locals_ = [row for row in (read, product) if row not in kind.saved]  # Of the recomputing function.
+        beside = [stream, stream, replace(output, bytes=output.undone // 3), *locals_]
+        yield _sums(rank, moments, "recomputed", beside, held(*first, last))
+        yield content(rank, kind, moments).at("recomputed")
         joined = [product] * (2 if model.gated else 1)
         yield _sums(rank, moments, "first gradient", [stream, *joined, read], held(*first, times=2))
         left = [row for row in kind.saved if row not in kind.saved_if_trained or row.part not in ("mlp", "activation")]
@@ -94,6 +107,10 @@ def folded_experts(rank: RankModel) -> Iterator[MemoryTerm]:
         yield content(rank, kind, moments, saved=left).at("last gradient")
         left = [row for row in left if row is read or row.name not in rows]
         yield content(rank, kind, moments, saved=left).at("first gradient")
+
+
+def _routed(kind: BlockKind) -> dict[str, SavedTensor]:
+    return {row.name: row for row in kind.saved_if_trained if row.share.startswith("routed")}
 
 
 def _sums(rank: RankModel, moments: Moments, instant: str, rows: Sequence[SavedTensor], w: int) -> MemoryTerm:

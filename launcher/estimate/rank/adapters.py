@@ -104,13 +104,21 @@ def saved(
     names = frozenset(module(weight) for weight in (*found, *folded(block, adapter)))
     reads = engine.fused_adapters or not adapter.dropout
     start = next((at for at, row in enumerate(rows) if names.intersection(row.readers)), len(rows)) if first else 0
-    left = [row for row in rows[start:] if _needed(row, names, reads=reads)]
+    idle = _idle(block, adapter)
+    left = [row for row in rows[start:] if _needed(row, names, reads=reads) and row.name not in idle]
     own = (
         replace(row, module=_place(weight, rows))
         for weight in found
         for row in _own(weight, adapter, engine, traits.attention_output)
     )
     return (*left, *own)
+
+
+def _idle(block: Sequence[Weight], adapter: AdapterSpec) -> set[str]:
+    """Rows that only the gradients of experts' weights need which have no adapter, where others have one."""
+    experts = [weight for weight in block if adapter.parameters and weight.split == "expert"]
+    read = {"expert inputs": experts[:1], "expert products": experts[-1:]}
+    return {name for name, weights in read.items() if weights and weights != folded(weights, adapter)}
 
 
 def _place(weight: Weight, rows: Sequence[SavedTensor]) -> Module | None:
@@ -134,14 +142,16 @@ def backward_extra(
     if adapter.name == "none":
         return tuple(rows)
     names = frozenset(module(weight) for weight in (*targeted(block, adapter), *folded(block, adapter)))
-    unsaved = [row for row in saved_if_trained if row.only_readers and not names & set(row.readers)]
-    freed = sum(row.bytes for row in saved_if_trained if row.name == "expert outputs")
-    sizes = [(row, row.bytes - (freed if row.part == "moe" else 0)) for row in unsaved if _last_input(row)]
-    return (*rows, *(replace(row, name=f"gradient of the {row.name}", bytes=max(size, 0)) for row, size in sizes))
-
-
-def _last_input(row: SavedTensor) -> bool:
-    return row.part == "activation" or row.name == "expert products"
+    idle = _idle(block, adapter)
+    unsaved = [
+        row
+        for row in saved_if_trained
+        if row.only_readers
+        and (row.part == "activation" or row.name == "expert products")
+        and (row.name in idle or not names & set(row.readers))
+    ]
+    gone = [replace(row, bytes=-row.bytes) for row in saved_if_trained if row.name == "expert outputs"]
+    return (*rows, *(replace(row, name=f"gradient of the {row.name}") for row in unsaved), *gone)
 
 
 def after_blocks(rows: Sequence[SavedTensor], spec: RunSpec) -> tuple[SavedTensor, ...]:
