@@ -224,6 +224,12 @@ SMALL_FILES = {
         "train.kernels=liger",
     ("trl", "f.yaml", "model_name_or_path: o/m\ntorch_dtype: bfloat16\nfsdp: full_shard\nmax_length: 64\n"):
         "parallel=fsdp",
+    ("llamafactory", "d.yaml", "stage: sft\ndo_train: true\nuse_dft_loss: true\n"): "task=sft task.loss=dft",
+    ("axolotl", "d.yml", "base_model: o/m\nuse_dft: true\nbf16: true\n"):
+        "task=sft task.loss=dft precision=bf16",
+    ("torchtitan", "g.py", "from torchtitan.models.gpt_oss import model_registry\n\ndef one():\n"
+     "    return Trainer.Config(model_spec=model_registry('debugmodel'))\n"):
+        "model=openai/gpt-oss-20b model.num_experts=8 model.hidden_size=256",
     ("axolotl", "m.yml", "base_model: mistralai/Mixtral-8x7B-v0.1\nmodel_config:\n  output_router_logits: true\n"):
         "model.router_aux_loss_coef=0.02 precision=bf16 precision.parameters=bf16",
     ("megatron_bridge", "r.py", "def one():\n    optimizer, schedule = distributed_fused_adam_with_cosine_annealing("
