@@ -102,8 +102,8 @@ def whole_experts(rank: RankModel) -> Iterator[MemoryTerm]:
         yield content(rank, kind, moments).at("recomputed")
         joined = [product] * (2 if model.gated else 1)
         yield _sums(rank, moments, "first gradient", [stream, *joined, read], held(*first, times=2))
-        left = [row for row in kind.saved if row not in kind.saved_if_trained or row.part not in ("mlp", "activation")]
-        left.remove(output)
+        of_shared = [row for row in kind.saved_if_trained if row.part in ("mlp", "activation")]  # Done by then.
+        left = [row for row in kind.saved if row not in (*of_shared, output)]
         yield content(rank, kind, moments, saved=left).at("last gradient")
         left = [row for row in left if row is read or row.name not in rows]
         yield content(rank, kind, moments, saved=left).at("first gradient")
