@@ -115,7 +115,7 @@ def _routed(kind: BlockKind) -> dict[str, SavedTensor]:
 
 def _sums(rank: RankModel, moments: Moments, instant: str, rows: Sequence[SavedTensor], w: int) -> MemoryTerm:
     values: dict[str, Value] = {"z_res": rank.engine.residual_size, "w": w}
-    what, source = "experts with their adapter added, and their gradient", "peft tuners/lora/layer.py, ParamWrapper"
+    what, source = "experts' whole weights and their gradient", "peft tuners/lora/layer.py, ParamWrapper"
     expression = "z_res * w + k * tok" if rows else "z_res * w"
     values |= {"k": rank.token_bytes(rows), "tok": rank.tokens} if rows else {}
     return term("temporary", moments, what, expression, source, **values).at(instant)
