@@ -136,21 +136,21 @@ def backward_extra(
     """The gradients inside a block, and that of the input of a frozen last linear of the MLP.
 
     Where that linear is trained, its saved input is freed before the gradients before it exist, and makes the room;
-    experts have let go of their outputs by then.
+    experts that compute all at once have let go of their outputs by then.
     ``rows`` and ``saved_if_trained`` are of a block that is trained.
     """
     if adapter.name == "none":
         return tuple(rows)
     names = frozenset(module(weight) for weight in (*targeted(block, adapter), *folded(block, adapter)))
     idle = _idle(block, adapter)
+    gone = [replace(row, bytes=-row.bytes) for row in saved_if_trained if row.name == "expert outputs" and row.made]
     unsaved = [
         row
         for row in saved_if_trained
         if row.only_readers
-        and (row.part == "activation" or row.name == "expert products")
+        and (row.part == "activation" or (gone and row.name == "expert products"))
         and (row.name in idle or not names & set(row.readers))
     ]
-    gone = [replace(row, bytes=-row.bytes) for row in saved_if_trained if row.name == "expert outputs"]
     return (*rows, *(replace(row, name=f"gradient of the {row.name}") for row in unsaved), *gone)
 
 
