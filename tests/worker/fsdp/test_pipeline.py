@@ -16,6 +16,8 @@ from tests.support.checkpoints import exported, held_out, held_out_loss
 from tests.support.helpers import make_spec
 from tests.support.training import GPT, MOE, SMALL, lines, train_all
 
+pytestmark = pytest.mark.timeout(1800)  # Seconds; the first test waits for three worlds, on two cores or one.
+
 TOLERANCE = 2e-5
 """Relative, over four steps."""
 
