@@ -29,9 +29,9 @@ def run(options: argparse.Namespace) -> int:
         name, told = run_names.name_of(directory, Path.cwd()), status.read_files(directory)
         if not stopped and told.word == "unreadable":
             hidden.append(f"{name} cannot be stopped: {told.reason}")
-        elif stopped:
+        elif stopped and status.kind(directory) != "slurm":  # Slurm's answer is said already.
             say(f"launch: {name} is told to stop; `launch status {name}` says when it has")
-        else:
+        elif not stopped:
             why = f": {told.reason}" if told.word in ("prepared", "failed") and told.reason else ""
             say(f"launch: {name} is not running{why}")
     if hidden:  # Nobody can tell what to stop; the others were stopped before.
