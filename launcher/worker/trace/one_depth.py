@@ -140,11 +140,12 @@ def gpu_kernels(*, cudnn: bool = False) -> Iterator[None]:
         stack.enter_context(replaced(functional, "scaled_dot_product_attention", attention))
         stack.enter_context(replaced(functional, "dropout", dropout))
         stack.enter_context(replaced(torch, "is_autocast_enabled", enabled))
+        stack.enter_context(replaced(torch, "get_autocast_gpu_dtype", lambda: torch.get_autocast_dtype("cpu")))
         yield
 
 
 def _autocast_enabled(otherwise: Callable[[str], bool], device_type: str = "cpu") -> bool:
-    """Without a device it asks for CUDA's, which here is the CPU's."""
+    """Without a device it asks for CUDA's, which here is the CPU's; so does ``get_autocast_gpu_dtype`` (torchao)."""
     return otherwise(device_type)
 
 
