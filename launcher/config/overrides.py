@@ -141,8 +141,8 @@ def _read_one(text: str, catalog: Catalog) -> Override | ConfigError:
     bare = key.lstrip("+")
     if key != bare and not _is_open(bare):
         rule = f"`+` creates a key only below {', '.join(OPEN_NODES)}"
-        near = [f"{near}={value}" for near in _near_keys(bare, catalog)]
-        return ConfigError(key, value, rule, synonyms.ways(bare, value) or near)
+        ways = synonyms.ways(bare, value) or [f"{near}={value}" for near in _near_keys(bare, catalog)]
+        return ConfigError(key, value, rule, ways)
     if bare in catalog.groups:
         return _choice(text, bare, value, catalog)
     if bare not in known_keys() and not _is_open(bare):

@@ -166,7 +166,7 @@ class MixPart:
 
     @property
     def said(self) -> dict[str, object]:
-        """What it says by itself, as plain data."""
+        """The settings that this data set has of its own, by key, as plain data."""
         named = ((name, getattr(self, name)) for name in ("weight", *PART_KEYS))
         return {name: value for name, value in named if value is not None}
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.backends.fsdp import translate, warnings
-from tests.support.fsdp_specs import GPU, found
-from tests.support.helpers import assert_golden, make_spec
+from tests.support.fsdp_specs import found
 
 _EXPERTS = "adapter.parameters=[experts.gate_up_proj]"
 
@@ -398,20 +396,3 @@ def test_what_the_worker_cannot_do_is_refused(
     errors = found(*overrides)
     assert path in errors, f"only {sorted(errors)} are refused"
     assert errors[path] == (rule, way_out)
-
-
-def test_a_compiler_that_chooses_what_is_recomputed_is_warned_of() -> None:
-    (warning,) = warnings(make_spec(*GPU, "train.compile=true", "checkpointing=selective"))
-    assert warning.path == "train.compile"
-    assert (
-        warning.rule == "inside compiled blocks the compiler decides what is recomputed, by the same list of operations"
-    )
-    assert list(warnings(make_spec(*GPU))) == []
-
-
-@pytest.mark.parametrize("name", ["local", "slurm"])
-def test_the_job_is_torchrun_and_one_module(name: str) -> None:
-    world = ("cluster=slurm", "cluster.nodes=2", "train.allocator=expandable") if name == "slurm" else ()
-    job = translate(make_spec(*GPU, *world), "python")
-    lines = [*job.argv, "", *job.worker_argv, "", *(f"{key}={value}" for key, value in job.environment.items())]
-    assert_golden(f"fsdp_{name}.txt", "\n".join([*lines, "", f"{job.nodes} x {job.gpus_per_node}", ""]))
