@@ -105,7 +105,7 @@ def _rows(found: Sequence[Family]) -> Iterator[dict[str, object]]:
 def _table(answer: Sequence[Entry]) -> Iterator[str]:
     heads = (
         *("median", "p90", "raw", "raw p90", "problems", "pick", "worst", "spearman", "in band"),
-        *("checked", "p90", "in band", "unseen", "p90", "in band"),
+        *("checked", "p90", "in band", "unseen", "p90", "in band", "held out", "checked", "unseen"),
     )
     yield f"{'family':<26} {'rows':>5} {' '.join(f'{head:>8}' for head in heads)}"
     for entry in answer:
@@ -113,7 +113,8 @@ def _table(answer: Sequence[Entry]) -> Iterator[str]:
         shares = (entry.pick, entry.pick_worst, entry.spearman)
         stated = (number for one in (entry.checked, entry.unseen) for number in (one.median, one.p90, one.within))
         cells = [*map(percent, errors), str(entry.problems), *map(share, shares)]
-        cells += map(percent, (entry.within, *stated))
+        held_out = entry.held_out
+        cells += map(percent, (entry.within, *stated, held_out.within, held_out.checked, held_out.unseen))
         yield f"{entry.family:<26} {entry.rows:>5} {' '.join(f'{cell:>8}' for cell in cells)}"
     yield from _baselines(next(entry for entry in answer if entry.family == "all"))
     for entry in answer:

@@ -40,20 +40,30 @@ _POINTS = 20
 _WHAT = (
     "measured / predicted tokens a second: the median of the runs of a framework on a GPU (pairs), of a framework on"
     " any, and of all frameworks' constants (all); low and high: quantiles 0.05 and 0.95 of measured speed over what"
-    " is predicted without the runs of the same model, three models of all frameworks counted in; elsewhere: over what"
-    " is predicted without a pair, and all: without a framework: the quantiles 0.05 of all pairs', or of all sources'"
-    " frameworks', low ends, and 0.95 of their high ends; anchored:"
-    " of runs on several nodes over what one of one node says of them, of the same layout or of others,"
-    " each source with one vote; experts: the same of runs of models"
-    " with experts"
+    " is predicted without the runs of the same model, of runs and of models, three models of all frameworks counted"
+    " in, uncertain runs too; elsewhere: over what is predicted without a pair, and all: without a framework: the"
+    " conformal quantiles 0.05 of all pairs', or of all sources' frameworks', low ends, and 0.95 of their high ends;"
+    " a framework of fewer than three models reaches as far as elsewhere, and experts no less far than other models;"
+    " anchored: of runs on several nodes over what one of one node says of them, of the same layout or of others,"
+    " each source with one vote; experts: the same of runs of models with experts"
 )
 
 
 def write(found: Sequence[Family]) -> None:
-    """Write ``calibration.json`` of the package."""
-    calibration.CALIBRATION.write_text(json.dumps(content(found), indent=1) + "\n")
+    """Write ``calibration.json`` of the package; its day and commit stay where no constant moved."""
+    old, new = calibration.shipped(), content(found)
+    if list(_constants(old)) == list(_constants(new)):
+        new |= {name: old[name] for name in ("date", "commit")}
+    calibration.CALIBRATION.write_text(json.dumps(new, indent=1) + "\n")
     calibration.constant.cache_clear()
     files.own_json.cache_clear()
+
+
+def _constants(tables: Mapping[str, Any]) -> Iterator[object]:
+    for part in (tables, tables["experts"]):
+        for kind in ("pairs", "frameworks"):
+            yield {name: row["constant"] for name, row in part[kind].items()}
+    yield tables["all"]["constant"]
 
 
 def again(family: Family) -> Family:
@@ -82,11 +92,16 @@ def _may_serve(item: Judged) -> bool:
 
 def _with_experts(found: Iterable[Family]) -> list[Judged]:
     """The pretraining runs of models with experts."""
-    rows = [item for family in found for item in family.items if item.row.moe and item.row.task == "pretrain"]
-    return [item for item in rows if not item.row.soft and item.row.family not in NOT_OURS | SHARED]
+    return [item for item in _sound(found, experts=True) if item.row.task == "pretrain" and not item.row.soft]
 
 
-def content(found: Iterable[Family]) -> dict[str, object]:
+def _sound(found: Iterable[Family], *, experts: bool) -> list[Judged]:
+    """The rows on which bands rest: all that may serve, however uncertain, and those slow for no known reason."""
+    rows = [item for family in found for item in family.items if item.row.moe == experts]
+    return [item for item in rows if item.row.family not in NOT_OURS | SHARED and "unsound" not in item.row.flags]
+
+
+def content(found: Iterable[Family]) -> dict[str, Any]:
     """The file's content from the rows that it may rest on."""
     found = list(found)
     items = fitted(found)
@@ -95,18 +110,25 @@ def content(found: Iterable[Family]) -> dict[str, object]:
         "command": "python -m benchmarks.speed --data DIR --write-calibration",
         "date": time.strftime("%Y-%m-%d"),
         "commit": versions()["git"],
-        **_tables(items),
-        "all": {
-            "constant": round(_of_all(items), 4),
-            **_band_of_bands(_of_new_stacks(found)),
-            "rows": len(items),
-            "whose": "all frameworks",
-        },
+        **tables(found),
         "anchored": {
             name: _band(_points(_anchored(items, alike=alike))) for name, alike in (("same", True), ("others", False))
         },
-        "experts": _tables(_with_experts(found), of=", models with experts"),
     }
+
+
+def tables(found: Sequence[Family]) -> dict[str, Any]:
+    """What constants are chosen from (:func:`launcher.estimate.speed.calibration.chosen`)."""
+    items = fitted(found)
+    dense = _tables(items, _sound(found, experts=False))
+    experts = _tables(_with_experts(found), _sound(found, experts=True), ", models with experts", dense["elsewhere"])
+    every = {
+        "constant": round(_of_all(items), 4),
+        **_band_of_bands(_of_new_stacks(found)),
+        "rows": len(items),
+        "whose": "all frameworks",
+    }
+    return {**dense, "all": every, "experts": experts}
 
 
 def _of_all(items: Sequence[Judged]) -> float:
@@ -132,12 +154,21 @@ def _anchored(items: Iterable[Judged], *, alike: bool) -> Iterator[list[float]]:
         yield [item.row.measured / item.predicted for item in rows]
 
 
-def _tables(items: Sequence[Judged], of: str = "") -> dict[str, object]:
-    """The constants of pairs and of frameworks, with the bands of what is not among them."""
+def _tables(
+    items: Sequence[Judged], sound: Sequence[Judged], of: str = "", least: Mapping[str, float] | None = None
+) -> dict[str, Any]:
+    """The constants of pairs and of frameworks, with the bands of what is not among them.
+
+    Args:
+        items: The runs of the constants.
+        sound: Those of the bands of frameworks.
+        of: The kind of models.
+        least: The band of models without experts elsewhere, from which that of these is no less wide.
+    """
     pairs = {name: rows for name, rows in _grouped(items, _pair).items() if len(rows) >= calibration.LEAST_ROWS}
-    frameworks = _grouped(items, _framework)
-    unseen = {name: _of_new_models(rows) for name, rows in frameworks.items()}
-    wide = _widths([unseen[name] for name, rows in frameworks.items() if len(set(map(_model, rows))) >= _MODELS])
+    frameworks, all_sound = _grouped(items, _framework), _grouped(sound, _framework)
+    unseen = {name: _of_new_models(rows, all_sound[name]) for name, rows in frameworks.items()}
+    wide = _widths([each for each in unseen.values() if len(each) >= _MODELS])
     bands = {name: _blended(rows, unseen[name], wide) for name, rows in frameworks.items()}
     tables: dict[str, Any] = {
         "of": of,
@@ -150,7 +181,19 @@ def _tables(items: Sequence[Judged], of: str = "") -> dict[str, object]:
         },
         "frameworks": {name: _entry(f"{name} on any GPU{of}", rows, bands[name]) for name, rows in frameworks.items()},
     }
-    return {**tables, "elsewhere": _band_of_bands(_by_others(tables, name, rows) for name, rows in pairs.items())}
+    elsewhere = _joined(_band_of_bands(_by_others(tables, name, rows) for name, rows in pairs.items()), least)
+    for name, rows in frameworks.items():
+        if len(set(map(model_of, rows))) < _MODELS:
+            own = [tables["pairs"][pair] for pair in {*map(_pair, rows)} & {*pairs}]
+            for row in (tables["frameworks"][name], *own):
+                row |= {**_joined(row, elsewhere), "band_of": "others"}
+    return {**tables, "elsewhere": elsewhere}
+
+
+def _joined(one: Mapping[str, float], other: Mapping[str, float] | None) -> dict[str, float]:
+    """The band that reaches as far as either."""
+    both = [one] if other is None else [one, other]
+    return {"low": min(band["low"] for band in both), "high": max(band["high"] for band in both)}
 
 
 def _entry(whose: str, rows: Sequence[Judged], band: Mapping[str, float]) -> dict[str, object]:
@@ -171,41 +214,43 @@ def _by_others(tables: Mapping[str, Any], name: str, rows: Sequence[Judged]) -> 
     return _residuals(rows, calibration.chosen(rest, framework, card, related).value)
 
 
-def _of_new_models(rows: Sequence[Judged]) -> list[float]:
-    """Measured over predicted speed of each run by the constant of the runs of other models: of its pair, else of any.
+def _of_new_models(rows: Sequence[Judged], sound: Iterable[Judged]) -> list[list[float]]:
+    """Measured over predicted speed of each model's sound runs by the constant of ``rows`` of other models.
 
-    Empty where all are of one model.
+    By those of its pair, else of any; none where all rows are of one model.
     """
-    pairs, found = _grouped(rows, _pair), []
-    for (pair, model), own in _grouped(rows, lambda item: (_pair(item), _model(item))).items():
-        here = [item for item in pairs[pair] if _model(item) != model]
-        others = here if len(here) >= calibration.LEAST_ROWS else [item for item in rows if _model(item) != model]
-        found += _residuals(own, _middle(others)) if others else []
-    return found
+    pairs, found = _grouped(rows, _pair), defaultdict[str, list[float]](list)
+    for (pair, model), own in _grouped(sound, lambda item: (_pair(item), model_of(item))).items():
+        here = [item for item in pairs.get(pair, ()) if model_of(item) != model]
+        others = here if len(here) >= calibration.LEAST_ROWS else [item for item in rows if model_of(item) != model]
+        if others:
+            found[model] += _residuals(own, _middle(others))
+    return list(found.values())
 
 
-def _widths(each: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """The median widths of bands, as logarithms."""
-    bands = [_quantiles(values) for values in each if values]
+def _widths(frameworks: Sequence[Sequence[Sequence[float]]]) -> tuple[float, float]:
+    """The median widths of frameworks' bands over their models, as logarithms."""
+    bands = [_quantiles(_points(models)) for models in frameworks]
     low, high = zip(*bands, strict=True) if bands else ((1.0,), (1.0,))
     return math.log(statistics.median(low)), math.log(statistics.median(high))
 
 
-def _blended(rows: Sequence[Judged], values: Sequence[float], wide: tuple[float, float]) -> dict[str, float]:
+def _blended(rows: Sequence[Judged], each: Sequence[Sequence[float]], wide: tuple[float, float]) -> dict[str, float]:
     """The band ``w^2 = (k a^2 + m s^2) / (k + m)`` on each side, of ``m`` models ``s`` wide and of ``k`` ``a`` wide.
 
-    No less than ``s``, which of one model is that of its runs.
+    No less than ``s``, which holds nine of ten runs, and of a new model with each one vote; of one model its runs.
     """
-    models = len(set(map(_model, rows))) if values else 0
-    own = _quantiles(values or _residuals(rows, _middle(rows)))
+    runs = [value for values in each for value in values] or _residuals(rows, _middle(rows))
+    ends = zip(_quantiles(_points(each or [runs])), _quantiles(runs, outwards=True), strict=True)
+    (low, high), models = ends, len(each)
 
     def width(end: float, others: float) -> float:
         size = abs(math.log(end))
         return max(size, math.sqrt((_MODELS * others**2 + models * size**2) / (_MODELS + models)))
 
     return {
-        "low": round(math.exp(-width(min(1.0, own[0]), wide[0])), 4),
-        "high": round(math.exp(width(max(1.0, own[1]), wide[1])), 4),
+        "low": round(math.exp(-width(min(1.0, *low), wide[0])), 4),
+        "high": round(math.exp(width(max(1.0, *high), wide[1])), 4),
     }
 
 
@@ -226,21 +271,23 @@ def _band(values: Sequence[float]) -> dict[str, float]:
 def _band_of_bands(each: Iterable[Sequence[float]]) -> dict[str, float]:
     """The band that holds nine of ten runs of nine of ten groups, by the ends of the groups' own bands.
 
-    The runs of one group are alike: of all runs together nine of ten would be those of the groups that lie near. Of
-    groups left out with their source in turn it holds 95% of the runs (new frameworks) and 97% (pairs), where quantiles
-    over the runs of all groups hold 87%.
+    The runs of one group are alike: of all runs together nine of ten would be those of the groups that lie near. A new
+    group lies beyond the ``k``-th lowest of ``n`` low ends with a probability of ``k / (n + 1)``, and so on the other
+    side (split conformal prediction, Vovk et al. 2005): below 39 groups 0.05 is the outermost.
     """
     ends = [_quantiles(values) for values in each]
     if not ends:
         return _band(())
-    (low, _), (_, high) = (_quantiles(side) for side in zip(*ends, strict=True))
-    return _band((low, high))
+    lows, highs = (sorted(side) for side in zip(*ends, strict=True))
+    place = max(1, int(_BAND[0] * (len(ends) + 1)))
+    return {"low": round(min(lows[place - 1], 1.0), 4), "high": round(max(highs[-place], 1.0), 4)}
 
 
-def _quantiles(values: Sequence[float]) -> tuple[float, float]:
-    ordered = sorted(values)
-    low, high = (ordered[round(share * (len(ordered) - 1))] for share in _BAND)
-    return low, high
+def _quantiles(values: Sequence[float], *, outwards: bool = False) -> tuple[float, float]:
+    """The values at the band's ends: the nearest, or the next on the outer side."""
+    ordered, (low, high) = sorted(values), (share * (len(values) - 1) for share in _BAND)
+    places = (math.floor(low), math.ceil(high)) if outwards else (round(low), round(high))
+    return ordered[places[0]], ordered[places[1]]
 
 
 def _residuals(rows: Iterable[Judged], value: float) -> list[float]:
@@ -263,7 +310,7 @@ def _pair(item: Judged) -> str:
     return f"{item.row.framework} on {item.row.gpu}"
 
 
-def _model(item: Judged) -> str:
+def model_of(item: Judged) -> str:
     """The model of a run, by its source's name."""
     line = item.row.line
     return f"{item.row.family} {line.get('model') or line.get('model_name') or item.row.problem}"

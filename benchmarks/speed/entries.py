@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass, field, replace
 from benchmarks.speed import ratios
 from benchmarks.speed.anchoring import by_one_node
 from benchmarks.speed.checking import checked, unseen
-from benchmarks.speed.estimating import Judged
+from benchmarks.speed.estimating import HeldOut, Judged
 from benchmarks.speed.families import NANOTRON, Family, not_counted
+from benchmarks.speed.holding_out import held_out
 from benchmarks.speed.others import Other, others
 from benchmarks.speed.scoring import choices, errors, errors_of, geometric_mean, mean, median, ninetieth, within
 from launcher.estimate.speed.calibration import Constant, constant
@@ -48,6 +49,7 @@ class Entry:
     within: float | None = None  # The share of runs in the band around their prediction.
     checked: Stated = Stated()  # As ``launch check`` says it, whose engine is the nearest of ours.
     unseen: Stated = Stated()  # As if nobody had measured the framework of a run.
+    held_out: HeldOut = field(default_factory=HeldOut)  # The shares of runs in bands that were made without them.
     baselines: Mapping[str, Other] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, object]:
@@ -67,6 +69,7 @@ def calibrated(item: Judged) -> float:
 
 def entries(found: Sequence[Family]) -> Iterator[Entry]:
     """Every entry: those of the sources, and those over them."""
+    found = held_out(found)
     counted = dict[str, list[Judged]]()
     for family in found:
         rows = [item for item in family.items if not_counted(item.row) is None]
@@ -133,6 +136,7 @@ def _entry(file: str, name: str, items: Sequence[Judged], reasons: Iterable[str]
         within=within(items, [item.constant for item in items]),
         checked=_stated(items, list(map(checked, items))),
         unseen=_stated(items, list(map(unseen, items))),
+        held_out=_held_out([item.held_out for item in items]),
         baselines=others(items),
     )
 
@@ -140,6 +144,14 @@ def _entry(file: str, name: str, items: Sequence[Judged], reasons: Iterable[str]
 def _stated(items: Sequence[Judged], constants: Sequence[Constant]) -> Stated:
     found = errors_of(items, constants)
     return Stated(median=median(found), p90=ninetieth(found), within=within(items, constants))
+
+
+def _held_out(each: Sequence[HeldOut]) -> HeldOut:
+    return HeldOut(
+        within=mean(one.within for one in each),
+        checked=mean(one.checked for one in each),
+        unseen=mean(one.unseen for one in each),
+    )
 
 
 def _mean(each: Sequence[Stated]) -> Stated:
@@ -163,6 +175,7 @@ def _all(counted: Mapping[str, Sequence[Judged]]) -> Entry:
         within=mean(one.within for one in each),
         checked=_mean([one.checked for one in each]),
         unseen=_mean([one.unseen for one in each]),
+        held_out=_held_out([one.held_out for one in each]),
         pick=geometric_mean([one.pick for one in each if one.pick is not None]),
         baselines={
             name: Other(

@@ -11,7 +11,17 @@ from launcher.base import registry
 from launcher.estimate.memory.estimate import estimate as memory
 from launcher.estimate.speed import calibration
 from launcher.estimate.speed.calibration import Constant
+from launcher.estimate.speed.card import Card
 from launcher.estimate.speed.estimate import estimate, unknown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOut:
+    """Shares of runs in the bands of constants that are fitted anew without what is like them; of one run 0 or 1."""
+
+    within: float | None = None  # Of the run's own stack, without the runs of its model.
+    checked: float | None = None  # As ``launch check`` says it, without the runs of its source.
+    unseen: float | None = None  # As if nobody had measured its framework, without the runs of its source.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +37,7 @@ class Judged:
         crowding: That as a share of the card's memory; None where its size is not known.
         parts: Exposed seconds of a step by part, no constant applied.
         others: The answers of the baselines that have one.
+        held_out: Whether it lies in bands that were made without it.
     """
 
     row: Row
@@ -37,6 +48,7 @@ class Judged:
     crowding: float | None
     parts: dict[str, float]
     others: dict[str, float]
+    held_out: HeldOut = HeldOut()
 
 
 def judged(row: Row) -> Judged | str:
@@ -67,11 +79,20 @@ def judged(row: Row) -> Judged | str:
     )
 
 
-def constant_of(item: Judged) -> Constant:
-    """The constant that the package has now for a row's framework and GPU."""
+def constant_of(item: Judged, tables: calibration.Tables | None = None) -> Constant:
+    """The constant for a row's framework and GPU that the package has now, or by other tables."""
     row = item.row
     related = row.backend.executes.related if row.backend is not None else ()
-    return calibration.constant(row.framework, row.card, related, experts=row.moe)
+    return chosen(tables, row.framework, row.card, related, experts=row.moe)
+
+
+def chosen(
+    tables: calibration.Tables | None, framework: str, card: Card, related: tuple[str, ...], *, experts: bool
+) -> Constant:
+    """The constant of a framework on a GPU by these tables; by the package's where there are none."""
+    if tables is None:
+        return calibration.constant(framework, card, related, experts=experts)
+    return calibration.chosen(tables, framework, card, related, experts=experts)
 
 
 def _others(row: Row) -> Iterator[tuple[str, float]]:

@@ -29,7 +29,9 @@ a series, the mean over sources; `fp8 ratio` that of fp8 over bf16 with the same
 _CHECKED = """\
 The same rows with other constants, and the share of them in the error band that is stated with each: `check` is what
 `launch check` says, whose engine is the nearest of ours and takes the constant of that engine and its relatives;
-`unseen` what it would say if nobody had measured the framework of the row."""
+`unseen` what it would say if nobody had measured the framework of the row. These bands rest on the very runs that they
+are scored with. Those of the last three columns do not, whose bands and constants are fitted anew: *held out* without
+the runs of a row's model, `check` and `unseen` without those of its whole source."""
 
 _FITTED = """\
 Some numbers of `benchmarks/speed/frameworks.yaml` are no formulas and are read in no source: the host's time to start a
@@ -71,7 +73,7 @@ def document(entries: Sequence[Entry], plain: Sequence[Entry] = (), beside: Sequ
     yield ""
     yield _CHECKED
     yield ""
-    yield from _head("runs of, rows, in band, check, 90 %, in band, unseen, 90 %, in band")
+    yield from _head("runs of, rows, in band, check, 90 %, in band, unseen, 90 %, in band, held out, check, unseen")
     yield from (_checked_line(entry) for entry in entries if entry.within is not None)
     yield ""
     yield "## Without constants of the host"
@@ -115,7 +117,9 @@ def _line(entry: Entry) -> str:
 
 def _checked_line(entry: Entry) -> str:
     stated = (number for one in (entry.checked, entry.unseen) for number in (one.median, one.p90, one.within))
+    held_out = entry.held_out
     cells = [entry.family, str(entry.rows), percent(entry.within), *map(percent, stated)]
+    cells += map(percent, (held_out.within, held_out.checked, held_out.unseen))
     return f"| {' | '.join(cells)} |"
 
 

@@ -144,6 +144,7 @@ def test_a_constant_is_the_median_of_measured_over_predicted() -> None:
             "whose": "F on g",
             "certain": True,
             "generation": 9,
+            "band_of": "others",
         }
     }
     assert calibration.LEAST_ROWS == 5
@@ -160,22 +161,53 @@ def test_the_band_of_new_stacks_reaches_as_far_as_the_bands_of_all_but_one_in_tw
         for speed in speeds
     ]
     found = calibrating.content([family_of(items)])["all"]
-    assert (found["low"], found["high"]) == (0.5, 2.0)  # type: ignore[index]
+    assert (found["low"], found["high"]) == (0.5, 2.0)
+
+
+def of_model(measured: float, model: str, **change: object) -> Judged:
+    return item(measured, 100, line={**LINE, "model": model}, **change)
+
+
+def test_a_framework_of_two_models_has_the_band_of_others_and_one_of_three_that_of_new_models() -> None:
+    rows = [of_model(100, model, framework="two") for model in "ab" for _ in range(5)]
+    rows += [of_model(speed, model, framework="three") for model, speed in zip("abc", (60, 60, 90), strict=True)] * 5
+    found = calibrating.tables([family_of(rows)])
+    assert found["pairs"]["two on g"]["band_of"] == "others"
+    assert found["pairs"]["two on g"]["high"] == found["elsewhere"]["high"] == pytest.approx(100 / 60, abs=1e-4)
+    assert "band_of" not in found["pairs"]["three on g"]
+    assert found["pairs"]["three on g"]["high"] == pytest.approx(90 / 60)
+
+
+def test_uncertain_runs_widen_a_band_and_move_no_constant() -> None:
+    rows = [of_model(90, model) for model in "abc" for _ in range(5)]
+    plain = calibrating.tables([family_of(rows)])["pairs"]["F on g"]
+    wide = calibrating.tables([family_of([*rows, *(of_model(45, "d", soft=True) for _ in range(5))])])
+    assert (plain["constant"], plain["low"]) == (0.9, 1.0)
+    assert (wide["pairs"]["F on g"]["constant"], wide["pairs"]["F on g"]["low"]) == (0.9, 0.5)
+
+
+def test_a_run_that_made_its_own_band_is_outside_of_the_one_without_its_model_and_source() -> None:
+    rows = [of_model(90, model, family=f"f{n}", framework=f"F{n}") for n in range(3) for model in "abc"] * 5
+    rows += [of_model(300, model, family="far", framework="far") for model in "abc"] * 5
+    found = {entry.family: entry for entry in entries(families({"throughput.csv": rows}))}
+    assert found["far"].unseen.within is not None
+    assert (found["far"].held_out.within, found["far"].held_out.unseen) == (1.0, 0.0)
+    assert (found["f0"].held_out.within, found["f0"].held_out.unseen) == (1.0, 1.0)
 
 
 def test_models_with_experts_have_constants_of_their_own() -> None:
     rows = [item(90, 100)] * 5 + [item(60, 100, moe=True, task="pretrain")] * 5
     found = calibrating.content([family_of(rows)])
-    assert found["pairs"]["F on g"]["constant"] == 0.9  # type: ignore[index]
-    assert found["experts"]["pairs"]["F on g"]["constant"] == 0.6  # type: ignore[index]
-    assert found["experts"]["pairs"]["F on g"]["whose"] == "F on g, models with experts"  # type: ignore[index]
+    assert found["pairs"]["F on g"]["constant"] == 0.9
+    assert found["experts"]["pairs"]["F on g"]["constant"] == 0.6
+    assert found["experts"]["pairs"]["F on g"]["whose"] == "F on g, models with experts"
 
 
 def test_no_constant_rests_on_rows_whose_licence_forbids_it() -> None:
     rows = [item(50, 100, family="aleph", framework="A") for _ in range(9)] + [item(90, 100) for _ in range(9)]
     found = calibrating.content([family_of(rows)])
     assert isinstance(found["frameworks"], dict)
-    assert (list(found["frameworks"]), found["all"]["constant"]) == (["F"], 0.9)  # type: ignore[index]
+    assert (list(found["frameworks"]), found["all"]["constant"]) == (["F"], 0.9)
 
 
 def test_soft_rows_serve_a_framework_that_has_too_few_others() -> None:

@@ -154,4 +154,5 @@ def shipped() -> Tables:
 
 
 def _read(row: JsonObject) -> Constant:
-    return Constant(value=row["constant"], low=row["low"], high=row["high"], rows=row["rows"], whose=row["whose"])
+    band = {name: row[name] for name in ("low", "high", "rows", "whose", "band_of") if name in row}
+    return Constant(value=row["constant"], **band)
