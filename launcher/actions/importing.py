@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from launcher.actions.requests import folder
 from launcher.base import files, registry
 from launcher.base.errors import ConfigError, ConfigErrors, unreadable
 from launcher.base.frozen import dataclass
@@ -127,10 +129,33 @@ def import_file(kind: str, path: Path, *, partial: bool, variables: Mapping[str,
     return found
 
 
-def refusals(imported: "Imported", path: Path, *, partial: bool) -> list[ConfigError]:
-    """Why a file is not imported; nothing where it is."""
+def refusals(imported: "Imported", path: Path, typed: Sequence[str] = (), *, partial: bool) -> list[ConfigError]:
+    """Why a file is not imported beside words that the user types; nothing where it is."""
     from launcher.config import left_out
 
     if imported.errors or partial:
         return list(imported.errors)
-    return left_out.errors(str(path), imported.left_out, (), partial="--partial")
+    return left_out.errors(str(path), imported.left_out, _keys(typed), partial="--partial")
+
+
+def with_words(imported: "Imported", typed: Sequence[str]) -> "Imported":
+    """A file in our words with the user's in place of its own; raises ConfigErrors where one of them is none."""
+    if not typed:
+        return imported
+    from launcher.config import overrides, recipes
+    from launcher.config.catalog import Catalog
+    from launcher.config.compose import refuse_unreadable, value_of
+    from launcher.spec.parse import OPEN_NODES, accepts, ways_out
+
+    found, errors = overrides.read(typed, Catalog(folder=folder()))
+    refuse_unreadable(word.hydra for word in found)
+    recipe = imported.recipe | {name: dict(imported.recipe[name]) for name in ("choose", "set")}
+    for word in found:
+        recipe["choose" if word.group else "set"][word.key] = value = value_of(word)
+        if word.sweeps or not (word.group or word.key.startswith(OPEN_NODES) or accepts(word.key, value)):
+            errors.append(ConfigError(word.key, word.value, "it takes no such value", ways_out(word.key, value)))
+    if errors:
+        raise ConfigErrors(errors)
+    words = [f"{key}={value}" for key, value in recipe["choose"].items()]
+    words += [f"{key}={recipes.literal(value)}" for key, value in recipe["set"].items()]
+    return replace(imported, overrides=tuple(words), recipe=recipe)

@@ -7,14 +7,14 @@
 
 Every key of the file is said by overrides, the default here too, kept for the engine, or left out: stderr counts them
 and names what is left out with its effect. Where that changes the maths, the memory or the data, nothing is imported
-(exit status 2) unless you say --partial.
+(exit status 2) unless you say --partial, or the setting that its error asks for: model.vocab_size=32000.
 """
 
 import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from launcher.actions.importing import kinds, read, refusals, variables_of
+from launcher.actions.importing import kinds, read, refusals, variables_of, with_words
 from launcher.actions.requests import write_new
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.terminal import pasteable, say, width, wrapped
@@ -35,6 +35,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("kind", choices=kinds(), metavar="KIND", help=f"what the file is: {', '.join(kinds())}")
     words = "megatron: a shell script, YAML or JSON; hf: a config.json, or its folder with the weights"
     parser.add_argument("file", type=Path, metavar="FILE", help=words)
+    words = "settings in place of the file's own, and for what it leaves open: model.vocab_size=32000"
+    parser.add_argument("overrides", nargs="*", metavar="OVERRIDE", help=words)
     add_shared(parser, "--partial", "--set")
     parser.add_argument("--recipe", type=Path, metavar="OUT.yaml", help="also write a recipe")
     add_shared(parser, "--json")
@@ -44,11 +46,11 @@ def run(options: argparse.Namespace) -> int:
     """Print the file's settings as overrides; a refusal comes with the document of what could be read, too."""
     variables = variables_of(options.variables)
     try:
-        imported = read(options.kind, options.file, variables)
+        imported = with_words(read(options.kind, options.file, variables), options.overrides)
     except ConfigErrors as error:
         return _refused(None, error.errors, options)
     _report(imported, options)
-    if errors := refusals(imported, options.file, partial=options.partial):
+    if errors := refusals(imported, options.file, options.overrides, partial=options.partial):
         return _refused(imported, errors, options)
     privileged = [setting for part in ("choose", "set") for setting in privileged_settings.needs(imported.recipe[part])]
     for setting in privileged:

@@ -64,7 +64,7 @@ def compose(overrides: Sequence[Override], catalog: Catalog) -> Config:
 
 def _values(settings: Sequence[Override]) -> list[object] | None:
     """Values by key; None where a setting interpolates, or is a mapping with keys that are no names."""
-    _refuse_unreadable(override.hydra for override in settings if not override.plain()[0])
+    refuse_unreadable(override.hydra for override in settings if not override.plain()[0])
     values = [value_of(override) for override in settings]
     return values if all(map(_stands_alone, values)) else None
 
@@ -143,7 +143,7 @@ def _hydra(overrides: list[str], catalog: Catalog, name: str = PRIMARY) -> Confi
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
-    _refuse_unreadable(overrides)
+    refuse_unreadable(overrides)
     try:
         ours = str(catalog.conf[-1])
         with _one_at_a_time, _user_folders_first(catalog), initialize_config_dir(ours, version_base="1.3"):
@@ -209,7 +209,8 @@ def _user_folders_first(catalog: Catalog) -> Iterator[None]:
         _folders.clear()
 
 
-def _refuse_unreadable(texts: Iterable[str]) -> None:
+def refuse_unreadable(texts: Iterable[str]) -> None:
+    """Raise ComposeError where Hydra's grammar cannot read an override."""
     texts = list(texts)
     if not texts:
         return

@@ -69,18 +69,18 @@ def row_encoder(data: DataSpec, words: Tokenizer) -> Callable[[Mapping[str, obje
     return encode
 
 
-def task_encoder(data: DataSpec, words: Tokenizer) -> Callable[[Mapping[str, object], int], Encoded]:
+def task_encoder(data: DataSpec, words: Tokenizer, task: str) -> Callable[[Mapping[str, object], int], Encoded]:
     """A function that encodes the longest sequence of a row of ``data=rows``, its answer trained and its prompt not.
 
-    Messages are written by the template, where TRL would use the same one; a text is followed by its end.
+    Messages are written by the template, where TRL would use the same one; a text is followed by its end. A row that
+    ``task`` cannot use is Unusable.
     """
     template, end = writer(data), () if words.end is None else (words.end,)
 
     def encode(row: Mapping[str, object], number: int) -> Encoded:
-        return max(
-            (sequence(*each) for each in task_rows.sequences(shaped(row, data.columns), number)),
-            key=lambda one: len(one.ids),
-        )
+        named = shaped(row, data.columns)
+        found = task_rows.read(named, task, number) if task else named
+        return max((sequence(*each) for each in task_rows.sequences(found, number)), key=lambda one: len(one.ids))
 
     def sequence(prompt: object, answer: object) -> Encoded:
         if isinstance(prompt, str) and isinstance(answer, str):

@@ -9,7 +9,7 @@ from launcher.data.survey import Survey
 from launcher.data.token_folder import Span, TokenFolder
 from launcher.spec import DataSpec, RunSpec, edit
 
-type DataLook = Callable[[DataSpec], Survey | None]
+type DataLook = Callable[[DataSpec, str], Survey | None]
 
 
 def drawn(sizes: Sequence[int], weights: Sequence[float]) -> list[int]:
@@ -70,7 +70,7 @@ def with_samples(spec: RunSpec, looking: DataLook = look.look) -> RunSpec:
     if not is_counted(spec) or spec.data.samples is not None or spec.script is not None:
         return spec
     try:
-        survey = looking(spec.data)
+        survey = looking(spec.data, spec.task.name)
     except DataError:  # Which the look at the data of a check says.
         return spec
     sizes = None if survey is None else sizes_of(spec, survey)

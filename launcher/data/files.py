@@ -88,6 +88,7 @@ def files_of(data: DataSpec) -> list[Path]:
 
     For a name on the Hub those that ``datasets`` has made of it in its cache; none where it has not yet.
     """
+    others = [] if data.source == "rows" else ["data=text", "data=synthetic data.path=null"]  # A task that reads rows.
     found = local_files(data)
     if not found and is_on_hub(data):
         made = hub.built(data)
@@ -96,7 +97,7 @@ def files_of(data: DataSpec) -> list[Path]:
         rule = "no file matches"
         if data.source not in ("text", "tokens"):
             rule = "no file matches, and it cannot be a name on the Hugging Face Hub (OWNER/NAME)"
-        raise NotHere("data.path", data.path, rule, ["data=text", "data=synthetic data.path=null"])
+        raise NotHere("data.path", data.path, rule, others)
     for key in ("revision", "config"):
         if found and (value := getattr(data, key)) is not None and not is_on_hub(data):
             rule = "the data are files of this machine, and a data set on the Hub alone has that"
@@ -106,7 +107,7 @@ def files_of(data: DataSpec) -> list[Path]:
     except OSError as error:
         raise Unusable("data.path", str(error.filename), f"it cannot be read: {error.strerror}") from None
     if not held:
-        raise Unusable("data.path", data.path, "every file that matches is empty", ["data=text"])
+        raise Unusable("data.path", data.path, "every file that matches is empty", others[:1])
     return held
 
 

@@ -16,24 +16,24 @@ _EMPTY = ("missing", "samples", "other_splits", "parts", "bad")  # In a survey t
 _KEPT = tuple(name for name in Survey.__slots__ if name not in _EMPTY)
 
 
-def look(data: DataSpec) -> Survey | None:
-    """Look at data; None where nothing is on this machine: for synthetic data, or a name of the Hub.
+def look(data: DataSpec, task: str = "") -> Survey | None:
+    """Look at data, as a task that reads rows (``task``) would; None for synthetic data, or a name of the Hub not here.
 
     Of a mix all data sets are looked at, and one for evaluations is looked at for faults alone.
     """
     if data.source == "synthetic":
         return None
     if data.evaluated is not None:
-        _named(data.evaluated, "data.eval_", ("path", "split", "config"))
+        _named(data.evaluated, "data.eval_", ("path", "split", "config"), task)
     if not data.mix:
-        return _look(data.trained[0])
-    found = [_named(each, f"data.mix.{place}.", PART_KEYS) for place, each in enumerate(data.trained)]
+        return _look(data.trained[0], task)
+    found = [_named(each, f"data.mix.{place}.", PART_KEYS, task) for place, each in enumerate(data.trained)]
     return None if None in found else together(tuple(each for each in found if each is not None))
 
 
-def _named(data: DataSpec, prefix: str, keys: Sequence[str]) -> Survey | None:
+def _named(data: DataSpec, prefix: str, keys: Sequence[str], task: str) -> Survey | None:
     try:
-        return _look(data)
+        return _look(data, task)
     except Unusable as error:
         finding, name = error.finding, error.finding.path.removeprefix("data.")
         own = name in keys
@@ -42,20 +42,20 @@ def _named(data: DataSpec, prefix: str, keys: Sequence[str]) -> Survey | None:
         raise type(error)(prefix + name if own else finding.path, finding.found, rule, ways) from None
 
 
-def _look(data: DataSpec) -> Survey | None:
+def _look(data: DataSpec, task: str) -> Survey | None:
     if data.path is None:
         return None
     files = files_of(data)
-    return replace(_survey(files, data), other_splits=tuple(other_splits(data).items())) if files else None
+    return replace(_survey(files, data, task), other_splits=tuple(other_splits(data).items())) if files else None
 
 
-def _survey(files: Sequence[Path], data: DataSpec) -> Survey:
+def _survey(files: Sequence[Path], data: DataSpec, task: str) -> Survey:
     """The survey of files, kept by their paths, sizes and times where it depends on nothing else."""
 
     def found() -> Survey:
         from launcher.data.surveying import survey  # Late, because files that were looked at before need no reader.
 
-        return survey(files, data)
+        return survey(files, data, task)
 
     if data.source in ("chat", "rows") or data.tokenizer != "bytes" or data.on_bad_row != "error":
         return found()
@@ -73,16 +73,17 @@ class Remembered:
     """Looks at each data once: for many runs that are judged in one go."""
 
     def __init__(self) -> None:
-        self._known: dict[DataSpec, Survey | Unusable | None] = {}
+        self._known: dict[tuple[DataSpec, str], Survey | Unusable | None] = {}
 
-    def __call__(self, data: DataSpec) -> Survey | None:
+    def __call__(self, data: DataSpec, task: str = "") -> Survey | None:
         """As :func:`look`."""
-        if data not in self._known:
+        asked = data, task
+        if asked not in self._known:
             try:
-                self._known[data] = look(data)
+                self._known[asked] = look(data, task)
             except Unusable as error:
-                self._known[data] = error
-        found = self._known[data]
+                self._known[asked] = error
+        found = self._known[asked]
         if isinstance(found, Unusable):
             raise found
         return found

@@ -31,12 +31,12 @@ _TYPES = {"uint16": ("H", 2), "uint32": ("I", 4)}
 _NAMED = {"jsonl": "JSON lines", "json": "JSON", "csv": "CSV", "parquet": "Parquet", "arrow": "Arrow"}
 
 
-def survey(files: Sequence[Path], data: DataSpec) -> Survey:
-    """Survey the files of some data."""
+def survey(files: Sequence[Path], data: DataSpec, task: str = "") -> Survey:
+    """Survey the files of some data, whose rows a task reads."""
     if data.source == "tokens":
         return _of_ids(files, data.token_dtype)
     if data.is_chat or data.source == "rows":
-        return _of_conversations(files, data)
+        return _of_conversations(files, data, task)
     bad = BadRows.of(data)
     if files and formats.kind_of_all(files) == "text":
         first, last = slices.bounds(data.split, len(files)) or (0, len(files))
@@ -90,7 +90,7 @@ def _weight(blocks: Sequence[Block]) -> float:
     return sum(block.weight for block in blocks)
 
 
-def _of_conversations(files: Sequence[Path], data: DataSpec) -> Survey:
+def _of_conversations(files: Sequence[Path], data: DataSpec, task: str) -> Survey:
     bad = BadRows.of(data)
     found = _first(sampling.sample(files, bad), data)
     if found.kind == "text":
@@ -103,7 +103,7 @@ def _of_conversations(files: Sequence[Path], data: DataSpec) -> Survey:
     from launcher.data import surveying_chat  # Late, because few runs train on conversations.
 
     try:
-        return surveying_chat.with_tokens(survey, found, data, bad)
+        return surveying_chat.with_tokens(survey, found, data, bad, task)
     except PackageMissing as missing:
         return replace(survey, missing=missing)
 

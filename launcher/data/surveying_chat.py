@@ -11,17 +11,19 @@ from launcher.data.survey import Survey
 from launcher.data.tokenizer import quick_tokenizer
 from launcher.data.unusable import BadRows, Unusable
 from launcher.spec import DataSpec
+from launcher.spec.training import ROWS
 
 _ENCODED = 1 << 19  # Characters of rows that are written by the template and tokenised.
 
 
-def with_tokens(survey: Survey, sample: Sample, data: DataSpec, bad: BadRows) -> Survey:
+def with_tokens(survey: Survey, sample: Sample, data: DataSpec, bad: BadRows, task: str) -> Survey:
     """Add the tokens of a sample's rows, or of some at equal distances where they are many.
 
     A row with nothing to learn from has no tokens and is no sample; ``bad`` has the rows that cannot be encoded.
     """
     words = quick_tokenizer(data.tokenizer, data.roles)
-    encode = task_encoder(data, words) if data.source == "rows" else row_encoder(data, words)
+    read = task if {*ROWS.get(task, ())} <= {*survey.columns} else ""  # Columns that all rows lack are told once.
+    encode = task_encoder(data, words, read) if data.source == "rows" else row_encoder(data, words)
     rows = list(_weighed(sample))
     step = math.ceil(sum(len(str(row)) for _, row, _ in rows) / _ENCODED) or 1
     weights: list[float] = []

@@ -15,6 +15,7 @@ from launcher.spec.training import ROWS
 
 OPTIONAL = ("prompt",)  # Where it is missing, TRL takes what both answers begin with (``extract_prompt``).
 _LABEL = "label"
+_ANSWERS = {"chosen", "rejected", "completion"}
 
 
 def rows(data: DataSpec, task: str, bad: BadRows | None = None) -> Iterator[dict[str, Any]]:
@@ -76,9 +77,10 @@ def _value(value: object, name: str, number: int) -> object:
 
 
 def other_tasks(columns: Iterable[str], task: str) -> list[str]:
-    """The tasks that rows with such columns would do for."""
+    """The tasks that rows with such columns would do for, and whose answers they read where they have any."""
     there = set(columns)
-    fitting = [f"task={name}" for name, wanted in ROWS.items() if name != task and there >= set(wanted)]
+    answers = there & _ANSWERS
+    fitting = [f"task={name}" for name, wanted in ROWS.items() if name != task and answers <= {*wanted} <= there]
     if there & {"messages", "conversations"} or there >= {"prompt", "completion"}:
         fitting.insert(0, "task=sft data=chat")
     return fitting

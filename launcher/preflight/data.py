@@ -79,7 +79,7 @@ def seen(spec: RunSpec, looking: DataLook = look.look) -> Seen:
     if bool(spec.task.rows) != (spec.data.source == "rows"):
         return Seen(spec)  # A rule says that the task reads other data.
     try:
-        survey = looking(spec.data)
+        survey = looking(spec.data, spec.task.name)
     except PackageMissing as error:
         return Seen(spec, warnings=(_not_looked(error),))
     except NotHere as error:
@@ -113,7 +113,7 @@ def _errors(spec: RunSpec, survey: Survey) -> Iterator[ConfigError]:
     missing = [name for name in spec.task.rows if survey.columns and name not in survey.columns]
     if missing:
         read, held = (", ".join(each) for each in (spec.task.rows, survey.columns))
-        rule = f"task={spec.task.name} reads the columns {read}; these have {held}"
+        rule = f"task={spec.task.name} reads the columns {read}; these have {held}, and no {', no '.join(missing)}"
         from launcher.data import task_rows  # Late, because few runs read rows.
 
         yield ConfigError("task.name", spec.task.name, rule, task_rows.other_tasks(survey.columns, spec.task.name))

@@ -226,4 +226,4 @@ def main(run: Callable[[RunSpec, Path, list[str]], object], *, arguments: bool =
 def _look(spec: RunSpec, directory: Path) -> None:
     """End here for data that cannot be used, unless their token ids are made already: the texts may be gone since."""
     if spec.backend.path is None and token_folder.pointed(directory, spec.data) is None:
-        look(spec.data)
+        look(spec.data, spec.task.name)

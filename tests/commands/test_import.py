@@ -94,6 +94,17 @@ def test_what_matters_and_is_left_out_is_refused_with_the_document_and_no_recipe
     assert "error: f.json: corpus=/data/pile: it is left out: the data are Python's" in said
 
 
+def test_a_setting_that_an_error_asks_for_is_taken_and_stands_among_the_files_own(answer: Answer) -> None:
+    assert answer("import deepspeed f.json model.vocab_size=2048")[0] == 2  # The data are still asked for.
+    status, out, _ = answer("import deepspeed f.json train.steps=9 --partial model.vocab_size=2048 --recipe mine.yaml")
+    assert (status, out) == (0, "parallel=zero2 \\\n  train.steps=9 \\\n  model.vocab_size=2048\n")
+    assert "model.vocab_size: 2048" in Path("mine.yaml").read_text()
+    for word, rule in (("model.vocb_size=8", "no such group or key"), ("train.steps=few", "it takes no such value")):
+        status, out, said = answer(f"import deepspeed f.json --partial {word}")
+        assert (status, out) == (2, "")
+        assert rule in said
+
+
 def test_a_refusal_prints_nothing_that_could_be_pasted(answer: Answer) -> None:
     assert answer("import deepspeed f.json")[:2] == (2, "")
 

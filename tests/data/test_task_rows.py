@@ -66,7 +66,20 @@ def test_a_check_counts_the_tokens_of_the_longest_answer_and_rows_that_the_lengt
 def test_a_check_names_the_tasks_that_the_columns_would_do_for(tmp_path: Path) -> None:
     seen = data.seen(make_spec("task=kto", "data=rows", written(tmp_path, PAIR), "train.micro_batch_size=2"))
     [error] = seen.errors
-    assert (error.path, list(error.way_out)) == ("task.name", ["task=dpo", "task=reward", "task=grpo"])
+    assert (error.path, list(error.way_out)) == ("task.name", ["task=dpo", "task=reward"])
+
+
+def test_a_check_says_what_the_job_would_of_a_label_that_is_text_and_of_a_column_that_is_not_there(
+    tmp_path: Path,
+) -> None:
+    judged = written(tmp_path, {"prompt": "a", "completion": "b", "label": "yes"})
+    [error] = data.seen(make_spec("task=kto", "data=rows", judged, "train.micro_batch_size=2")).errors
+    assert error.rule == "row 1 holds 'yes' as its label, which is true or false"
+    [error] = data.seen(make_spec("task=dpo", "data=rows", written(tmp_path, {"prompt": "a", "chosen": "b"}))).errors
+    assert error.rule == "task=dpo reads the columns chosen, rejected; these have prompt, chosen, and no rejected"
+    assert error.way_out == ()
+    [error] = data.seen(make_spec("task=dpo", "data=rows", written(tmp_path))).errors
+    assert (error.rule, error.way_out) == ("every file that matches is empty", ())
 
 
 def test_data_of_another_kind_are_not_looked_at_as_the_rule_of_the_task_refuses_them(tmp_path: Path) -> None:
