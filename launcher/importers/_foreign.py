@@ -115,6 +115,8 @@ def literal(node: ast.expr, names: Mapping[str, Any]) -> Any:
 
 
 _DTYPES = ("bfloat16", "float16", "float32")
+_IMPORTED = {"squared_relu": "squared_relu", "DEFAULT_NULL_TOKENIZER_VOCAB_SIZE": 32000}
+"""What names of Megatron Bridge's own modules stand for in its recipes (0.6)."""
 
 
 def _product(node: ast.BinOp, names: Mapping[str, Any]) -> Any:
@@ -179,7 +181,7 @@ class Followed:
         self._path = path
         self._tree = module_of(text, path)
         self._functions = {node.name: node for node in self._tree.body if isinstance(node, ast.FunctionDef)}
-        self._constants = constants(self._tree.body)
+        self._constants = _IMPORTED | constants(self._tree.body)
 
     def function(self, name: str | None) -> JsonObject:
         """Return the configuration that a function makes: the named one, the only one, or the file's own statements.

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from launcher.base.files import JsonObject
-from launcher.config.ledger import Ledger
+from launcher.config.ledger import OPEN, Ledger
 from launcher.importers import Imported, _fine_tuning, _foreign, _trainer
 from launcher.importers._reading import Reading
 from launcher.importers._table import apply, choose, defaults, imported, program, rows, say_text, table, usual
@@ -18,7 +18,9 @@ from launcher.importers.megatron.data_and_saves import mixed
 
 HAS_VARIABLES = True
 
-_PRECISION, _COMMON, _SFT, _STATES, _SHORT = program("megatron_bridge", "precision common sft states short")
+_PRECISION, _COMMON, _SFT, _STATES, _SHORT, _HYBRID = program(
+    "megatron_bridge", "precision common sft states short hybrid"
+)
 _WRITTEN = {"data.template": _fine_tuning.written("{instruction} ", "{instruction} ", "{system} ", begins="")}
 _SETS: Mapping[str, Mapping[str, Any]] = {
     name: {**said, **(_WRITTEN if "data.columns" in said else {})}
@@ -151,6 +153,33 @@ def _model(reading: Reading, key: str) -> None:
     reading.ledger.default("model.load_weights")
 
 
+def _hybrid(reading: Reading, key: str) -> None:
+    """The layers of a hybrid by their letters, beside what ``HybridModelProvider`` has where a recipe does not say it.
+
+    The vocabulary is the tokenizer's: the size of a ``NullTokenizer``, or that of NVIDIA's own.
+    """
+    letters, name = str(reading.value(key)), str(reading.value("tokenizer.tokenizer_model"))
+    if {*letters} - {*"M*-"} or reading.has("model.value") or reading.has("model.hf_model_id"):
+        reading.ledger.leave(
+            key, "its layers are Mamba (M), attention (*) and MLP (-) here, of a recipe that sizes them"
+        )
+        return
+    sizes = {each: reading.plain(f"model.{each}") for each in _OF_MAMBA if reading.has(f"model.{each}")}
+    choose(reading, key, {**_HYBRID, "model.extra": {"pattern": letters, **sizes}})
+    for each in sizes:
+        reading.ledger.say(f"model.{each}", "model.extra")
+    for each in [each for each in reading.ledger.values if each.startswith("model.moe_")]:
+        reading.idle("none of its layers has experts", each)
+    reading.ledger.default("model.is_hybrid_model")
+    known = reading.plain("tokenizer.vocab_size")
+    size = 131072 if name.startswith(("nvidia/Nemotron-H-", "nvidia/NVIDIA-Nemotron-")) else known
+    reading.say(key, {"model.vocab_size": size if isinstance(size, int) else OPEN})
+
+
+_WHOLE = "a hybrid of Megatron-LM's modules trains whole here, without an adapter"
+_OF_MAMBA = ("mamba_num_heads", "mamba_head_dim", "mamba_state_dim", "mamba_num_groups")
+
+
 def _mixed(reading: Reading, key: str) -> None:
     word = str(reading.value(key)).replace("-", "_").rpartition(".")[2]
     if word == "MixedPrecisionConfig" and (
@@ -232,6 +261,8 @@ def _base(reading: Reading, key: str) -> None:
     word = str(reading.value(key))
     if word in ("_pretrain_common", "ConfigContainer"):
         reading.ledger.default(key)
+    elif word == "_peft_common" and "model.extra" in reading.settings:
+        reading.ledger.leave(key, _WHOLE)
     elif word in ("_sft_common", "_peft_common"):
         if word == "_peft_common" and not reading.has("peft"):
             reading.choose["adapter"] = "lora"
@@ -278,7 +309,9 @@ def _adapts(reading: Reading, key: str) -> None:
     """LoRA, which Megatron-LM does not have here: one GPU's model trains by DDP with it, and any other is left out."""
     name, value = key.rpartition(".")[2], reading.value(key)
     kind = str(reading.value("peft.value") or reading.value("peft.class") or reading.value("peft")).lower()
-    if kind not in ("lora", "dora") or any(degree > 1 for degree in _degrees(reading).values()):
+    if "model.extra" in reading.settings:
+        reading.ledger.leave(key, _WHOLE)
+    elif kind not in ("lora", "dora") or any(degree > 1 for degree in _degrees(reading).values()):
         rule = "Megatron-LM has no adapters here: adapter=lora with parallel=fsdp: set adapter.name"
         reading.ledger.leave(key, rule)
     elif name in ("class", "value", "peft"):
@@ -314,6 +347,6 @@ def _on_ddp(reading: Reading) -> None:
 
 
 TABLE = rows(
-    "megatron_bridge", _adapts, _base, _data, _decays, _layout, _mixed, _model,
+    "megatron_bridge", _adapts, _base, _data, _decays, _hybrid, _layout, _mixed, _model,
     _packs, _provider, _rows, _split, _starts, _states,
 )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from launcher.backends.megatron.translate import argument_list
 from launcher.estimate import families
 from launcher.estimate.rank.counts import parameter_counts
-from launcher.importers import Imported, megatron
+from launcher.importers import Imported, megatron, megatron_bridge
 from launcher.preflight import findings
 from launcher.spec import RunSpec
 from tests.support.helpers import make_spec
@@ -110,3 +111,42 @@ def test_a_hybrid_is_no_run_for_cpus_nor_for_classes_of_transformers() -> None:
     assert "model.family" in cpu
     other = [*(word for word in found if not word.startswith(("parallel", "zero"))), "parallel=fsdp"]
     assert [error.path for error in findings.errors(make_spec(*other, "hardware=h100_80g"))]
+
+
+RECIPE = """
+def one():
+    cfg = BASE()
+    cfg.model = HybridModelProvider(
+        hybrid_layer_pattern="M-M*-", num_layers=5, hidden_size=256, ffn_hidden_size=512, num_attention_heads=4,
+        num_query_groups=2, kv_channels=64, mamba_num_heads=8, mamba_head_dim=64, make_vocab_size_divisible_by=128,
+        activation_func=squared_relu, is_hybrid_model=True, moe_grouped_gemm=True, seq_length=512,
+    )
+    cfg.tokenizer.tokenizer_type = "NullTokenizer"
+    cfg.tokenizer.vocab_size = 1000
+    cfg.train.train_iters = 1000
+    return cfg
+"""
+
+
+def test_a_hybrid_of_megatron_bridges_is_the_one_of_an_argument_list() -> None:
+    found = megatron_bridge.read(RECIPE.replace("BASE", "_pretrain_common"), "own.py")
+    assert [left.key for left in found.left_out if left.matters] == []
+    own, list_ = (replace(spec_of(each).model, name="", source="", attention="sdpa") for each in (found, read("M-M*-")))
+    assert own == list_
+    assert not findings.errors(spec_of(found))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key"),
+    [
+        ("BASE", "_peft_common", "recipe"),
+        ("M-M*-", "M-ME-", "model.hybrid_layer_pattern"),
+        ("is_hybrid_model", "mamba_chunk_size=256, is_hybrid_model", "model.mamba_chunk_size"),
+        ("is_hybrid_model", "use_mamba_mem_eff_path=False, is_hybrid_model", "model.use_mamba_mem_eff_path"),
+    ],
+)
+def test_a_hybrid_of_megatron_bridges_that_is_not_counted_here_is_refused_by_its_key(
+    old: str, new: str, key: str
+) -> None:
+    found = megatron_bridge.read(RECIPE.replace(old, new).replace("BASE", "_pretrain_common"), "own.py")
+    assert key in [left.key for left in found.left_out if left.matters]
