@@ -5,9 +5,15 @@ from fractions import Fraction
 from math import ceil
 
 from launcher.base.formula import Value
+from launcher.estimate.memory.activations import block_input, content, running_blocks
+from launcher.estimate.memory.adapted import read_last
 from launcher.estimate.memory.moments import BEFORE_BLOCKS_BACKWARD, BLOCK_BACKWARD, ROOT_BACKWARD, TRAINING, Moment
 from launcher.estimate.memory.terms import MemoryTerm, term
+from launcher.estimate.rank.adapters import module, targeted
+from launcher.estimate.rank.counts import block_weights
 from launcher.estimate.rank.model import RankModel
+
+_TRACE = "trace of the live tensors of DeepSpeed 0.19.8"
 
 
 def window(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -38,7 +44,10 @@ def window(rank: RankModel) -> Iterator[MemoryTerm]:
     yield _term(BEFORE_BLOCKS_BACKWARD, what, expression, z=z, P=whole, window=bound)
     head = 0 if rank.tied else rank.head.whole - rank.head.kept  # Without a further use, it is released.
     head *= rank.engine.size if rank.elements.quantised else 1
-    yield _term(BLOCK_BACKWARD, what, expression, z=z, P=whole - head, window=bound)
+    released = _last_linear(rank)
+    yield _term(BLOCK_BACKWARD, what, expression, z=z, P=whole - head - released, window=bound)
+    if released:
+        yield from _last_linear_backward(rank, released)
     what = "weights that stay whole (stage3_param_persistence_threshold)"
     yield _term(ROOT_BACKWARD | {"idle"}, what, "z * kept", z=z, kept=kept)
     if zero.quantized_weights:
@@ -76,6 +85,32 @@ def _held_by_autograd(rank: RankModel) -> bool:
     return spec.adapter.name != "none" or spec.model.num_experts > 0 or spec.parallel.tensor > 1
 
 
+def _last_linear(rank: RankModel) -> int:
+    """Elements of the MLP's last linear where it has an adapter and is recomputed: it is released after its gradient.
+
+    Autograd keeps a view of it from the recomputed product on, which ends with its release; it is gathered once more.
+    """
+    spec = rank.spec
+    if _held_by_autograd(rank) or spec.adapter.name == "none" or rank.elements.quantised:
+        return 0
+    read = {reader for kind in rank.blocks for row in read_last(kind) if row in kind.saved for reader in row.readers}
+    weights = block_weights(rank.family, spec.model, spec.model.num_hidden_layers - 1)
+    found = [weight for weight in targeted(weights, spec.adapter) if module(weight) in read]
+    return sum(ceil(weight.elements * (rank.view.tensor if weight.split == "tensor" else 1)) for weight in found)
+
+
+def _last_linear_backward(rank: RankModel, w: int) -> Iterator[MemoryTerm]:
+    """The instant of its gradient, for which it is gathered beside that view.
+
+    The gradient of its input comes twice, from its weight and from its adapter, which has let go of that input.
+    """
+    for moments, kind in running_blocks(rank):
+        yield content(rank, kind, moments).at("last linear")
+        yield _term(moments, "the last linear, twice", "2 * z * w", z=rank.engine.size, w=w).at("last linear")
+        what, k = "gradients of its input and its output", rank.token_bytes([block_input(rank), *read_last(kind)])
+        yield term("temporary", moments, what, "k * tok", _TRACE, k=k, tok=rank.tokens).at("last linear")
+
+
 def _quantized_ahead(rank: RankModel, ahead: int) -> MemoryTerm:
     """ZeRO++ qwZ: what one all-gather brings, in 8 bits, and its fp16 copy, of which the weights are cut.
 
@@ -95,5 +130,4 @@ def secondary_partition(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def _term(moments: Iterable[Moment], what: str, expression: str, **values: Value) -> MemoryTerm:
-    source = "trace of the live tensors of DeepSpeed 0.19.8"
-    return term("gather_buffers", moments, what, expression, source, **values)
+    return term("gather_buffers", moments, what, expression, _TRACE, **values)

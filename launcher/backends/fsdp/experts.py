@@ -12,12 +12,21 @@ from typing import NamedTuple
 
 from launcher.backends.fsdp.traits import reshards
 from launcher.base.formula import Value
-from launcher.estimate.memory.activations import block_input, content, first_norm, inside_mlp, running_blocks
+from launcher.estimate.memory.activations import (
+    block_input,
+    content,
+    first_norm,
+    fullest_in_forward,
+    inside_mlp,
+    places,
+    running_blocks,
+)
 from launcher.estimate.memory.moments import BLOCK_BACKWARD, LATER_BLOCKS_BACKWARD, Moment, Moments
 from launcher.estimate.memory.terms import MemoryTerm, term
 from launcher.estimate.rank.counts import block_weights
 from launcher.estimate.rank.model import BlockKind, RankModel
 from launcher.estimate.rank.shards import WeightCounts
+from launcher.estimate.rank.tensors import SavedTensor
 
 _TRACE = "trace of the live tensors of fully_shard and transformers' AllToAllEP, torch 2.15 and transformers 5.23"
 _FP32 = 4
@@ -39,10 +48,9 @@ def parts(rank: RankModel, counts: WeightCounts) -> Parts:
     return Parts(whole - counts.expert, counts.trained - trained, counts.expert, trained)
 
 
-def largest(rank: RankModel) -> Parts:
-    """The largest of each over the kinds of blocks, of which some may have no experts."""
-    every = [parts(rank, kind.elements) for kind in rank.blocks]
-    return Parts(*(max(sizes) for sizes in zip(*every, strict=True))) if every else Parts(0, 0, 0, 0)
+def largest(rank: RankModel) -> int:
+    """Parameters of the most experts that a block has on this rank; some may have none."""
+    return max(kind.elements.expert for kind in rank.blocks)
 
 
 def gathers(rank: RankModel) -> int:
@@ -72,25 +80,24 @@ def gathered(rank: RankModel) -> Iterator[MemoryTerm]:
 
     ``z (root + dense + 2 expert)`` in forward: an all-gather's output is held until the next one.
     """
-    both, n = largest(rank), gathers(rank)
-    dense, ahead = both.dense, min(rank.layers, 2)
-    if reshards(rank.spec):
-        copies = {"n": 1 + n, "expert": both.expert}
-        yield _gathered(rank, ("forward",), "root + dense + n * expert", dense=dense, **copies)
-        yield _gathered(rank, ("output", "loss"), "root + n * expert", n=n, expert=both.expert)
-        yield _gathered(rank, ("loss_backward",), "root + dense", dense=dense)
-        yield _gathered(rank, ("block_backward", "second_layer_backward"), "root + n * dense", n=ahead, dense=dense)
-        later = 2 if rank.layers > 2 else 1
-        yield _gathered(rank, ("next_block_backward",), "root + n * dense", n=later, dense=dense)
-        yield _gathered(rank, ("first_layer_backward",), "root + dense", dense=dense)
-        return
-    blocks, block = rank.compute_parameters(rank.all_blocks), dense + both.expert
-    copies = {"n": n, "expert": both.expert}
-    yield _gathered(rank, ("forward", "output", "loss"), "root + blocks + n * expert", blocks=blocks, **copies)
-    yield _gathered(rank, ("loss_backward", "block_backward"), "root + blocks", blocks=blocks)
-    yield _gathered(rank, ("next_block_backward",), "root + max(blocks - block, 0)", blocks=blocks, block=block)
-    yield _gathered(rank, ("second_layer_backward",), "root + n * block", n=ahead, block=block)
-    yield _gathered(rank, ("first_layer_backward",), "root + block", block=block)
+    every, n, expert = [parts(rank, kind.elements) for kind in rank.blocks], gathers(rank), largest(rank)
+    order, own = [every[kind] for kind in rank.order], reshards(rank.spec)
+    if own:
+        dense = parts(rank, fullest_in_forward(rank).elements).dense
+        yield _gathered(rank, ("forward",), "root + dense + n * expert", dense=dense, n=1 + n, expert=expert)
+        yield _gathered(rank, ("output", "loss"), "root + n * expert", n=n, expert=expert)
+        yield _gathered(rank, ("loss_backward",), "root + dense", dense=order[-1].dense)
+    else:
+        blocks, block = rank.compute_parameters(rank.all_blocks), max(each.dense + each.expert for each in every)
+        copies = {"n": n, "expert": expert}
+        yield _gathered(rank, ("forward", "output", "loss"), "root + blocks + n * expert", blocks=blocks, **copies)
+        yield _gathered(rank, ("loss_backward", "block_backward"), "root + blocks", blocks=blocks)
+        yield _gathered(rank, ("next_block_backward",), "root + max(blocks - block, 0)", blocks=blocks, block=block)
+    for moment, place in places(rank).items():
+        if own or moment in ("second_layer_backward", "first_layer_backward"):
+            here = order[max(place - 1, 0) : place + 1]
+            blocks = sum(each.dense + (0 if own else each.expert) for each in here)
+            yield _gathered(rank, (moment,), "root + blocks", blocks=blocks)
 
 
 def _gathered(rank: RankModel, moments: tuple[Moment, ...], parameters: str, **values: Value) -> MemoryTerm:
@@ -109,7 +116,7 @@ def exchanged(rank: RankModel) -> Iterator[MemoryTerm]:
     choices, h, z = rank.spec.model.num_experts_per_tok, rank.spec.model.hidden_size, rank.engine.size
     what, tok = "tokens exchanged with the experts' ranks", rank.tokens
     values: dict[str, Value] = {"z_res": rank.engine.residual_size, "h": h, "tok": tok}
-    values |= _copies(rank, largest(rank).expert, 0)
+    values |= _copies(rank, largest(rank), 0)
     own = [row for row in rank.blocks[-1].saved if row.share.startswith("routed")]
     values["k_own"] = rank.token_bytes(own) if rank.spec.checkpointing.mode == "none" else 0
     expression = "2 * z_res * h * tok + max(z * n * expert - k_own * tok, 0)"
@@ -133,7 +140,9 @@ def waiting_head(rank: RankModel, head: int) -> MemoryTerm:
 def block_instants(rank: RankModel, kind: BlockKind, moments: Moments) -> Iterator[MemoryTerm]:
     """Instants of a block's backward pass, beside that of its MLP: experts gathered, reduced, the rest's gradients."""
     own, z, tok = parts(rank, kind.elements), rank.engine.size, rank.tokens
-    early = ["mlp", "weight gradient", "exchange"] if own.expert else ["mlp", "weight gradient"]
+    early = ["mlp", "weight gradient"]
+    if own.expert:
+        early += ["exchange", "expert gradients"]
     yield content(rank, kind, moments).at("weight gradient")
     values = {"inside": inside_mlp(rank, kind), "tok": tok, "z": z, "w": kind.elements.last_trained}
     what, expression = "gradients inside the MLP and of its last weight", "inside * tok + z * w"
@@ -148,6 +157,7 @@ def block_instants(rank: RankModel, kind: BlockKind, moments: Moments) -> Iterat
             early.append("gathering")
             yield from _gathering(rank, kind, moments)
     if own.expert:
+        yield from expert_gradients(rank, kind, moments)
         yield from _experts_reduction(rank, kind, moments)
     yield from _block_gradients(rank, kind, moments)
     yield from _waiting(rank, moments & LATER_BLOCKS_BACKWARD, early if own.expert else [*early, "block gradients"])
@@ -161,7 +171,8 @@ def _exchanged_gradients(rank: RankModel, kind: BlockKind, moments: Moments) -> 
     """
     z, z_router, instant = rank.engine.size, router_size(rank), "exchange"
     choices, h, wider = rank.spec.model.num_experts_per_tok, rank.spec.model.hidden_size, z < z_router
-    yield content(rank, kind, moments).at(instant)
+    yield content(rank, kind, moments, saved=_without_shared(kind)).at(instant)
+    yield _shared_gradients(rank, kind, moments).at(instant)
     yield _stream_gradient(rank, moments).at(instant)
     what = "gradients of the experts' outputs"
     expression = "(z_router * (casts + 2 * k) + z * copies * k) * h * tok"
@@ -171,6 +182,17 @@ def _exchanged_gradients(rank: RankModel, kind: BlockKind, moments: Moments) -> 
         expression = "max(z_router * (casts + 2 * k), 3 * z * k) * h * tok"
         del values["copies"]
     yield term("temporary", moments, what, expression, _TRACE, **values).at(instant)
+
+
+def _without_shared(kind: BlockKind) -> list[SavedTensor]:
+    """What a block saves, less the tensors of experts that every token meets: their backward pass comes first."""
+    return [row for row in kind.saved if row.part not in ("mlp", "activation")]
+
+
+def _shared_gradients(rank: RankModel, kind: BlockKind, moments: Moments) -> MemoryTerm:
+    shared = _shared_trained(rank) if parts(rank, kind.elements).expert_trained else 0
+    what, z = "gradients of experts that every token meets", rank.engine.size
+    return term("reduce_buffers", moments, what, "z * shared", _TRACE, z=z, shared=shared)
 
 
 def _gathering(rank: RankModel, kind: BlockKind, moments: Moments) -> Iterator[MemoryTerm]:
@@ -192,6 +214,23 @@ def _copies(rank: RankModel, expert: int, copies: int) -> dict[str, Value]:
     return {"z": rank.engine.size, "n": copies + cut, "expert": expert}
 
 
+def expert_gradients(rank: RankModel, kind: BlockKind, moments: Moments) -> Iterator[MemoryTerm]:
+    """The end of the experts' backward pass, all of their gradients beside them, and those of their first product.
+
+    That is as wide as gate and up; its input, and the gradient of that, are there as well.
+    """
+    own, z, instant, model = parts(rank, kind.elements), rank.engine.size, "expert gradients", rank.spec.model
+    read = [row for row in kind.saved if row.name == "expert inputs"]
+    left = [row for row in _without_shared(kind) if row in read or not row.share.startswith("routed")]
+    yield content(rank, kind, moments, saved=left).at(instant)
+    yield _stream_gradient(rank, moments).at(instant)
+    yield _shared_gradients(rank, kind, moments).at(instant)
+    joined = [row for row in kind.saved if row.name == "expert products"] * (2 if model.gated else 1)
+    what, k = "gradients of experts", rank.token_bytes([*joined, *read])
+    values: dict[str, Value] = {"z": z, "trained": own.expert_trained, "k": k, "tok": rank.tokens}
+    yield term("reduce_buffers", moments, what, "z * trained + k * tok", _TRACE, **values).at(instant)
+
+
 def _experts_reduction(rank: RankModel, kind: BlockKind, moments: Moments) -> Iterator[MemoryTerm]:
     """The experts' gradients on the way to their shards, when what the experts saved is freed.
 
@@ -199,7 +238,7 @@ def _experts_reduction(rank: RankModel, kind: BlockKind, moments: Moments) -> It
     other rank has the same experts (``foreach_reduce``, ``world_size`` 1).
     """
     own, z, z_red = parts(rank, kind.elements), rank.engine.size, rank.dtypes.size("reduce")
-    left = [row for row in kind.saved if row.part not in ("mlp", "activation") and not row.share.startswith("routed")]
+    left = [row for row in _without_shared(kind) if not row.share.startswith("routed")]
     there = 0 if reshards(rank.spec) else own.expert
     shared = _shared_trained(rank) if own.expert_trained else 0
     n = 1 if gathers(rank) else 2
@@ -241,10 +280,13 @@ def _block_gradients(rank: RankModel, kind: BlockKind, moments: Moments) -> Iter
 
 def _waiting(rank: RankModel, moments: Moments, instants: Sequence[str]) -> Iterator[MemoryTerm]:
     """The reduction's input of the block before, which is held until the next reduction."""
-    z_red, dense = rank.dtypes.size("reduce"), largest(rank).dense_trained
-    what = "reduce-scatter input of a block"
-    for instant in instants if moments else ():
-        yield term("reduce_buffers", moments, what, "z_red * dense", _TRACE, z_red=z_red, dense=dense).at(instant)
+    z_red, what = rank.dtypes.size("reduce"), "reduce-scatter input of a block"
+    for moment, place in places(rank).items():
+        if moment in moments:
+            behind = rank.blocks[rank.order[min(place + 1, len(rank.order) - 1)]]
+            dense, here = parts(rank, behind.elements).dense_trained, frozenset[Moment]((moment,))
+            for instant in instants:
+                yield term("reduce_buffers", here, what, "z_red * dense", _TRACE, z_red=z_red, dense=dense).at(instant)
 
 
 def _shard(rank: RankModel, own: Parts) -> dict[str, Value]:

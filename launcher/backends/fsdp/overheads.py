@@ -42,6 +42,7 @@ from launcher.estimate.memory.moments import (
 )
 from launcher.estimate.memory.terms import MemoryTerm, Pile, term
 from launcher.estimate.rank.model import BlockKind, RankModel
+from launcher.estimate.rank.shards import WeightCounts
 
 _TRACE = "trace of the live tensors of torch.distributed.fsdp.fully_shard, torch 2.15"
 
@@ -142,7 +143,8 @@ def _gathered(rank: RankModel, moments: tuple[Moment, ...], parameters: str, **v
 def block_reduction(rank: RankModel) -> Iterator[MemoryTerm]:
     """The reduce-scatter's input of the block before, in the reduce format, held until the next reduction: ``z block``.
 
-    Its output is the gradient shard itself, counted there; beside it the unreduced gradient of the output projection.
+    Its output is the gradient shard itself, counted there, or of offloaded ones gone once it is on the host
+    (``foreach_reduce``, _fsdp_collectives.py); beside it the unreduced gradient of the output projection.
     """
     source, z_red = _TRACE, rank.dtypes.size("reduce")
     head = rank.head.trained + (tied_table(rank) if rank.root.trained else 0)
@@ -151,13 +153,21 @@ def block_reduction(rank: RankModel) -> Iterator[MemoryTerm]:
     if rank.layers > 1:
         what, expression = f"reduce-scatter input of a block, {what}", "z_red * block + z * head"
         values = {"z_red": z_red, "z": rank.engine.size, "head": head}
-        found: dict[int, list[Moment]] = {}
+        found: dict[WeightCounts, list[Moment]] = {}
         for moment, place in places(rank).items():
             if moment in LATER_BLOCKS_BACKWARD:
                 behind = rank.blocks[rank.order[min(place + 1, len(rank.order) - 1)]]
-                found.setdefault(behind.elements.trained, []).append(moment)
-        for block, moments in found.items():
-            yield term("reduce_buffers", moments, what, expression, source, block=block, **values)
+                found.setdefault(behind.elements, []).append(moment)
+        for counts, moments in found.items():
+            yield term("reduce_buffers", moments, what, expression, source, block=counts.trained, **values)
+            if rank.engine.gradients_leave:
+                yield leaving(rank, moments, counts.gradients)
+
+
+def leaving(rank: RankModel, moments: Iterable[Moment], shard: int) -> MemoryTerm:
+    """A reduction's output, of so many elements, which is copied to the host."""
+    what, z_acc = "gradients on their way to the host", rank.dtypes.size("accumulate")
+    return term("gradients", moments, what, "z_acc * shard", _TRACE, z_acc=z_acc, shard=shard)
 
 
 def unreduced(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -178,7 +188,7 @@ def root_reduction(rank: RankModel) -> Iterator[MemoryTerm]:
     reduction's input. The gradients are freed before the reduction's output, the root group's gradient shards, is made.
     """
     z, z_red, trained = rank.engine.size, rank.dtypes.size("reduce"), rank.root.trained
-    shards = rank.elements.gradients - rank.root.gradients
+    shards = 0 if rank.engine.gradients_leave else rank.elements.gradients - rank.root.gradients
 
     def reduced(what: str, instant: str, expression: str, **values: Value) -> Iterator[MemoryTerm]:
         if instant != "all gradients":
@@ -187,8 +197,7 @@ def root_reduction(rank: RankModel) -> Iterator[MemoryTerm]:
             yield term("gradients", ROOT_BACKWARD, what_else, formula, _TRACE, z_acc=z_acc, shard=shards).at(instant)
         yield term("reduce_buffers", ROOT_BACKWARD, what, expression, _TRACE, **values).at(instant)
 
-    block = experts.largest(rank).dense_trained if rank.spec.parallel.expert > 1 else _first(rank)
-    before = {"root": rank.compute_parameters(rank.root), "block": block}
+    before = {"root": rank.compute_parameters(rank.root), "block": _first(rank)}
     what = "gathered root group, its gradients, a block's reduction"
     expression = "z * (root + root_trained) + z_red * block"
     yield from reduced(what, "root gradients", expression, z=z, z_red=z_red, root_trained=trained, **before)
@@ -196,11 +205,16 @@ def root_reduction(rank: RankModel) -> Iterator[MemoryTerm]:
     yield from reduced(what, "root reduction", "(z + z_red) * root_trained", z=z, z_red=z_red, root_trained=trained)
     what, expression = "input of the root's reduction", "z_red * root_trained"
     yield from reduced(what, "all gradients", expression, z_red=z_red, root_trained=trained)
+    if rank.engine.gradients_leave:
+        yield leaving(rank, ROOT_BACKWARD, rank.root.gradients).at("all gradients")
 
 
 def _first(rank: RankModel) -> int:
-    """Trained parameters of the first block."""
-    return rank.blocks[rank.order[0]].elements.trained if rank.blocks else 0
+    """Trained parameters of the first block, without experts that are reduced apart."""
+    counts = rank.blocks[rank.order[0]].elements if rank.blocks else None
+    if counts is not None and rank.spec.parallel.expert > 1:
+        return experts.parts(rank, counts).dense_trained
+    return 0 if counts is None else counts.trained
 
 
 def block_instants(rank: RankModel, kind: BlockKind, moments: Moments) -> Iterator[MemoryTerm]:
@@ -219,6 +233,8 @@ def block_instants(rank: RankModel, kind: BlockKind, moments: Moments) -> Iterat
     values = {"inside": inside, "tok": tok, "z": z, "w": block.last_trained}
     what, expression = "gradients inside the MLP and of its last weight", "inside * tok + z * w"
     yield term("temporary", moments, what, expression, _TRACE, **values).at("weight gradient")
+    if experts.parts(rank, block).expert_trained:
+        yield from experts.expert_gradients(rank, kind, moments)
     norm, source = first_norm(rank, kind), _TRACE
     what = "first norm of one block"
     yield term("activations", moments, what, "k * tok", source, k=norm, tok=tok).at("block gradients")

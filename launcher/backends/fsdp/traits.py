@@ -41,17 +41,16 @@ def engine(spec: RunSpec) -> EngineTraits:
         shard_rows=spec.parallel.shard,
         gradients_stay=is_ddp(spec) and spec.backend.bucket_view,
         whole_blocks=True,
+        gradients_leave=spec.zero.offload_parameters == "cpu",
         own_streams=("gradients",) if spec.parallel.shard else (),  # ``reduce_scatter_stream``, _fsdp_collectives.py.
         gradients_last=spec.parallel.shard
         and (splits(spec) or (spec.gradient_accumulation > 1 and not reduces_each(spec))),
         optimizer=_step(spec),
         fused_norm=spec.train.kernels == "liger",
         fused_activation=spec.train.kernels == "liger",
-        # As measured on a GPU; beside recomputation, an adapter and fp8 nobody has looked.
-        compiled=spec.train.compile
-        and not cpu
-        and meaning.compute != "fp8"
-        and (spec.checkpointing.mode, spec.adapter.name) == ("none", "none"),
+        # As measured on a GPU; beside recomputation and an adapter nobody has looked.
+        compiled=spec.train.compile and not cpu and (spec.checkpointing.mode, spec.adapter.name) == ("none", "none"),
+        casts_again=meaning.compute == "fp8" and spec.precision.recipe != "rowwise_with_gw_hp",
     )
 
 

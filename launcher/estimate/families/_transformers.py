@@ -74,7 +74,7 @@ def compiled(rows: list[SavedTensor], model: ModelSpec, engine: EngineTraits) ->
     Values between products are computed again in backward (``min_cut_rematerialization_partition`` of
     ``torch/_functorch/partitioners.py``): normalized ones and the activation of the gate. A norm's input is the block's
     or, of the second, the attention's projection, to which the residual stream is added again; all that read a norm's
-    output share a cast.
+    output share a cast. Where products read casts to fp8 (``casts_again``), what is cast is computed again as well.
     Heads' norms, eager attention and dropout were not looked at, and are counted as they are without a compiler.
     """
     if model.qk_norm or engine.scores or model.dropout or model.normalization == "layernorm" or not model.gated:
@@ -84,6 +84,8 @@ def compiled(rows: list[SavedTensor], model: ModelSpec, engine: EngineTraits) ->
     for row in rows:
         if row.name == "RMSNorm":
             found[row.name, row.input] = replace(row, bytes=inputs.pop() + _STATISTIC)
+        elif engine.casts_again and row.name in (OUTPUT, "product"):
+            continue
         elif row.name == OUTPUT and (first := found.get((OUTPUT, row.module))):
             found[OUTPUT, row.module] = replace(first, readers=first.readers + row.readers)
         elif row.name not in ("normalized values", "activation"):

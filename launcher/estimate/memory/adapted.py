@@ -55,10 +55,39 @@ def dequantised(rank: RankModel, *, in_backward: bool) -> Iterator[MemoryTerm]:
             w = block.quantised_experts
             yield term("temporary", BLOCK_BACKWARD, f"all {what}", "z_res * w", source, z_res=z_res, w=w)
     elif block.largest_quantised:
-        what, source = "the largest weight, dequantised", "bitsandbytes autograd/_functions.py"
-        w = rank.elements.largest_quantised
-        moments = BLOCK_BACKWARD if rank.cuda and rank.spec.adapter.bits == 8 else {*BLOCK_BACKWARD, "forward"}
-        yield term("temporary", moments, what, "z * w", source, z=rank.engine.size, w=w)
+        yield from _one_linear(rank)
+
+
+def _one_linear(rank: RankModel) -> Iterator[MemoryTerm]:
+    """The weight of the MLP's linear beside which most is held, or of the largest where a block has no MLP.
+
+    In forward that is the last one before the product, beside the activation of the gate and its own output, while a
+    recomputed block saves nothing; else the last linear, beside its output. In backward it is the last linear: the
+    gradient of its input comes twice, from its adapter, which has let go of that input by then, and from the weight.
+    """
+    what, source, z = "the largest weight, dequantised", "bitsandbytes autograd/_functions.py", rank.engine.size
+    w, stream, passes = rank.elements.largest_quantised, block_input(rank), [*running_blocks(rank)]
+    forward = (frozenset[Moment](("forward",)), fullest_in_forward(rank))
+    if rank.cuda and rank.spec.adapter.bits == 8:
+        forward = (frozenset[Moment](), forward[1])
+    if not all(read_last(kind) for _, kind in (forward, *passes)):
+        yield term("temporary", forward[0].union(*(moments for moments, _ in passes)), what, "z * w", source, z=z, w=w)
+        return
+    for moments, kind in (forward, *passes):
+        rows = [stream] * 3
+        if moments != forward[0]:
+            yield content(rank, kind, moments).at("unpacked")
+            rows = [stream, *read_last(kind)]
+        elif kind.repeats("mlp"):
+            rows = [stream, stream, *read_last(kind) * (2 if rank.spec.model.gated else 1)]
+        yield term("temporary", moments, what, "z * w", source, z=z, w=w).at("unpacked")
+        beside, k = "tensors beside that weight", rank.token_bytes(rows)
+        yield term("temporary", moments, beside, "k * tok", source, k=k, tok=rank.tokens).at("unpacked")
+
+
+def read_last(kind: BlockKind) -> list[SavedTensor]:
+    """The input of the MLP's last linear; none of a block without a dense MLP."""
+    return [row for row in kind.saved_if_trained if row.part == "activation" and row.readers][-1:]
 
 
 def whole_experts(rank: RankModel) -> Iterator[MemoryTerm]:

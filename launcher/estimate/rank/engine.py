@@ -100,6 +100,7 @@ class EngineTraits(Hashed):
     # True if the gated activation is one kernel, which saves gate and up, and writes their gradients over them.
     fused_activation: bool = False
     compiled: bool = False  # True if each block is compiled, and computes values between products again in backward.
+    casts_again: bool = False  # True if backward's products read other casts than forward's (``torchao.float8``).
     key_heads: int | None = None  # Heads that keys and values are copied to before attention; None are the model's own.
     # True if attention is given a mask that keeps the documents of each sequence apart.
     documents_mask: bool = False
