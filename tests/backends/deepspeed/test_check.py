@@ -354,3 +354,14 @@ def test_a_second_partition_beyond_the_node_is_pointed_out() -> None:
     rule = "the second partition is meant to stay inside a node of 8"
     found = cautions("parallel=zero3", "cluster.nodes=2", "zero.hpz=16", "optimizer.fused=true")
     assert found == {"zero.hpz": (rule, ("zero.hpz=8",))}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("parallel=zero1", "parallel.tensor=2", "zero.offload_optimizer=nvme"),
+        ("parallel=zero3", "zero.quantized_weights=true"),
+    ],
+)
+def test_more_replicas_than_ranks_are_an_error_of_their_own(words: tuple[str, ...]) -> None:
+    assert "parallel.replicate" in found(*words, "cluster.gpus_per_node=4", "parallel.replicate=8")
