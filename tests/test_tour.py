@@ -85,7 +85,7 @@ def test_every_line_of_the_tour_prints_what_the_page_says_under_a_torchrun_witho
     environment = {
         **os.environ,
         "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])),
-        "PYTHONPATH": str(torchrun.without_torch(tmp_path / "agent")),
+        "PYTHONPATH": str(torchrun.without_torch(tmp_path / "agent", forked=True)),
         "XDG_CACHE_HOME": str(tmp_path / "cache"),
         "XDG_DATA_HOME": str(tmp_path / "data"),
     }

@@ -108,7 +108,7 @@ def test_what_cannot_be_measured_is_refused(words: tuple[str, ...], rule: str) -
 def test_layouts_are_measured_here_one_after_the_other_and_ranked_under_a_torchrun_without_torch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(torchrun.without_torch(tmp_path / "agent")))
+    monkeypatch.setenv("PYTHONPATH", str(torchrun.without_torch(tmp_path / "agent", forked=True)))
     answer = launch(*HERE, "--measure", "2", "--steps", "4", "--yes", "run.name=m")
     assert answer.status == 0, answer.err
     said = " ".join(answer.out.split())

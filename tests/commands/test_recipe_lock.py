@@ -265,7 +265,7 @@ def test_a_recipe_action_with_too_few_or_many_words_says_how_it_is_used(
 def test_a_run_repeats_to_the_last_bit_and_verify_says_what_differs_under_a_torchrun_without_torch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(torchrun.without_torch(tmp_path / "agent")))
+    monkeypatch.setenv("PYTHONPATH", str(torchrun.without_torch(tmp_path / "agent", forked=True)))
     (tmp_path / "text.txt").write_text("to be or not to be " * 2000)
     sizes = ("model.num_hidden_layers=1", "train.sequence_length=64", "train.steps=4", "cluster.gpus_per_node=1")
     done = launch(tmp_path, "model=tiny", *sizes, "data=text", "data.path=text.txt", "run.name=a")

@@ -1,17 +1,23 @@
 """The ranks of a job, forked from an agent that has imported the frameworks: that takes longer than to train a little.
 
 Each of pytest's workers has one agent for each framework, itself forked from a process that has imported what all of
-them need. What torchrun does is the matter of the tests of whole runs.
+them need; another one forks the ranks of whole runs for the tests' torchrun. What torchrun does is the matter of the
+tests that have the real one.
 """
 
 from __future__ import annotations
 
 import atexit
+import functools
 import gc
 import importlib
 import multiprocessing
 import os
+import runpy
+import shutil
+import socket
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection, forkserver
@@ -153,3 +159,74 @@ def _rank(job: _Job, rank: int) -> None:
     os.environ.update(_place(rank, job.count))
     job.program(*job.arguments)
     process.leave()
+
+
+@functools.cache
+def address() -> str:
+    """The socket of an agent that forks ranks of the FSDP worker, as ``tests.support.torchrun`` asks for them."""
+    folder = tempfile.mkdtemp(prefix="launch-ranks-")  # Short: the paths of sockets are limited.
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    place = f"{folder}/fsdp"
+    with mock.patch.dict(os.environ, _UNTOUCHED, clear=True):
+        forkserver.ensure_running()
+    ours, theirs = _FROM_SERVER.Pipe()
+    _FROM_SERVER.Process(target=_listen, args=(place, theirs)).start()
+    theirs.close()
+    atexit.register(ours.close)  # As in :func:`_start`.
+    ours.recv()
+    return place
+
+
+def _listen(place: str, tests: Connection) -> None:
+    """Fork each rank that is asked for, tell its exit status, and end it where nobody waits for it any more."""
+    from launcher.worker import process
+    from tests.support import train_many
+
+    process.die_with_agent()
+    os.environ.update(OMP_NUM_THREADS="1")
+    train_many.with_fsdp()
+    _put_by()
+    asked: dict[Any, Any] = {}  # The rank by the connection of whoever has asked for it.
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(place)
+        server.listen()
+        tests.send("listening")
+        while True:
+            sentinels = {rank.sentinel: asker for asker, rank in asked.items()}
+            for ready in connection.wait([server, tests, *asked, *sentinels]):
+                if ready is tests:  # They are over.
+                    return
+                if ready is server:
+                    asker: Any = Connection(server.accept()[0].detach())
+                    asked[asker] = rank = _FROM_AGENT.Process(target=_whole, args=(asker.recv(),))
+                    rank.start()
+                    asker.send(rank.pid)
+                elif (asker := sentinels.get(ready, ready)) in asked:
+                    _end(asked.pop(asker), asker)
+
+
+def _end(rank: Any, asker: Connection) -> None:
+    """Let a rank be over: by itself, or as its torchrun is gone."""
+    if rank.exitcode is None:
+        rank.kill()
+    rank.join()
+    try:
+        asker.send(rank.exitcode)
+    except OSError:
+        return
+    finally:
+        asker.close()
+
+
+def _whole(job: tuple[Sequence[str], Mapping[str, str], str, str]) -> None:
+    """Be the rank that torchrun would have started: ``python -u -m MODULE ARGUMENTS``, with logs of its own."""
+    argv, environment, working_directory, folder = job
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        log = os.open(f"{folder}/{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(log, number)
+        os.close(log)
+    os.chdir(working_directory)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv[:] = argv
+    runpy.run_module(argv[0], run_name="__main__", alter_sys=True)

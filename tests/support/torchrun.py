@@ -1,6 +1,6 @@
 """A torchrun without torch, for launches whose subject is what the launcher or a rank does: torch takes seconds.
 
-Its ranks have torch. What torchrun itself does (the rendezvous of nodes, errors of ranks) is the matter of
+Its ranks have torch: each imports it, or is forked where it is imported (:func:`ranks.address`). What torchrun itself does (the rendezvous of nodes, errors of ranks) is the matter of
 ``tests/commands/test_run`` and of ``tests/slurm``.
 """
 
@@ -8,8 +8,31 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.support import ranks
+
 _RUN = """
 import os, signal, socket, subprocess, sys
+from multiprocessing.connection import Client
+FORKED = {"launcher.worker.fsdp": ADDRESS}
+
+
+class Forked:
+    # A rank that the tests' agent forks: it ends with this process, as the agent sees the connection end.
+    def __init__(self, address, argv, environment, folder):
+        self.connection = Client(address)
+        self.connection.send((argv, environment, os.getcwd(), folder))
+        self.pid = self.connection.recv()
+
+    def terminate(self):
+        try:
+            os.kill(self.pid, signal.SIGTERM)
+        except ProcessLookupError:
+            pass
+
+    def wait(self):
+        return self.connection.recv()
+
+
 at = sys.argv.index("--")
 module = ["-m"] if "-m" in sys.argv[:at] else []
 options = dict(word.lstrip("-").partition("=")[::2] for word in sys.argv[1:at] if word != "-m")
@@ -28,22 +51,32 @@ for rank in range(count):
     place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
     place |= {"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_ERROR_FILE": folder + "/error.json"}
     place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "PYTHONPATH": path}
+    address = FORKED.get(sys.argv[at + 1]) if module and os.environ.get("OMP_NUM_THREADS") == "1" else None
+    if address:
+        environment = {**os.environ, **{name: str(value) for name, value in place.items()}}
+        ranks.append(Forked(address, sys.argv[at + 1 :], environment, folder))
+        continue
     with open(folder + "/stdout.log", "ab") as out, open(folder + "/stderr.log", "ab") as err:
         argv = [sys.executable, "-u", *module, *sys.argv[at + 1 :]]
         environment = {**os.environ, **{name: str(value) for name, value in place.items()}}
         ranks.append(subprocess.Popen(argv, stdout=out, stderr=err, env=environment))
 told = []
-signal.signal(signal.SIGTERM, lambda *_: [*map(subprocess.Popen.terminate, ranks), told.append(True)])
+signal.signal(signal.SIGTERM, lambda *_: [*(rank.terminate() for rank in ranks), told.append(True)])
 sys.exit(any([rank.wait() for rank in ranks]) or any(told))  # torchrun ends with a SignalException.
 """
 """``torch.distributed.run``, as far as the jobs of one node on this machine use it."""
 
 
-def without_torch(folder: Path) -> Path:
-    """The folder, for the ``PYTHONPATH`` of a launch that is to find this in place of torch."""
+def without_torch(folder: Path, *, forked: bool = False) -> Path:
+    """The folder, for the ``PYTHONPATH`` of a launch that is to find this in place of torch.
+
+    Args:
+        folder: It is made.
+        forked: Ranks of the FSDP worker are forked from an agent that has imported what they need.
+    """
     package = folder / "torch" / "distributed"
     package.mkdir(parents=True)
     for place in (package.parent, package):
         (place / "__init__.py").touch()
-    (package / "run.py").write_text(_RUN)
+    (package / "run.py").write_text(_RUN.replace("ADDRESS", repr(ranks.address() if forked else None)))
     return folder
