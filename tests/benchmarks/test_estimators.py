@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.estimators import load, names
 from launcher.spec import RunSpec
-from tests.support.helpers import make_spec
+from tests.support.helpers import make_spec, needs
 
 NODE = ("hardware=h100_80g", "cluster.gpus_per_node=8")
 
@@ -47,7 +47,7 @@ def test_no_estimator_answers_for_an_adapter(name: str) -> None:
     ],
 )
 def test_deepspeeds_helpers(words: tuple[str, ...], expected: int | None) -> None:
-    pytest.importorskip("deepspeed")
+    needs("deepspeed")
     assert load("deepspeed").predict(_spec("model=7b", *words)) == expected
 
 
@@ -70,7 +70,7 @@ def test_deepspeeds_import_leaves_stdout_alone() -> None:
     ],
 )
 def test_accelerate_gives_8_bytes_a_parameter_in_16_bits(words: tuple[str, ...], bytes_a_parameter: int | None) -> None:
-    pytest.importorskip("accelerate")
+    needs("accelerate")
     expected = None if bytes_a_parameter is None else bytes_a_parameter * 6_738_415_616
     assert load("accelerate").predict(_spec("model=7b", *words)) == expected
 

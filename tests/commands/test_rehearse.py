@@ -19,11 +19,11 @@ from launcher.rehearsing.process import gflops
 from launcher.rehearsing.rehearse import Stage
 from launcher.spec import RunSpec
 from launcher.submission import submit
-from tests.support.helpers import make_spec
+from tests.support.helpers import make_spec, needs
 from tests.support.rehearsed_ranks import Worker
 from tests.support.training import SMALL
 
-pytest.importorskip("torch", reason="the rehearsed rank needs the extra 'fsdp'")
+needs("torch", "the rehearsed rank needs the extra 'fsdp'")
 
 WORDS = (*SMALL, "parallel=fsdp", "hardware=cpu", "cluster.gpus_per_node=4", "train.steps=2")
 

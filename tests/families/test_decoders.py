@@ -18,7 +18,7 @@ from launcher.estimate.rank.counts import block_weights, parameter_counts
 from launcher.rules import model as model_rules
 from launcher.spec.parse import parse, to_dict
 from tests.support import decoder_defaults, decoders
-from tests.support.helpers import make_spec
+from tests.support.helpers import make_spec, needs
 
 torch = pytest.importorskip("torch")
 transformers: Any = pytest.importorskip("transformers")
@@ -131,7 +131,7 @@ def test_no_adapter_wraps_a_linear_whose_weight_a_kernel_reads() -> None:
 @pytest.mark.parametrize("kind", [kind for kind, found in TYPES.items() if found.layers])
 def test_the_weights_in_4_bits_are_those_that_the_formula_counts(kind: str) -> None:
     """No convolution, router or linear whose weight a kernel reads is packed."""
-    pytest.importorskip("bitsandbytes")
+    needs("bitsandbytes")
     overrides = hugging_face.read(json.dumps(decoders.tiny(kind)), "config.json").imported.overrides
     spec = make_spec("model=tiny", *overrides, "adapter=qlora")
     made = import_module("launcher.worker.model.network").network(spec.model, torch.float32)

@@ -18,7 +18,7 @@ from launcher.estimate.rank.counts import kinds_of, parameter_counts
 from launcher.estimate.rank.engine import EngineTraits
 from launcher.spec import RunSpec
 from launcher.spec.parse import parse, to_dict
-from tests.support.helpers import make_spec
+from tests.support.helpers import make_spec, needs
 from tests.support.model_files import left_out, model_of, refused, that_matters
 
 FILE = {
@@ -330,7 +330,7 @@ def test_a_buffer_of_which_nothing_says_what_it_holds_is_refused_by_its_name() -
 
 
 def test_a_layer_of_a_class_that_fsdp_made_is_filled_as_any_other() -> None:
-    pytest.importorskip("torch")
+    needs("torch")
     from launcher.worker.model import initial
 
     def refuse(cls: type) -> Any:

@@ -15,7 +15,7 @@ from launcher.estimate.rank.model import NF4_BITS, RankModel
 from launcher.spec import RunSpec
 from tests.support.adapters import LINEARS, first_rank, modules
 from tests.support.family_modules import CASES, TOKENS, block_of, saved_by_autograd
-from tests.support.helpers import ROOT, make_spec
+from tests.support.helpers import ROOT, make_spec, needs
 
 ONE_GPU = ("hardware=h100_80g", "cluster.gpus_per_node=1")
 LORA_7B = ("model=llama2_7b", "parallel=ddp", *ONE_GPU)
@@ -119,7 +119,7 @@ def test_dora_and_saved_modules_have_the_parameters_that_peft_adds() -> None:
 
 def test_lora_plus_groups_as_peft_does() -> None:
     torch = pytest.importorskip("torch")
-    pytest.importorskip("peft")
+    needs("peft")
     from peft.optimizers import create_loraplus_optimizer
 
     from launcher.worker.model import optimizers

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 from functools import cache, lru_cache
+from importlib.util import find_spec
 from pathlib import Path
+
+import pytest
 
 from launcher.base.machine import Machine
 from launcher.config.catalog import Catalog
@@ -58,3 +62,11 @@ def assert_golden(name: str, text: str) -> None:
     expected = path.read_text() if path.exists() else ""
     difference = "".join(difflib.unified_diff(expected.splitlines(True), text.splitlines(True), str(path), "generated"))
     assert expected == text, f"{difference}\nTo accept it: {ACCEPT}=1 pytest -k <this test>"
+
+
+def needs(module: str, reason: str = "") -> None:
+    """Skip a test, or its file, where a package is missing; it is not imported, which takes seconds for some."""
+    with contextlib.suppress(ModuleNotFoundError):  # Of the package above it.
+        if find_spec(module) is not None:
+            return
+    pytest.skip(reason or f"{module} is not installed", allow_module_level=True)

@@ -1,7 +1,7 @@
 """A torchrun without torch, for launches whose subject is what the launcher or a rank does: torch takes seconds.
 
-Its ranks have torch: each imports it, or is forked where it is imported (:func:`ranks.address`). What torchrun itself does (the rendezvous of nodes, errors of ranks) is the matter of
-``tests/commands/test_run`` and of ``tests/slurm``.
+Its ranks have torch: each imports it, or is forked where it is imported (:func:`ranks.address`). What torchrun itself
+does (the rendezvous of nodes, errors of ranks) is the matter of ``tests/commands/test_run`` and of ``tests/slurm``.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from launcher.worker.memory.live_piles import LivePiles
 from launcher.worker.metrics import Metrics
 from tests.support import ended_runs, training
 from tests.support import out_of_memory as cases
-from tests.support.helpers import make_spec
+from tests.support.helpers import make_spec, needs
 
 MIB = 2**20
 
@@ -89,7 +89,7 @@ def test_a_rank_of_fsdp_or_ddp_that_needs_more_than_its_budget_ends_and_says_wha
 def test_a_rank_of_deepspeed_that_needs_more_than_its_budget_ends_and_says_what_was_alive(
     name: str, folder: Path
 ) -> None:
-    pytest.importorskip("deepspeed", reason="the extra 'deepspeed'")
+    needs("deepspeed", "the extra 'deepspeed'")
     check_budget(name, folder)
 
 
@@ -97,7 +97,7 @@ def test_a_rank_of_deepspeed_that_needs_more_than_its_budget_ends_and_says_what_
 def test_a_rank_of_megatron_that_needs_more_than_its_budget_ends_and_says_what_was_alive(
     name: str, folder: Path
 ) -> None:
-    pytest.importorskip("megatron.core", reason="the extra 'megatron'")
+    needs("megatron.core", "the extra 'megatron'")
     check_budget(name, folder)
 
 
@@ -120,7 +120,7 @@ def test_a_run_within_its_budget_trains_as_one_without(tmp_path: Path) -> None:
 
 
 def test_a_longer_batch_and_its_block_are_named(folder: Path) -> None:
-    pytest.importorskip("deepspeed", reason="the extra 'deepspeed'")
+    needs("deepspeed", "the extra 'deepspeed'")
     _, found = left_by("longer batch", folder)
     assert found.tokens is not None
     assert found.last is not None
@@ -350,7 +350,7 @@ def test_why_names_the_pile_of_every_real_end(name: str, folder: Path) -> None:
     if name == "other process":
         pytest.skip("tests/submission/test_killing.py makes it")
     if name not in cases.names(("fsdp",)):
-        pytest.importorskip("deepspeed" if name in cases.names(("deepspeed",)) else "megatron.core")
+        needs("deepspeed" if name in cases.names(("deepspeed",)) else "megatron.core")
     if not cases.can_make(name):
         pytest.skip("this machine lets nobody make it")
     found = explain(cases.ended(name, folder), folder)

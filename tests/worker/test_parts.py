@@ -22,7 +22,7 @@ from launcher.worker.engine import Context, StepResult
 from launcher.worker.memory.live_bytes import LiveBytes
 from launcher.worker.model import export, initial, network, optimizers, weights
 from tests.support import decoders
-from tests.support.helpers import make_spec
+from tests.support.helpers import make_spec, needs
 
 SMALL = ("model=tiny", "model.hidden_size=64", "model.num_hidden_layers=2", "precision=fp32")
 
@@ -284,7 +284,7 @@ def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path) -> None:
 
 
 def test_a_missing_tracker_names_the_extra(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
+    needs("torch")
     with pytest.raises(TrainingError) as caught:
         metrics.Metrics(context(tmp_path, "tracking=mlflow"), resumed_at=0)
     assert str(caught.value) == (

@@ -10,7 +10,7 @@ import pytest
 
 from launcher.backends.deepspeed import ds_config, translate
 from launcher.job.job import Job
-from tests.support.helpers import GOLDEN, assert_golden, make_spec
+from tests.support.helpers import GOLDEN, assert_golden, make_spec, needs
 
 EIGHT = ("model=7b", "hardware=h100_80g", "cluster.gpus_per_node=8", "train.global_batch_size=32")
 NVME = (
@@ -61,7 +61,7 @@ def test_the_loss_scale_is_deepspeeds_where_it_is_set() -> None:
 
 def test_every_recorded_configuration_is_accepted_by_deepspeed_s_own_config_class(tmp_path: Path) -> None:
     """Without a process group DeepSpeedConfig assumes one rank, so the batch is brought down to one rank's."""
-    pytest.importorskip("deepspeed")
+    needs("deepspeed")
     files = sorted(GOLDEN.glob("deepspeed_*.json"))
     assert [path.stem for path in files] == sorted(f"deepspeed_{name}" for name in PRESETS)
     program = """

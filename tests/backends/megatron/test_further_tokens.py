@@ -17,7 +17,7 @@ from launcher.preflight import findings
 from launcher.preflight.assess import assess
 from launcher.spec import RunSpec
 from tests.support.estimates import ranks_of
-from tests.support.helpers import make_spec
+from tests.support.helpers import make_spec, needs
 
 BASE = (
     "model=tiny",
@@ -134,7 +134,7 @@ REFUSED = (
 
 @pytest.mark.thorough
 def test_megatrons_own_validator_accepts_and_refuses_the_same() -> None:
-    pytest.importorskip("megatron.core", reason="the validator is megatron-core's, of the extra 'megatron'")
+    needs("megatron.core", "the validator is megatron-core's, of the extra 'megatron'")
     specs = [spec_of(*words) for words in (*ACCEPTED, *REFUSED)]
     ours = [not findings.errors(spec) for spec in specs]
     theirs = [answer is None for answer in answers([question(spec) for spec in specs])]

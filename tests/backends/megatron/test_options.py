@@ -12,7 +12,7 @@ from launcher.preflight import findings
 from launcher.spec import RunSpec
 from launcher.spec.parse import known_keys
 from tests.support.estimates import ranks_of
-from tests.support.helpers import make_spec
+from tests.support.helpers import make_spec, needs
 from tests.support.megatron_terms import EXPERTS, MODEL
 
 LOCAL = "+backend.extra.transformer-impl=local"
@@ -173,7 +173,7 @@ def test_cuda_graphs_keep_the_inputs_of_every_layer_and_micro_batch_in_flight() 
 
 @pytest.mark.thorough
 def test_megatrons_own_validator_takes_the_graphs_that_are_translated() -> None:
-    pytest.importorskip("megatron.core", reason="the validator is megatron-core's, of the extra 'megatron'")
+    needs("megatron.core", "the validator is megatron-core's, of the extra 'megatron'")
     assert answers([question(spec_of(*GRAPHS)), question(spec_of(*GRAPHS, "train.allocator=expandable"))]) == [None] * 2
 
 

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("deepspeed", reason="workers need the extra 'deepspeed'")
-pytest.importorskip("bitsandbytes", reason="QLoRA needs the extra 'fsdp'")
-
+from tests.support.helpers import needs
 from tests.support.training import MOE, lines, train_all
+
+needs("deepspeed", "workers need the extra 'deepspeed'")
+needs("bitsandbytes", "QLoRA needs the extra 'fsdp'")
 
 EXPERTS = (
     *("model.moe_intermediate_size=64", "checkpointing=full"),

@@ -18,9 +18,9 @@ from launcher.worker.data.order import Order
 from launcher.worker.model import initial, network
 from tests.support import training
 from tests.support.checkpoints import held_out_loss
-from tests.support.helpers import make_spec
+from tests.support.helpers import make_spec, needs
 
-pytest.importorskip("peft")
+needs("peft")
 pytestmark = pytest.mark.thorough
 STEPS, SAVED = 4, 2
 LORA = (

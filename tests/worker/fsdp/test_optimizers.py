@@ -12,9 +12,10 @@ import pytest
 from launcher.spec.parse import parse
 from tests.support import training
 from tests.support.adapters import first_rank
+from tests.support.helpers import needs
 
-pytest.importorskip("bitsandbytes", reason="lion and paged_adamw_8bit need the extra 'fsdp'")
-pytest.importorskip("torchao", reason="adamw_8bit needs the extra 'fsdp'")
+needs("bitsandbytes", "lion and paged_adamw_8bit need the extra 'fsdp'")
+needs("torchao", "adamw_8bit needs the extra 'fsdp'")
 
 NOISE = {"adafactor": 1e-5, "lion": 1e-4, "muon": 1e-4, "adamw_8bit": 1e-4, "paged_adamw_8bit": 1e-4}
 NOISE |= {"adamw_4bit": 1e-3}

@@ -23,7 +23,7 @@ from launcher.worker.megatron import cpu
 from launcher.worker.megatron.checkpoints import Checkpoints, source
 from launcher.worker.megatron.pretraining import suits
 from launcher.worker.memory import MemoryTracker
-from tests.support.helpers import make_spec
+from tests.support.helpers import make_spec, needs
 
 
 def _context(directory: Path, *overrides: str) -> Context:
@@ -59,7 +59,7 @@ def test_the_stand_ins_for_cuda_refuse_to_load_where_there_is_a_gpu(monkeypatch:
 @pytest.mark.thorough  # Each way imports torch's compiler anew.
 @pytest.mark.parametrize("before", ["", "import torch._dynamo; "])
 def test_without_a_compiler_what_megatron_compiles_is_computed_all_the_same(before: str) -> None:
-    pytest.importorskip("megatron.core")
+    needs("megatron.core")
     code = (
         f"{before}from launcher.worker.megatron import cpu; cpu.install(); import torch; print(torch.compile(abs)(-3))"
     )

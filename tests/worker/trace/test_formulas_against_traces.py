@@ -13,9 +13,9 @@ from launcher.preflight import assess, findings
 from launcher.spec import RunSpec
 from launcher.spec.parse import to_dict
 from tests.support import ranks, trace_many, train_many, training
-from tests.support.helpers import make_spec
+from tests.support.helpers import make_spec, needs
 
-pytest.importorskip("torch", reason="the trace needs the extra 'fsdp'")
+needs("torch", "the trace needs the extra 'fsdp'")
 
 _SHAPE = (
     "model.num_hidden_layers=3",
@@ -291,5 +291,5 @@ def test_formula_and_trace_agree_within_two_percent_in_every_phase(cell: str, tr
 
 @pytest.mark.parametrize("cell", _DEEPSPEED)
 def test_formula_and_trace_of_deepspeed_agree_within_two_percent_in_every_phase(cell: str, traced: Traced) -> None:
-    pytest.importorskip("deepspeed", reason="the trace of these needs the extra 'deepspeed'")
+    needs("deepspeed", "the trace of these needs the extra 'deepspeed'")
     _compare(cell, traced(cell))

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("trl", reason="its runs need the extra 'trl'")
-
 from launcher.preflight import assess
 from launcher.spec.parse import parse
 from tests.support import training
+from tests.support.helpers import needs
+
+needs("trl", "its runs need the extra 'trl'")
 
 pytestmark = pytest.mark.thorough
 
