@@ -85,6 +85,8 @@ def _names(reading: Reading, key: str) -> None:
     if key == "model.name" and flavor:
         reading.ledger.say(key, "model") if len(found) == 1 else reading.ledger.default(key)
         return
+    if found and (family in ("deepseek_v3", "gpt_oss") or re.search(r"moe|-a\d+b", flavor)):
+        reading.notes.append("a bias evens out what experts get there (load_balance_coeff), which no step moves here")
     if found and (family or len(found) > 1):
         choose(reading, key, {**found, "model.weights": None} if "/" in found["model"] else found)
     else:

@@ -72,6 +72,7 @@ class OptimizerSpec:
     warmup: Literal["linear", "log"] = "linear"
     warmup_lr: NonNegative = 0.0
     adamw_lr: Positive | None = None
+    stochastic_rounding: bool = False
     warmup_ratio: Probability | None = None
     wsd_decay_steps: Count | None = None
     wsd_decay: Literal["linear", "cosine", "exponential", "minus_sqrt"] = "linear"

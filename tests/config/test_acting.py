@@ -32,8 +32,8 @@ HARMLESS = {
     "num_shared_experts position_embedding q_lora_rank qk_nope_head_dim qk_norm qk_rope_head_dim "
     "rope_parameters rope_theta routed_scaling_factor router_aux_loss_coef sliding_window source "
     "tie_word_embeddings topk_group v_head_dim vocab_size weights",
-    "optimizer": "adamw_lr beta1 beta2 clip decay_steps epsilon foreach fused lr min_lr name schedule warmup warmup_lr "
-    "warmup_ratio warmup_steps weight_decay wsd_decay wsd_decay_steps",
+    "optimizer": "adamw_lr beta1 beta2 clip decay_steps epsilon foreach fused lr min_lr name schedule "
+    "stochastic_rounding warmup warmup_lr warmup_ratio warmup_steps weight_decay wsd_decay wsd_decay_steps",
     "parallel": "async_tensor context expert expert_tensor first_stage_layers last_stage_layers layout name pipeline "
     "replicate schedule sequence shard tensor ulysses virtual_pipeline",
     "precision": "accumulate compute gradients initial_loss_scale loss_scale loss_scale_window master "

@@ -230,6 +230,13 @@ SMALL_FILES = {
     ("torchtitan", "g.py", "from torchtitan.models.gpt_oss import model_registry\n\ndef one():\n"
      "    return Trainer.Config(model_spec=model_registry('debugmodel'))\n"):
         "model=openai/gpt-oss-20b model.num_experts=8 model.hidden_size=256",
+    ("torchtitan", "v.py", "from torchtitan.models.deepseek_v3 import model_registry\n\ndef one():\n"
+     "    return Trainer.Config(model_spec=model_registry('16B', moe_comm_backend='hybridep', "
+     "non_blocking_capacity_factor=1.0))\n"):
+        "model=deepseek_v3 model.family=deepseek_v2 model.norm_topk_prob=false model.routed_scaling_factor=1.0",
+    ("axolotl", "r.yml", "base_model: o/m\nbf16: true\nadapter: lora\noptimizer: adamw_torch_8bit\n"
+     "optim_args:\n  bf16_stochastic_round: true\n"):
+        "optimizer=adamw_8bit optimizer.stochastic_rounding=true precision.parameters=bf16",
     ("axolotl", "m.yml", "base_model: mistralai/Mixtral-8x7B-v0.1\nmodel_config:\n  output_router_logits: true\n"):
         "model.router_aux_loss_coef=0.02 precision=bf16 precision.parameters=bf16",
     ("megatron_bridge", "r.py", "def one():\n    optimizer, schedule = distributed_fused_adam_with_cosine_annealing("
@@ -267,6 +274,16 @@ def test_keys_are_said_as_their_program_means_them(file: tuple[str, str, str], t
     assert set(SMALL_FILES[file].split()) <= set(found.overrides)
     assert [(left.key, left.effect) for left in found.left_out if left.matters] == []
     assert ("precision.parameters=bf16" in found.overrides) == ("precision.parameters=bf16" in SMALL_FILES[file])
+
+
+@pytest.mark.parametrize(("flavor", "scale"), [("16B", 0.7), ("671B", 1.0)])
+def test_torchtitans_deepseek_has_its_scaled_positions(flavor: str, scale: float) -> None:
+    text = f"[model]\nname = 'deepseek_v3'\nflavor = '{flavor}'\n"
+    found = registry.load("importers", "torchtitan").read(text, "v.toml")
+    scaled = found.recipe["set"]["model.rope_parameters"]
+    assert (scaled["rope_type"], scaled["factor"], scaled["mscale"]) == ("yarn", 40.0, scale)
+    asked = request([*found.overrides, "hardware=h200", "cluster.gpus_per_node=8", "cluster.nodes=16"])
+    assert [str(error) for error in findings.broken_rules(asked.require())] == []
 
 
 @pytest.mark.parametrize(

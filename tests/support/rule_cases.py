@@ -270,6 +270,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         zero.quantized_gradients=true
         parallel.async_tensor=true
         optimizer.adamw_lr=0.001
+        optimizer.stochastic_rounding=true
         backend.path=/megatron
         model.mtp_layers=1
         train.cuda_graphs=attention

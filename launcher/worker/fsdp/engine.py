@@ -190,6 +190,8 @@ class FsdpEngine:
             self._scaler.unscale_(each)
         stages, copies = self._passes.group, self._passes.copies
         norm = optimizers.clip(self._parameters, spec.optimizer.clip, stages=stages, copies=copies)
+        if spec.optimizer.stochastic_rounding:  # By the same draws in every copy, and in a run that goes on.
+            torch.manual_seed(initial.seed_of(spec.train.seed, "rounding", step))
         scale = self._scaler.step_all(self._optimizers, norm)
         network.rescale(self._model, spec)
         for each in self._optimizers:

@@ -35,7 +35,7 @@ def optimizer(spec: RunSpec, groups: Groups, *, flat: bool = False) -> Optimizer
         from torchao.optim import AdamW4bit, AdamW8bit
 
         kind = AdamW4bit if wanted.name == "adamw_4bit" else AdamW8bit
-        made = kind(groups, wanted.lr, betas, wanted.epsilon)
+        made = kind(groups, wanted.lr, betas, wanted.epsilon, bf16_stochastic_round=wanted.stochastic_rounding)
         if groups[0]["params"][0].device.type == "cpu":  # Whose compiler takes half a minute.
             made.step = torch.compiler.set_stance("force_eager")(made.step)  # type: ignore[method-assign]
         return made

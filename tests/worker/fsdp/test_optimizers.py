@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 
 from launcher.spec.parse import parse
+from launcher.worker.model import shards
 from tests.support import training
 from tests.support.adapters import first_rank
-from tests.support.helpers import needs
+from tests.support.helpers import make_spec, needs
 
 needs("bitsandbytes", "lion and paged_adamw_8bit need the extra 'fsdp'")
 needs("torchao", "adamw_8bit needs the extra 'fsdp'")
@@ -52,6 +54,20 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     folder = tmp_path_factory.mktemp("shared")
     wanted = {f"{name}-{preset}": overrides(name, preset) for name in NOISE for preset in SHARDED}
     return Runs(folder, training.train_all(folder, wanted, ranks=2))
+
+
+@pytest.mark.parametrize("name", ["adamw_8bit", "adamw_4bit"])
+def test_bf16_parameters_move_by_chance_where_a_step_is_less_than_half_of_their_last_bit(name: str) -> None:
+    words = (f"optimizer={name}", "precision.parameters=bf16", "optimizer.lr=1e-4", "parallel=fsdp")
+    moved = {}
+    for rounding in ("false", "true"):
+        spec = make_spec("model=tiny", *words, f"optimizer.stochastic_rounding={rounding}")
+        parameter = torch.nn.Parameter(torch.ones(64, 64, dtype=torch.bfloat16))
+        parameter.grad = torch.ones_like(parameter)
+        shards.optimizer(spec, [{"params": [parameter], "weight_decay": 0.0}]).step()
+        moved[rounding] = (parameter != 1).float().mean().item()
+    assert moved["false"] == 0
+    assert 0 < moved["true"] < 0.1  # A step is 1e-4 of 1, whose next value down is 0.0039 away: 2.6%.
 
 
 @pytest.mark.parametrize("name", NOISE)
