@@ -256,6 +256,14 @@ def _experts_reduction(rank: RankModel, kind: BlockKind, moments: Moments) -> It
         yield term("reduce_buffers", moments, what, expression, _TRACE, **values).at(instant)
 
 
+def ends_with_routed(rank: RankModel) -> bool:
+    """True if nothing of the experts follows the routed ones in backward, as what every token meets does in Llama 4.
+
+    DeepSeek's classes compute that last, so that its backward pass comes first; others were not looked at.
+    """
+    return rank.spec.model.family.startswith("deepseek") or not _shared_trained(rank)
+
+
 def _shared_trained(rank: RankModel) -> int:
     """Parameters of the experts that every token meets, whose gradients come before those of the routed ones."""
     rows = block_weights(rank.family, rank.spec.model, rank.spec.model.num_hidden_layers - 1)
