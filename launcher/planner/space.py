@@ -19,7 +19,7 @@ space is complete in what follows; beyond it nothing is tried:
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import cached_property
 from typing import Any
 
@@ -109,7 +109,7 @@ class Space:
         """All degrees that no error stands against, in an order that is always the same."""
         outer: Steps = (self._degrees, self._experts, self._micro_batches)
         for settings in self._extended({}, outer, self._inner, refused):
-            variants = sum(1 for sharding in self._sharding(settings) for _ in self._chunks({**settings, **sharding}))
+            variants = sum(1 for _ in self._sharding(settings)) * sum(1 for _ in self._chunks(settings))
             yield Degrees(settings=settings, size=variants * self.savings.size)
 
     def variants(self, degrees: Degrees, refused: Refused) -> Iterator[RunSpec]:
@@ -145,8 +145,27 @@ class Space:
                 continue
             open_keys = SAVING_KEYS | _OF_MODES | (first.keys() - chosen.keys())
             open_keys |= _BATCH if ahead or later else set()
-            if all(error.path in open_keys for error in refused(changed_at(self.base, first))):
+            if self._errs_only_at(open_keys, first, refused):
                 yield from self._extended(chosen, tuple(later), ahead, refused) if later else (chosen,)
+
+    def _errs_only_at(self, keys: Set[str], settings: Settings, refused: Refused) -> bool:
+        """True if all errors of a layout are at some keys; the same layout is asked about at up to three steps."""
+        question = tuple(map(repr, settings.values()))
+        known = self._errors.get(question)
+        if known is None or (isinstance(known, str) and known in keys):
+            known = frozenset()
+            for error in refused(changed_at(self.base, settings)):
+                if error.path not in keys:
+                    known = error.path
+                    break
+                known |= {error.path}
+            self._errors[question] = known
+        return not isinstance(known, str) and known <= keys
+
+    @cached_property
+    def _errors(self) -> "dict[tuple[str, ...], str | frozenset[str]]":
+        """Of layouts that were asked about the keys of all errors, or one at which nothing ahead can end it."""
+        return {}
 
     def _completed(self, settings: Settings, later: Steps) -> Settings | None:
         for step in later:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from launcher.base import machine
+from launcher.base.errors import ConfigError
 from launcher.config.catalog import Catalog
 from launcher.planner.judge import Preflight
 from launcher.planner.planning import plan, spaces_of
 from launcher.planner.question import ask
+from launcher.spec import RunSpec
 
 WORDS = (
     *("model=llama3_1b", "model.num_hidden_layers=14", "backend=megatron", "hardware=h100_80g", "cluster.nodes=1"),
@@ -44,6 +47,30 @@ def test_a_stage_has_no_more_chunks_than_it_takes_for_a_pipeline_to_idle_little(
         degrees = [each.settings for each in space.degrees(Preflight().errors)]
         even = next(each for each in degrees if each["train.micro_batch_size"] == 1 and not each["backend.extra"])
         assert max(chunks for _, chunks in space.chunkings(even)) == most
+
+
+def test_the_size_of_degrees_counts_each_way_to_share_out_the_states_with_each_chunking() -> None:
+    question = ask(WORDS, catalog=Catalog(folder=Path.cwd()), facts=machine.facts())
+    (space,) = spaces_of(question, Preflight())
+    for degrees in space.degrees(Preflight().errors):
+        staged = [space.chunkings(settings) for settings in space.sharded(degrees, lambda _: ())]
+        assert degrees.size == sum(map(len, staged)) * space.savings.size
+
+
+def test_a_layout_that_several_steps_lead_to_is_asked_about_once() -> None:
+    question = ask(WORDS, catalog=Catalog(folder=Path.cwd()), facts=machine.facts())
+    (space,), judge, asked = spaces_of(question, Preflight()), Preflight(), list[str]()
+
+    def errors(spec: RunSpec) -> Iterator[ConfigError]:
+        asked.append(repr(spec))
+        return judge.errors(spec)
+
+    listed = [list(space.variants(degrees, errors)) for degrees in space.degrees(errors)]
+    assert listed
+    before = len(asked)
+    assert [list(space.variants(degrees, errors)) for degrees in space.degrees(errors)] == listed
+    assert before == len(asked)
+    assert before < 1.1 * len(set(asked))
 
 
 def test_a_sequence_is_split_where_each_rank_keeps_4096_tokens() -> None:
