@@ -167,27 +167,38 @@ OURS = (
 )  # fmt: skip
 """Words of an import that a run in the tests has in another size, or without a GPU and the network."""
 
-SHRUNK = {
-    "fsdp": ("axolotl/chat_fft_fsdp2.yml", "llamafactory/llama3_lora_pretrain.yaml", "torchtitan/wsd_sqrt.toml",
-             "torchtune/llama3_1_8b_full.yaml", "trl/sft_lora.yaml"),
-    "deepspeed": ("accelerate/zero2.yaml",),
-    "megatron": ("nanotron/llama_1b.yaml", "megatron_bridge/llama32_1b.py.txt"),
-}  # fmt: skip
-"""A file of each program that the CPU can train, by its engine."""
+UNLIKE_HERE = ("train.compile=", "train.kernels=")  # A compiler of minutes, and kernels of a GPU, with the same maths.
+OF_A_GPU = ("adapter=qlora", "precision=fp8", "precision=fp16", "task=dpo", "task=kto", "task=reward", "task=grpo")
+"""Words of files whose numbers or whose engine, TRL, are tried out elsewhere (``tests/worker/trl``)."""
+
+SHRUNK_ON_MEGATRON = ("nanotron/llama_1b.yaml", "megatron_bridge/llama32_1b.py.txt")
+
+
+def shrunk(path: Path) -> tuple[str, tuple[str, ...]]:
+    """The engine of a file's run, and its words in the size of a test."""
+    found = read(path.parent.name, path, {}).overrides
+    preset = next((word for word in found if word.startswith("parallel=")), "parallel=fsdp")
+    engine = "fsdp" if preset in ("parallel=fsdp", "parallel=ddp") else "deepspeed" if "zero" in preset else "megatron"
+    words = [word for word in found if not word.startswith((*OURS, *UNLIKE_HERE))]
+    degrees = ("parallel.tensor=2", "parallel.pipeline=1") if engine == "megatron" else ()
+    return engine, (*words, *degrees, "train.steps=5", "train.micro_batch_size=1", "train.global_batch_size=2")
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("engine", SHRUNK)
-def test_a_run_of_each_program_trains_when_it_is_shrunk(engine: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("engine", "fewest"), [("fsdp", 37), ("deepspeed", 7), ("megatron", 2)])
+def test_the_files_of_each_program_train_when_they_are_shrunk(engine: str, fewest: int, tmp_path: Path) -> None:
+    """All that the CPU can train: their ranks are started once."""
     runs = {}
-    for name in SHRUNK[engine]:
-        kind = name.partition("/")[0]
-        words = [word for word in read(kind, FOLDER / "files" / name, {}).overrides if not word.startswith(OURS)]
-        degrees = ("parallel.tensor=2", "parallel.pipeline=1") if engine == "megatron" else ()
-        runs[kind] = (*words, *degrees, "train.steps=5", "train.micro_batch_size=1", "train.global_batch_size=2")
-    for kind, losses in train_all(tmp_path, runs, ranks=2).items():
-        assert len(losses) == 5, kind
-        assert all(4 < loss < 7 for loss in losses), (kind, losses)
+    for path in FILES:
+        its_own, words = shrunk(path)
+        if its_own != engine or set(OF_A_GPU) & {*words, *read(path.parent.name, path, {}).overrides}:
+            continue
+        if engine != "megatron" or f"{path.parent.name}/{path.name}" in SHRUNK_ON_MEGATRON:
+            runs[identity(path)] = words
+    assert len(runs) >= fewest
+    for name, losses in train_all(tmp_path, runs, ranks=2).items():
+        assert len(losses) == 5, name
+        assert all(4 < loss < 7 for loss in losses), (name, losses)
 
 
 def test_a_python_file_with_several_functions_asks_for_one(tmp_path: Path) -> None:
