@@ -60,7 +60,10 @@ WORDS = (
 
 @pytest.mark.parametrize(
     ("preset", "words"),
-    [(preset, WORDS[(number + turn) % len(WORDS)]) for number, preset in enumerate(PRESETS) for turn in (0, 3)],
+    [
+        *((preset, WORDS[(number + turn) % len(WORDS)]) for number, preset in enumerate(PRESETS) for turn in (0, 3)),
+        ("fsdp", ("model=mixtral_8x7b", "parallel.expert=2")),
+    ],
 )
 def test_the_numbers_that_a_term_prints_give_its_bytes_and_each_symbol_is_in_the_legend(
     preset: str, words: tuple[str, ...]
