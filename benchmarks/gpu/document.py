@@ -49,6 +49,7 @@ class Document:
             "method": REHEARSAL if rehearsal else METHOD,
             "runs": [],
             "training": [],
+            "tasks": [],
         }
         if resume:
             self._content |= self._answered()
@@ -61,7 +62,7 @@ class Document:
             raise DocumentError(f"{path} cannot be written ({error.strerror}): name another file by --out") from error
 
     def add(self, part: str, row: dict[str, Any]) -> None:
-        """Add a row to ``runs`` or ``training``, in the place of an earlier one of its name."""
+        """Add a row to ``runs``, ``training`` or ``tasks``, in the place of an earlier one of its name."""
         rows, git = self._content[part], self._content["versions"]["git"]
         row.setdefault("date", self._content["date"])
         row.setdefault("commit", git and git["commit"])
@@ -89,8 +90,8 @@ class Document:
         git = found["versions"]["git"]
         measured = {"date": found["date"], "commit": git and git["commit"]}  # A row keeps its own, where it has one.
         return {
-            part: [measured | row for row in found[part] if row["measured"] or row["error"] == "out of memory"]
-            for part in ("runs", "training")
+            part: [measured | row for row in found.get(part, ()) if row["measured"] or row["error"] == "out of memory"]
+            for part in ("runs", "training", "tasks")
         }
 
     def _there(self) -> dict[str, Any] | None:

@@ -62,7 +62,8 @@ def first() -> tuple[Point, ...]:
 
 def rest() -> tuple[Point, ...]:
     """Everything else."""
-    return (*_few_layers(), *_shared(), *_changes(), *_techniques(), *_families(), *_more_shared(), *_rare())
+    made = (_few_layers(), _shared(), _changes(), _techniques(), _families(), _more_shared(), _combined(), _rare())
+    return tuple(point for points in made for point in points)
 
 
 def _engines() -> Iterator[Point]:
@@ -204,6 +205,19 @@ def _families() -> Iterator[Point]:
             "model.num_experts=16",
             "model.extra.hybrid_override_pattern=MEMEM*",
         ),
+        "deepseek_v3_2 of 2 layers with 16 experts alone": (
+            "model=deepseek_v3_2",
+            "model.num_hidden_layers=2",
+            "model.first_dense_layers=1",
+            "model.num_experts=16",
+            "model.n_group=2",
+            "model.topk_group=1",
+        ),
+        "jamba_mini of 6 layers with 2 experts alone": (
+            "model=jamba_mini",
+            "model.num_hidden_layers=6",
+            "model.num_experts=2",
+        ),
         "llama4_scout of 2 layers with 4 experts alone": (
             "model=llama4_scout",
             "model.num_hidden_layers=2",
@@ -247,6 +261,35 @@ def _more_shared() -> Iterator[Point]:
     yield Point(name="mixtral of 4 layers, fsdp over 8", world=8, overrides=(*moe, "parallel=fsdp"), seconds=8)
 
 
+def _combined() -> Iterator[Point]:
+    """Techniques beside one another, and adapters of sharded or routed weights."""
+    ddp, fsdp = (*_SMALL, "parallel=ddp"), (*_SMALL, "parallel=fsdp")
+    tuned = (*_SEVEN, "adapter=lora", "checkpointing=full")
+    compiled = ("train.compile=true", "checkpointing=full")
+    experts = (
+        "model=mixtral_8x7b",
+        "model.num_hidden_layers=2",
+        "train.sequence_length=4096",
+        "precision=bf16",
+        "parallel=ddp",
+        "adapter=lora",
+        "checkpointing=full",
+        "adapter.parameters=[experts.gate_up_proj,experts.down_proj]",
+    )
+    triton = {"needs": ("triton",), "seconds": 25.0}
+    for name, words, more in (
+        ("7b, lora, fsdp over 8", (*tuned, "parallel=fsdp"), {"needs": ("peft",), "world": 8}),
+        ("7b, lora, zero 3 over 8", (*tuned, *_preset("zero3")), {"needs": ("peft", "deepspeed"), "world": 8}),
+        ("mixtral of 2 layers alone, lora on experts", experts, {"needs": ("peft",)}),
+        ("1b alone, fp8", (*_SMALL[:-1], "precision=fp8", "parallel=ddp"), {"needs": ("torchao",)}),
+        ("1b alone, checkpointing half of the layers", (*fsdp, "checkpointing=full", "checkpointing.layers=8"), {}),
+        ("1b alone, compiled, checkpointing full", (*fsdp, *compiled), triton),
+        ("qwen3_8b of 4 layers alone, compiled", ("model=qwen3_8b", _FEW, *_EIGHT[1:], *ddp[-1:], compiled[0]), triton),
+        ("1b alone, compiled, lora", (*ddp, "adapter=lora", compiled[0]), {**triton, "needs": ("triton", "peft")}),
+    ):
+        yield Point(name=name, overrides=words, **more)
+
+
 def _rare() -> Iterator[Point]:
     """What costs most time or is used least, last."""
     small = (*_SMALL, "parallel=fsdp")
@@ -263,7 +306,7 @@ def _rare() -> Iterator[Point]:
 def _mixers(model: str) -> tuple[str, ...]:
     """Modules of the kernels without which a run of a hybrid is refused on a GPU."""
     kernels = {"model=granite4_h_tiny": "mamba_ssm", "model=nemotron3_nano_30b_a3b": "mamba_ssm"}
-    kernels["model=qwen3_next_80b_a3b"] = "fla"
+    kernels |= {"model=qwen3_next_80b_a3b": "fla", "model=jamba_mini": "mamba_ssm"}
     return (kernels[model], "causal_conv1d") if model in kernels else ()
 
 

@@ -7,7 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.gpu import matrix, rehearsal, training
+from benchmarks.gpu import matrix, rehearsal, tasks, training
 from benchmarks.gpu.document import Document, DocumentError
 from benchmarks.gpu.matrix import Point
 from benchmarks.gpu.session import Session
@@ -48,11 +48,13 @@ def start(options: argparse.Namespace, scratch: Path) -> int:
 def _measured(options: argparse.Namespace, document: Document, session: Session, scratch: Path) -> int:
     """The rows in the order of their worth, and the exit status."""
     session.measure(_chosen(matrix.first(), options))
+    size = training.REHEARSED if options.rehearse else training.SIZE
     if options.only in "50 steps":
-        size = training.REHEARSED if options.rehearse else training.SIZE
         training.compare(session, document, scratch, size)
+    if options.only in "tasks":
+        tasks.measure(session, document, scratch, size)
     session.measure(_chosen(matrix.rest(), options))
-    rows = document.rows("runs") + document.rows("training")
+    rows = document.rows("runs") + document.rows("training") + document.rows("tasks")
     done = sum(row["measured"] is not None for row in rows)
     print(f"{done} of {len(rows)} rows measured: {document.path}", flush=True)
     return 0 if done else 1

@@ -108,9 +108,9 @@ def difference(ours: Sequence[float], plain: Sequence[float]) -> float:
 def _launched(name: str, overrides: Sequence[str], scratch: Path) -> dict[str, Any]:
     """Train by the command that a user types."""
     words = [*overrides, f"run.directory={_directory(scratch, name)}"]
-    done = _call(["-m", "launcher", "--json", *words], scratch)
+    done = call(["-m", "launcher", "--json", *words], scratch)
     if done.returncode != 0:
-        return _failure(done)
+        return failure(done)
     lines = (_directory(scratch, name) / "metrics.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in lines]
     memory = json.loads((_directory(scratch, name) / "memory.json").read_text())
@@ -126,9 +126,9 @@ def _by_hand(scratch: Path) -> dict[str, Any]:
     directory = _directory(scratch, FIRST)
     if not (directory / "spec.json").exists():
         return {"error": f"not started: it trains what {FIRST} has trained, which has left no run directory"}
-    done = _call(["-m", "benchmarks.plain.alone", str(directory)], scratch)
+    done = call(["-m", "benchmarks.plain.alone", str(directory)], scratch)
     if done.returncode != 0:
-        return _failure(done)
+        return failure(done)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
 
@@ -144,7 +144,8 @@ def _tokens(directory: Path) -> int:
     return size
 
 
-def _call(words: Sequence[str], scratch: Path) -> subprocess.CompletedProcess[str]:
+def call(words: Sequence[str], scratch: Path) -> subprocess.CompletedProcess[str]:
+    """Run a module of this checkout, with its own folders of state and cache in ``scratch``."""
     own = {
         "XDG_CACHE_HOME": str(scratch / "cache"),
         "XDG_STATE_HOME": str(scratch / "state"),
@@ -157,6 +158,7 @@ def _call(words: Sequence[str], scratch: Path) -> subprocess.CompletedProcess[st
     )  # fmt: skip
 
 
-def _failure(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+def failure(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    """The ``error`` of a row whose process failed, and its ``last_words``."""
     lines = [line.rstrip()[:1000] for line in done.stderr.splitlines() if line.strip()][-15:]
     return {"error": lines[-1] if lines else f"ended with status {done.returncode}", "last_words": lines}

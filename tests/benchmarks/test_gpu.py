@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import benchmarks.gpu.__main__ as command
-from benchmarks.gpu import flops, matrix, start, training
+from benchmarks.gpu import flops, matrix, start, tasks, training
 from benchmarks.gpu.compared import predicted, ratios
 from benchmarks.gpu.counters import PhaseCounters
 from benchmarks.gpu.document import Document, DocumentError
@@ -80,9 +80,19 @@ def test_the_matrix_has_every_engine_and_both_kinds_of_world() -> None:
     assert {spec.precision.compute for spec in asked} == {"bf16", "fp32", "fp16", "fp8"}
 
 
-def test_the_whole_matrix_and_the_training_take_less_than_a_quarter_of_an_hour_by_their_own_estimate() -> None:
+def test_the_whole_matrix_and_all_runs_take_less_than_twenty_minutes_by_their_own_estimate() -> None:
     seconds = sum(point.seconds for point in POINTS) + training.SECONDS * (len(training.ENGINES) + 1)
-    assert 300 < seconds < 15 * 60
+    assert 300 < seconds + tasks.SECONDS * len(tasks.TASKS) < 20 * 60
+
+
+def test_a_task_has_rows_of_data_that_are_as_long_as_its_own(tmp_path: Path) -> None:
+    for name, own in tasks.TASKS.items():
+        (folder := tmp_path / name).mkdir()
+        words = tasks.data(folder, [*training.REHEARSED, *own])
+        assert len(words) == ("data=rows" in own)
+        for row in map(json.loads, (folder / "rows.jsonl").read_text().splitlines() if words else ()):
+            answers = [row[column] for column in ("completion", "chosen", "rejected") if column in row]
+            assert {len(row["prompt"] + answer) for answer in answers} == {60}
 
 
 @pytest.mark.parametrize("name", MEGATRON_MODULES)

@@ -292,7 +292,8 @@ def unsplit(rank: RankModel) -> Iterator[MemoryTerm]:
     spec, z_par = rank.spec, rank.dtypes.size("parameters")
     if rank.cuda and spec.train.allocator == "default" and spec.zero.offload_parameters == "none":
         what = "rests of segments, too small to split off"
-        sizes = (*(z_par * w for w in rank.elements.stepped), *rank.elements.packed)
+        shards = (*rank.elements.stepped, *rank.elements.frozen)
+        sizes = (*(z_par * shard for shard in shards), *rank.elements.packed)
         rests = sum(map(device.unsplit, sizes))
         yield term("workspace", ALWAYS, what, "rests", "torch CUDACachingAllocator.cpp, should_split", rests=rests)
 

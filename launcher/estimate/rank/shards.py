@@ -51,6 +51,7 @@ class WeightCounts:
     # Of each matrix that receives gradients, in the order of the model, before sharding.
     matrices: tuple[int, ...] = ()
     stepped: tuple[int, ...] = ()  # Of the shard of each matrix that the optimizer steps.
+    frozen: tuple[int, ...] = ()  # Of the shard of each matrix that stays as it is and is not quantised.
     packed: tuple[int, ...] = ()  # Bytes of the codes of the shard of each quantised weight.
 
     @property
@@ -95,6 +96,7 @@ _OF_SEVERAL: dict[str, Callable[[Iterable[Any]], Any]] = {
     "last_trained": _last,
     "matrices": _joined,
     "stepped": _joined,
+    "frozen": _joined,
     "packed": _joined,
 }
 """The function that joins each count of several groups."""
@@ -195,6 +197,7 @@ def _elements(weight: Weight, rule: ShardRule) -> WeightCounts:
         kept_quantised=kept if weight.quantised else 0,
         matrices=(one,) * copies if matrix else (),
         stepped=(stepped // copies,) * copies if matrix else (),
+        frozen=(parameters // copies,) * copies if weight.frozen and not weight.quantised and len(local) > 1 else (),
         packed=(-(-(parameters // copies * weight.quantised) // 8),) * copies if weight.quantised else (),
     )
 
