@@ -1,6 +1,7 @@
 """Rules that several engines share: sharded model states, settings of our worker, and documents that share a sample."""
 
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from math import lcm
 from typing import Any
 
@@ -13,7 +14,7 @@ from launcher.estimate import families
 from launcher.estimate.rank import recomputed
 from launcher.job import torchrun
 from launcher.job.job import RUN, Job
-from launcher.job.versions import Borrowed
+from launcher.job.versions import Borrowed, Need
 from launcher.spec import RunSpec, edit
 from launcher.spec.hardware import AMPERE, HOPPER
 from launcher.spec.values import beside_products
@@ -23,12 +24,15 @@ LAUNCH_SECONDS = 1.2e-5
 of slow hosts a lower bound, that of ``benchmarks/results/gpu.json`` takes 28 microseconds."""
 
 
+GATED = "flash-linear-attention"
+
+
 def _of_kernels(name: str) -> Borrowed:
     """A package whose kernels layers of some models are on a GPU, which in torch would keep many times as much."""
     return Borrowed(
         "model.model_type",
         lambda spec: spec.hardware.device == "cuda" and name in families.of(spec.model).traits.packages(spec.model),
-        packages=(name,),
+        packages=(name, "triton") if name == GATED else (name,),
         extra="mixers",
         way_out="hardware=cpu",
     )
@@ -45,9 +49,26 @@ BORROWED = (
     Borrowed(
         "train.kernels", lambda spec: spec.train.kernels == "liger", ("liger-kernel",), "kernels", "train.kernels=none"
     ),
-    *map(_of_kernels, ("mamba-ssm", "causal-conv1d", "flash-linear-attention")),
+    *map(_of_kernels, ("mamba-ssm", "causal-conv1d", GATED)),
 )
 """Packages that settings of the engines on models of ``transformers`` need."""
+
+NEEDS = (
+    Need(
+        package="triton",
+        since="3.7.1",
+        path="model.model_type",
+        asked=lambda spec: (
+            spec.hardware.device == "cuda"
+            and spec.hardware.effective_capability == HOPPER
+            and GATED in families.of(spec.model).traits.packages(spec.model)
+            and find_spec("tilelang") is None
+        ),
+        because="gets gradients of gated linear attention wrong on Hopper, so that flash-linear-attention refuses it",
+        way_out="pip install tilelang",
+    ),
+)
+"""Versions that kernels of models of ``transformers`` need: ``fla/ops/common/chunk_o.py``, seen on an H100."""
 
 MEGATRON_MODULES = {
     "core_attn": "attention", "mla_up_proj": "attention", "moe_act": "experts", "moe": "experts",

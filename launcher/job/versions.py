@@ -23,6 +23,11 @@ OLDEST = {"torch": "2.11", "transformers": "5.17", "deepspeed": "0.19.8", "megat
 BELOW = {"megatron-core": "0.20", "trl": "2"}
 """The first version of a package that is not driven any more: its parts inside are called, not only what it offers."""
 
+PACKAGES = ("llm-launch", "torch", "deepspeed", "megatron-core", "transformers", "peft", "bitsandbytes", "datasets",
+            "safetensors", "numpy", "hydra-core", "omegaconf", "submitit", "trl", "accelerate", "torchao",
+            "liger-kernel", "triton", "flash-linear-attention", "mamba-ssm", "causal-conv1d")  # fmt: skip
+"""Packages whose version can change the numbers of a run: a Python is asked about these, and a record has them."""
+
 LACKS = (("torch", "2.12", "gives ranks 30 s for their last checkpoint after SIGTERM, in place of 120"),)
 """A package, the first version that does otherwise, and what older ones do to every run (``launcher.job.torchrun``)."""
 

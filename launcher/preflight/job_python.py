@@ -24,9 +24,6 @@ type Asking = Callable[[RunSpec], Environment | None]
 _KIND, _ON_NODES = "python", "python-of-nodes"
 _TIMEOUT_S = 20  # Seconds for a Python's answer; on a cold network file system the start of one takes most of them.
 _OLDEST_PYTHON = (3, 12)  # As ``requires-python`` of ``pyproject.toml`` has it.
-_PACKAGES = (package.NAME, "liger-kernel", *versions.OLDEST)
-"""Packages of which a Python is asked the versions."""
-
 _PROGRAM = """
 import json, sys
 from importlib import metadata, util
@@ -184,7 +181,7 @@ def _question(path: Path) -> list[object]:
         except OSError:
             continue
         facts.append([str(each), status.st_mtime_ns, status.st_size])
-    return [*facts, sorted(_PACKAGES)]
+    return [*facts, sorted(versions.PACKAGES)]
 
 
 def _unasked() -> Any:
@@ -197,7 +194,7 @@ def _answer(path: Path) -> JsonObject:
 
     try:
         done = subprocess.run(
-            [path, "-c", _PROGRAM, *_PACKAGES],
+            [path, "-c", _PROGRAM, *versions.PACKAGES],
             cwd="/",  # Where nothing is imported from by chance; -P is of Python 3.11 and newer.
             stdin=subprocess.DEVNULL,
             capture_output=True,

@@ -19,13 +19,9 @@ from launcher.base.package import __version__
 from launcher.data import hub
 from launcher.data.files import data_files
 from launcher.job.run_script import FOLDER
-from launcher.job.versions import every
+from launcher.job.versions import PACKAGES, every
 from launcher.rundir import repository
 from launcher.spec import DataSpec, RunSpec
-
-PACKAGES = ("llm-launch", "torch", "deepspeed", "megatron-core", "transformers", "peft", "bitsandbytes", "datasets",
-            "safetensors", "numpy", "hydra-core", "omegaconf", "submitit")  # fmt: skip
-"""Packages whose version can change the numbers of a run."""
 
 _NVIDIA = Path("/proc/driver/nvidia/version")
 _ENVIRONMENT = re.compile(

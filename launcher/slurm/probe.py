@@ -8,10 +8,9 @@ from pathlib import Path
 
 from launcher.base import files, machine
 from launcher.base.files import JsonObject
-from launcher.base.package import NAME
-from launcher.job.versions import OLDEST
+from launcher.job import versions
 
-PACKAGES = (NAME, "nvidia-nccl-cu12", "nvidia-nccl-cu13", "bitsandbytes", "submitit", *OLDEST)
+PACKAGES = ("nvidia-nccl-cu12", "nvidia-nccl-cu13", *versions.PACKAGES)
 ANSWER = "answer.json"
 
 

@@ -15,6 +15,7 @@ from launcher.base.units import gib, rounded
 from launcher.config.axes import Axes
 from launcher.config.catalog import Catalog
 from launcher.estimate.speed.result import SpeedEstimate
+from launcher.job.versions import PACKAGES
 from launcher.planner.shortlist import Shortlist
 from launcher.preflight import job_python
 from launcher.rundir import contents, provenance, results, state
@@ -67,7 +68,7 @@ class Record:
         versions = Versions(
             launcher=here["launcher"],
             python=packages.get("python", here["python"] if run.cluster.python is None else None),
-            packages={name: packages[name] for name in provenance.PACKAGES if name in packages},
+            packages={name: packages[name] for name in PACKAGES if name in packages},
         )
         return cls(
             question=tuple(question),

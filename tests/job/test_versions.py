@@ -9,8 +9,10 @@ import pytest
 from packaging.requirements import Requirement
 
 from launcher import backends
+from launcher.base import registry
 from launcher.job import versions
 from launcher.job.versions import Environment
+from launcher.preflight import job_python
 from tests.support.helpers import make_spec
 
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"
@@ -18,8 +20,8 @@ PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
 def refused(*words: str, **found: str) -> list[str]:
     spec = make_spec("model=tiny", *words)
-    profile = backends.of(spec).profile
-    found_errors = versions.unusable(spec, profile.packages, profile.needs, Environment(packages=found))
+    needs = backends.of(spec).profile.needs
+    found_errors = versions.unusable(spec, job_python.needed(spec), needs, Environment(packages=found))
     return [f"{error}: {' '.join(error.way_out)}" for error in found_errors]
 
 
@@ -107,3 +109,22 @@ def test_pipeline_stages_need_the_torch_that_takes_micro_batches() -> None:
     assert error.startswith("parallel.pipeline=2: torch 2.13.0 is installed")
     assert error.endswith("from 2.14 on it can: pip install 'torch>=2.14' parallel.pipeline=1")
     assert refused(*words, torch="2.14.0", transformers="5.17.0") == []
+
+
+def test_gated_linear_attention_on_hopper_needs_the_triton_that_gets_its_gradients_right() -> None:
+    words = ("model=qwen3_next_80b_a3b", "parallel=fsdp", "cluster.gpus_per_node=8")
+    old = {"torch": "2.15.0", "transformers": "5.17.0", "triton": "3.6.0"}
+    [error] = refused(*words, "hardware=h100_80g", **old)
+    assert "triton 3.6.0 is installed, which gets gradients of gated linear attention wrong on Hopper" in error
+    assert error.endswith("pip install 'triton>=3.7.1' pip install tilelang")
+    assert refused(*words, "hardware=h100_80g", **{**old, "triton": "3.7.1"}) == []
+    assert refused(*words, "hardware=a100_80g", **old) == []
+    assert refused("model=7b", *words[1:], "hardware=h100_80g", **old) == []
+
+
+def test_a_python_is_asked_about_every_package_that_some_run_imports() -> None:
+    """One that it is not asked about would be called missing."""
+    profiles = [registry.load("backends", name).profile for name in registry.names("backends")]
+    imported = {name for profile in profiles for name in (*profile.packages, profile.framework) if name is not None}
+    borrowed = {name for profile in profiles for each in profile.borrowed for name in each.packages}
+    assert imported | borrowed <= {*versions.PACKAGES}

@@ -15,7 +15,7 @@ from launcher.backends._changes import (
     sequence_ranks,
     tensor_ranks,
 )
-from launcher.backends._shared import BORROWED
+from launcher.backends._shared import BORROWED, NEEDS
 from launcher.backends._shared import no_validator as native
 from launcher.backends.deepspeed import ds_config
 from launcher.backends.deepspeed.check import check, warnings
@@ -44,6 +44,7 @@ _SETTINGS = (
 
 profile = Profile(
     packages=("torch", "transformers", "deepspeed"),
+    needs=NEEDS,
     borrowed=(*BORROWED, *_optimizers.BORROWED),
     install=package.install("deepspeed"),
     settings=dict.fromkeys(_SETTINGS, "parallel=zero3"),

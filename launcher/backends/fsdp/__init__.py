@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from launcher.backends import Profile, _optimizers, _shared
 from launcher.backends._changes import SHARDED, is_preset, recomputed_modules, sequence_ranks, tensor_ranks
 from launcher.backends._optimizers import cut_unreadable as unreadable
-from launcher.backends._shared import BORROWED
+from launcher.backends._shared import BORROWED, NEEDS
 from launcher.backends._shared import no_obstacles as obstacles
 from launcher.backends._shared import no_validator as native
 from launcher.backends.fsdp import expert_ranks
@@ -35,6 +35,7 @@ def mode(spec: RunSpec) -> str:
 profile = Profile(
     packages=("torch", "transformers"),
     needs=(
+        *NEEDS,
         *expert_ranks.NEEDS,
         Need(
             package="torch",

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 
 from launcher.backends import Profile, _shared, deepspeed
-from launcher.backends._shared import BORROWED
+from launcher.backends._shared import BORROWED, NEEDS
 from launcher.backends._shared import no_validator as native
 from launcher.backends.deepspeed import ds_config
 from launcher.backends.trl import config
@@ -34,6 +34,7 @@ profile = Profile(
     counts_epochs=False,
     rehearsed=False,
     packages=("torch", "transformers", "trl", "accelerate"),
+    needs=NEEDS,
     borrowed=(
         *BORROWED,
         Borrowed(
