@@ -29,8 +29,8 @@ from launcher.spec import RunSpec
 AHEAD = max(1, min(6, (os.cpu_count() or 2) // 2 - 1))
 """Processes that import while one measures, which takes each a processor for some ten seconds."""
 
-ROW_TIMEOUT_S = 90.0
-"""A row that takes longer has failed; the dearest is expected to take 40."""
+ROW_TIMEOUT_S = 150.0
+"""A row that takes longer has failed; the dearest is expected to take 85."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -80,9 +80,9 @@ def test_the_matrix_has_every_engine_and_both_kinds_of_world() -> None:
     assert {spec.precision.compute for spec in asked} == {"bf16", "fp32", "fp16", "fp8"}
 
 
-def test_the_whole_matrix_and_all_runs_take_less_than_twenty_minutes_by_their_own_estimate() -> None:
+def test_the_whole_matrix_and_all_runs_take_less_than_half_an_hour_by_their_own_estimate() -> None:
     seconds = sum(point.seconds for point in POINTS) + training.SECONDS * (len(training.ENGINES) + 1)
-    assert 300 < seconds + tasks.SECONDS * len(tasks.TASKS) < 20 * 60
+    assert 300 < seconds + tasks.SECONDS * len(tasks.TASKS) < 30 * 60
 
 
 def test_a_task_has_rows_of_data_that_are_as_long_as_its_own(tmp_path: Path) -> None:

@@ -5,27 +5,21 @@ from __future__ import annotations
 import json
 import statistics
 from functools import cache
+from pathlib import Path
 
+import pytest
+
+from benchmarks.gpu import tasks
 from benchmarks.gpu.compared import predicted, ratios
 from launcher.base.package import IMPORT_FOLDER
 from launcher.config.request import request
 from launcher.preflight import assess
 
-MORE = {
-    "compiled": 1.16,
-    "qlora": 1.04,
-    "8-bit base": 1.03,
-    "7b alone, lora": 1.01,
-    "nemotron3_nano": 1.007,
-    "megatron, checkpointing sel": 1.003,
-}
-"""Rows that took less than they are promised, and at most how much less: a compiler decides what is kept."""
+MORE = {"nemotron3_nano": 1.007, "megatron, checkpointing sel": 1.003}
+"""Rows that took less than they are promised, and at most how much less: not yet explained."""
 
-LESS = {"1b alone, megatron, checkpointing none": 0.997, "mixtral of 4 layers, fsdp over 8": 0.98}
+LESS = {"1b alone, megatron, checkpointing none": 0.997}
 """Rows that took more, and at most how much more: not yet explained."""
-
-RESERVED = {"mixtral of 4 layers, fsdp over 8": -0.16, "1b alone, fsdp, offloaded to the host": 0.23}
-"""Rows whose reserved memory is further off than of all others, and how far: not yet explained."""
 
 
 @cache
@@ -50,5 +44,19 @@ def test_runs_on_the_h100_allocated_what_the_estimate_says_to_two_parts_in_a_tho
 def test_runs_on_the_h100_reserved_what_the_estimate_plays_by_the_median_within_three_percent() -> None:
     errors = {name: row["peak_reserved_bytes"] - 1 for name, row in rows().items()}
     assert statistics.median(map(abs, errors.values())) < 0.03
-    limits = {name: (min(-0.12, RESERVED.get(name, 0)), max(0.15, RESERVED.get(name, 0))) for name in errors}
-    assert {name: error for name, error in errors.items() if not limits[name][0] < error < limits[name][1]} == {}
+    assert {name: error for name, error in errors.items() if not -0.08 < error < 0.12} == {}
+
+
+def test_runs_of_trl_on_the_h100_held_what_the_estimate_says(tmp_path: Path) -> None:
+    """The load of an adapter's base takes twice its bytes there and its forward 1% more: not yet explained."""
+    content = json.loads((IMPORT_FOLDER / "benchmarks" / "results" / "gpu.json").read_text())
+    runs = {run["name"]: run for run in content["tasks"]}
+    assert {"dpo by TRL", "kto by TRL", "dpo of an adapter by TRL"} <= runs.keys()
+    for name, run in runs.items():
+        words = [*run["overrides"], *tasks.data(tmp_path, run["overrides"]), "hardware=h100_80g"]
+        said = assess.estimated(request(words).require()).phases
+        seen = {phase: said[phase] / measured for phase, measured in run["measured"]["phases"].items() if measured}
+        assert seen["load"] == pytest.approx(1, abs=0.4 if "adapter" in name else 0.001), name
+        assert seen["forward"] == pytest.approx(1, abs=0.013 if "adapter" in name else 0.001), name
+        assert seen["backward"] == pytest.approx(1, abs=0.04), name
+        assert seen["optimizer"] == pytest.approx(1, abs=0.001), name

@@ -149,7 +149,9 @@ def _loss(rank: RankModel) -> Iterator[MemoryTerm]:
 def _reference(rank: RankModel) -> Iterator[MemoryTerm]:
     """The reference model of a task that compares with it, whole or in shards, and gathered for its forward pass.
 
-    An adapter switched off is the reference itself; answers that were computed before need none.
+    An adapter switched off is the reference itself; answers that were computed before need none. FSDP2 moves it to the
+    device whole, where the list of its parameters keeps them beside the first shards (``_move_states_to_device`` of
+    ``torch/distributed/fsdp``; an H100 measured the same).
     """
     task, engine = rank.spec.task, engine_of(rank.spec)
     if not task.has_reference or task.precompute_reference or rank.spec.adapter.name != "none":
@@ -160,7 +162,12 @@ def _reference(rank: RankModel) -> Iterator[MemoryTerm]:
     z_par = rank.dtypes.size("parameters")
     yield _named("parameters", (*ALWAYS,), "reference model", "z_par * P", z_par=z_par, P=held)
     if engine == "fsdp":
-        yield _named("gather_buffers", ("loss",), "gathered reference model", "2 * z * P", z=z, P=whole)
+        yield _named("parameters", ("load",), "reference model, whole", "z_par * P", z_par=z_par, P=whole).at(
+            "sharding"
+        )
+        # One rank alone has no output of an all-gather beside its weights (``backends.fsdp.overheads.gathered``).
+        expression = "z * P" if rank.spec.shard_degree == 1 else "2 * z * P"
+        yield _named("gather_buffers", ("loss",), "gathered reference model", expression, z=z, P=whole)
     if rank.engine.autocast:
         blocks = rank.all_blocks.unpacked
         what = "autocast's copies of the reference's weights"
