@@ -61,6 +61,12 @@ def check(spec: RunSpec, names: Sequence[str]) -> Iterator[ConfigError]:
         yield ConfigError("optimizer.name", "muon", rule, ["optimizer=adamw", "model.num_experts=0"])
 
 
+def round_to_nearest(spec: RunSpec) -> Iterator[ConfigError]:
+    """Stochastic rounding, which engines that do not step by torchao's optimizers have not."""
+    rule = "its optimizers round to nearest; torchao's, of FSDP2 and DDP, can round by chance"
+    yield from edit.refused(spec, "optimizer.stochastic_rounding", rule, "parallel=fsdp")
+
+
 def idle_keys(spec: RunSpec) -> Iterator[ConfigError]:
     """Settings of a moment that the optimizer does not have, and a paged one with nothing to page from."""
     yield from edit.refused(spec, *_IDLE.get(spec.optimizer.name, ("", "")), first=["optimizer=adamw"])

@@ -92,8 +92,7 @@ def _offloads_to_nvme(spec: RunSpec) -> bool:
 
 
 def _rounds_by_chance(spec: RunSpec) -> bool:
-    torchao = spec.backend.name == "fsdp" and spec.optimizer.name in ("adamw_8bit", "adamw_4bit")
-    return torchao and spec.precision.parameters == "bf16"
+    return spec.optimizer.name in ("adamw_8bit", "adamw_4bit") and spec.precision.parameters == "bf16"
 
 
 def _reads_text(spec: RunSpec) -> bool:
@@ -121,8 +120,8 @@ REFUSED: tuple[Row, ...] = (
     *_rows("optimizer.adamw_lr",
            lambda spec: spec.optimizer.name == "muon", "optimizer=muon", "beside Muon, by what AdamW steps"),
     *_rows("optimizer.stochastic_rounding", _rounds_by_chance,
-           "optimizer=adamw_8bit precision.parameters=bf16 parallel=fsdp",
-           "by torchao's AdamW of 8 and 4 bits, on the bf16 parameters of FSDP2 and DDP"),
+           "optimizer=adamw_8bit precision.parameters=bf16",
+           "by torchao's AdamW of 8 and 4 bits, on bf16 parameters"),
     *_rows("precision.recipe", lambda spec: spec.precision.compute in ("fp8", "fp4"),
            "precision.compute=fp8", "by computation in fp8 and fp4"),
     *_rows("precision.loss_scale precision.initial_loss_scale precision.loss_scale_window",

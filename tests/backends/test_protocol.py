@@ -27,7 +27,6 @@ OTHER_THINGS = {
     "base/package.py": "an extra of this distribution",
     "estimate/rank/engine.py": "the library whose modules run",
     "rundir/measured_run.py": "a distribution on PyPI",
-    "rundir/provenance.py": "a distribution on PyPI",
 }
 """Where a backend's name is the name of something else."""
 

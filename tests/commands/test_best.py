@@ -33,7 +33,7 @@ def test_a_check_says_the_layout_that_it_judges(capsys: pytest.CaptureFixture[st
 
 
 def test_where_nothing_fits_the_words_are_judged_as_they_are_typed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "plan=best", *WORDS, "model=70b", "--json"]) == 3
+    assert main(["check", "plan=best", *WORDS, "model=llama3_405b", "--json"]) == 3
     said = capsys.readouterr()
     assert json.loads(said.out)["verdict"] == "does_not_fit"
     assert "launch: plan=best: none of " in said.err

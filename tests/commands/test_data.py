@@ -230,9 +230,9 @@ def test_points_and_sweeps_look_once_at_data_that_they_share(
     looked: list[str | None] = []
     found = look.look
 
-    def counted(data: DataSpec) -> Survey | None:
+    def counted(data: DataSpec, *task: str) -> Survey | None:
         looked.append(data.path)
-        return found(data)
+        return found(data, *task)
 
     monkeypatch.setattr(look, "look", counted)
     words = [*ON, "data=text", "data.path=rows.jsonl"]

@@ -97,6 +97,6 @@ def test_a_secret_among_the_words_is_in_no_recipe(capsys: pytest.CaptureFixture[
 
 
 def test_where_nothing_fits_no_recipe_is_written(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", *FIXED, "model=70b", "--save", "mine"]) == 3
+    assert main(["plan", *FIXED, "model=llama3_405b", "--save", "mine"]) == 3
     assert "launch: no recipe is written, as no layout fits\n" in capsys.readouterr().err
     assert not Path("recipes").exists()

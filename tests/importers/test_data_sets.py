@@ -270,8 +270,8 @@ def test_the_alignment_handbooks_mixer_and_template_are_said() -> None:
     assert said["data.template"] == body
 
 
-@pytest.mark.parametrize("family", ["qwen3", "deepseek_v3"])
-def test_a_debug_model_of_torchtitan_is_one_of_its_own_family(family: str) -> None:
+@pytest.mark.parametrize(("family", "model"), [("qwen3", "qwen3_8b"), ("deepseek_v3", "deepseek_v3")])
+def test_a_debug_model_of_torchtitan_is_one_of_its_own_family(family: str, model: str) -> None:
     text = (
         "from . import model_registry\n\ndef debugmodel() -> Trainer.Config:\n"
         "    spec = model_registry('debugmodel')\n"
@@ -279,9 +279,7 @@ def test_a_debug_model_of_torchtitan_is_one_of_its_own_family(family: str) -> No
     )
     found = importlib.import_module("launcher.importers.torchtitan").read(text, f"models/{family}/config_registry.py")
     left = [each.key for each in found.left_out if each.matters]
-    assert (found.recipe["choose"].get("model"), left) == (
-        ("qwen3_8b", []) if family == "qwen3" else (None, ["model.flavor"])
-    )
+    assert (found.recipe["choose"].get("model"), left) == (model, [])
 
 
 def test_a_layout_of_one_stage_and_a_number_that_is_made_one_change_nothing() -> None:

@@ -58,7 +58,7 @@ def test_the_table_names_the_layout_below_the_overrides(capsys: pytest.CaptureFi
 
 
 def test_a_point_for_which_nothing_fits_is_left_out_with_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
-    status, points = checked(capsys, *FIXED, "plan=best", "model=tiny,70b", "train.loss=full")
+    status, points = checked(capsys, *FIXED, "plan=best", "model=tiny,llama3_405b", "train.loss=full")
     assert (status, [point["verdict"] for point in points]) == (0, ["fits", "does_not_fit"])
     assert points[1]["reason"].startswith("none of ")
     assert "layouts fits (" in points[1]["reason"]

@@ -228,6 +228,7 @@ def _optimizer(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError(path, name, optimizer.REFUSED[name], ["parallel=fsdp", "optimizer=adamw", "optimizer=lion"])
     else:
         yield from _optimizers.check(spec, optimizer.SUPPORTED)
+        yield from _optimizers.round_to_nearest(spec)
     if name not in optimizer.OWN:
         yield from _of_bitsandbytes(spec)
     if name != "adamw" and spec.zero.offload_optimizer != "none":

@@ -214,6 +214,7 @@ def _training(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError("optimizer.name", optimizer.name, rule, ["optimizer=adamw", "parallel=fsdp"])
     rule = "Megatron-LM has one rate for what Muon and what AdamW step"
     yield from edit.refused(spec, "optimizer.adamw_lr", rule, "parallel=fsdp")
+    yield from _optimizers.round_to_nearest(spec)
     rule = "Megatron-LM takes the AdamW of Transformer Engine or Apex where one is installed, else torch's by lists"
     declared = optimizer.fused and spec.hardware.device == "cuda" and not implementation(spec).transformer_engine
     yield from edit.refused(spec, "optimizer.foreach" if declared else "optimizer.fused optimizer.foreach", rule)

@@ -7,6 +7,7 @@ would have it; what is here is TRL's: presets, losses and schedules that it has,
 from collections.abc import Iterator
 from pathlib import Path
 
+from launcher.backends import _optimizers
 from launcher.backends.trl import config
 from launcher.backends.trl.traits import as_engine, backend_of, engine_of
 from launcher.base import files
@@ -135,6 +136,7 @@ def _dropped(spec: RunSpec) -> Iterator[ConfigError]:
 
 def _optimizer(spec: RunSpec) -> Iterator[ConfigError]:
     optimizer, names = spec.optimizer, ("adamw", "adamw_8bit", "paged_adamw_8bit")
+    yield from _optimizers.round_to_nearest(spec)
     if optimizer.name not in names:
         rule = f"TRL is given {', '.join(names[:-1])} or {names[-1]} in this version"
         kept = names[: 1 if spec.parallel.shard else 2]
