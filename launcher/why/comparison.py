@@ -145,6 +145,10 @@ def compare(spec: RunSpec, predicted: PredictedPiles, oom: OutOfMemory) -> Compa
     measured = dict(oom.piles)
     if measured and asked is not None and asked != "temporary":
         measured[asked] = measured.get(asked, 0) + (oom.requested_bytes or 0)
+    if asked == "logits" and oom.phase != "backward":  # On a GPU only those that autograd saves have a name.
+        unnamed = measured.get("temporary", 0) - predicted.piles.get("temporary", 0)
+        named = max(0, min(unnamed, predicted.piles.get("logits", 0) - measured.get("logits", 0)))
+        measured |= {"logits": measured.get("logits", 0) + named, "temporary": measured.get("temporary", 0) - named}
     rows = [*_rows(predicted.piles, measured), *_beside(spec, oom)]
     found = Comparison(
         kind="as_predicted", pile=asked, asked=asked, rows=tuple(rows), predicted_bytes=predicted.total_bytes

@@ -91,6 +91,18 @@ def test_a_request_belongs_to_the_pile_of_its_place(facts: dict[str, Any], pile:
     assert compared(**facts).asked == pile
 
 
+def test_tensors_of_the_loss_that_nobody_saved_are_logits_as_they_were_on_an_h100() -> None:
+    """Before the third copy of the logits was asked for, the two others had no name there."""
+    at = {"phase": "forward", "layer": None, "operation": None}
+    whole = comparison.predict(SPEC, OOM.rank, "forward", None).piles["logits"]
+    asked = whole // 5 * 2
+    found = compared(**at, grown={"logits": -whole, "temporary": whole - asked}, requested_bytes=asked)
+    assert [row.pile for row in found.grown] == []
+    assert {row.pile: row.measured_bytes for row in found.rows}["logits"] == whole
+    more = compared(**at, grown={"temporary": whole}, requested_bytes=asked)
+    assert [row.pile for row in more.grown] == ["temporary", "logits"]
+
+
 def test_the_first_step_of_an_optimizer_asks_for_its_states() -> None:
     found = compared(phase="optimizer", layer=None, grown={"optimizer_states": -7 * GIB}, capacity_bytes=10 * GIB)
     assert (found.kind, found.pile) == ("as_predicted", "optimizer_states")
