@@ -58,5 +58,5 @@ def test_runs_of_trl_on_the_h100_held_what_the_estimate_says(tmp_path: Path) -> 
         seen = {phase: said[phase] / measured for phase, measured in run["measured"]["phases"].items() if measured}
         assert seen["load"] == pytest.approx(1, abs=0.4 if "adapter" in name else 0.001), name
         assert seen["forward"] == pytest.approx(1, abs=0.013 if "adapter" in name else 0.001), name
-        assert seen["backward"] == pytest.approx(1, abs=0.04), name
+        assert seen["backward"] == pytest.approx(1, abs=0.004 if "adapter" in name else 0.001), name
         assert seen["optimizer"] == pytest.approx(1, abs=0.001), name

@@ -93,7 +93,7 @@ def test_a_request_belongs_to_the_pile_of_its_place(facts: dict[str, Any], pile:
 
 def test_tensors_of_the_loss_that_nobody_saved_are_logits_as_they_were_on_an_h100() -> None:
     """Before the third copy of the logits was asked for, the two others had no name there."""
-    at = {"phase": "forward", "layer": None, "operation": None}
+    at: dict[str, Any] = {"phase": "forward", "layer": None, "operation": None}
     whole = comparison.predict(SPEC, OOM.rank, "forward", None).piles["logits"]
     asked = whole // 5 * 2
     found = compared(**at, grown={"logits": -whole, "temporary": whole - asked}, requested_bytes=asked)

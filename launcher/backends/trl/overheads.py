@@ -135,7 +135,7 @@ def _loss(rank: RankModel) -> Iterator[MemoryTerm]:
     h, tok, v = rank.spec.model.hidden_size, rank.tokens, rank.vocabulary
     made: Moment = "loss_backward"
     yield term("temporary", (made,), "fp32 gradient of the states", "4 * h * tok", SOURCE, h=h, tok=tok)
-    head = rank.head.largest_trained or (rank.embedding.largest_trained if rank.tied else 0)
+    head = max(rank.head.largest_trained, rank.embedding.largest_trained if rank.tied else 0)
     if head:
         yield term("temporary", (made,), "fp32 gradient of the output projection", "4 * w", SOURCE, w=head)
         if rank.engine.size < 4 and not rank.engine.autocast:

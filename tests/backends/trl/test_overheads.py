@@ -33,3 +33,19 @@ def test_a_reference_model_on_fsdp_is_gathered_whole_and_twice() -> None:
 def test_an_adapter_needs_no_reference() -> None:
     words = ("task=dpo", "adapter=lora", *ROWS)
     assert peak(*words) == peak(*words, "task.precompute_reference=true")
+
+
+def test_a_reference_model_is_whole_on_the_device_while_it_is_sharded() -> None:
+    parameters = 8_030_261_248
+    load = assess.estimated(composed_once("task=dpo", *ROWS, *NODE)).phases["load"]
+    assert load >= 4 * parameters * (1 + 2 / 8)  # In fp32, beside an eighth of it and of the policy.
+    assert assess.estimated(composed_once("task=sft", *NODE)).phases["load"] < 4 * parameters * 2 / 8
+
+
+def test_the_gradient_of_a_tied_table_is_added_up_in_fp32_too() -> None:
+    """Where the head is the table, its group has the last norm as its other weight."""
+    small = ("model=1b", "hardware=h100_80g", "cluster.gpus_per_node=8", "precision=bf16", "parallel=fsdp")
+    small = (*small, "task=sft", "train.sequence_length=128", "checkpointing=full")
+    table = 128256 * 2048
+    tied = assess.estimated(composed_once(*small))
+    assert tied.phases["backward"] > tied.static_bytes + (2 + 4 + 2) * table
