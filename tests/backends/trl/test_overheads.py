@@ -45,7 +45,6 @@ def test_a_reference_model_is_whole_on_the_device_while_it_is_sharded() -> None:
 def test_the_gradient_of_a_tied_table_is_added_up_in_fp32_too() -> None:
     """Where the head is the table, its group has the last norm as its other weight."""
     small = ("model=1b", "hardware=h100_80g", "cluster.gpus_per_node=8", "precision=bf16", "parallel=fsdp")
-    small = (*small, "task=sft", "train.sequence_length=128", "checkpointing=full")
     table = 128256 * 2048
-    tied = assess.estimated(composed_once(*small))
+    tied = assess.estimated(composed_once(*small, "task=sft", "train.sequence_length=128", "checkpointing=full"))
     assert tied.phases["backward"] > tied.static_bytes + (2 + 4 + 2) * table
