@@ -15,7 +15,7 @@ from benchmarks.gpu.document import Document
 from benchmarks.gpu.session import Session
 
 SECONDS = 25.0
-"""What one of them may cost on an H100, its start included."""
+"""Expected seconds of one run on an H100, its start included."""
 
 _RUN = ("precision=bf16", "parallel=fsdp", "train.steps=10", "save.last=false", "cluster.gpus_per_node=1")
 _ONE = "train.micro_batch_size=1"

@@ -19,7 +19,7 @@ from benchmarks.gpu.session import Session
 
 STEPS = 50
 SECONDS = 28.0
-"""What one of them may cost on an H100, its start included."""
+"""Expected seconds of one run on an H100, its start included."""
 
 _TIMEOUT_S = 150.0
 _WARM_UP = 5

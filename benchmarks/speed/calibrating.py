@@ -118,7 +118,7 @@ def content(found: Iterable[Family]) -> dict[str, Any]:
 
 
 def tables(found: Sequence[Family]) -> dict[str, Any]:
-    """What constants are chosen from (:func:`launcher.estimate.speed.calibration.chosen`)."""
+    """The fitted constants and bands, as ``calibration.json`` has them (:func:`calibration.chosen` takes one)."""
     items = fitted(found)
     dense = _tables(items, _sound(found, experts=False))
     experts = _tables(_with_experts(found), _sound(found, experts=True), ", models with experts", dense["elsewhere"])

@@ -1,4 +1,4 @@
-"""Whether measured runs lie in bands that were made without them."""
+"""The share of measured runs inside bands that were fitted without them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def held_out(found: Sequence[Family]) -> list[Family]:
 
 
 def _without(found: Sequence[Family], key: Callable[[Judged], str]) -> dict[str, calibration.Tables]:
-    """What constants are chosen from without the runs of each key."""
+    """Constants and bands for each key, fitted without the runs of that key."""
 
     def rest(left_out: str) -> list[Family]:
         return [replace(one, items=tuple(item for item in one.items if key(item) != left_out)) for one in found]

@@ -24,7 +24,7 @@ LAUNCH_SECONDS = 1.2e-5
 of slow hosts a lower bound, that of ``benchmarks/results/gpu.json`` takes 28 microseconds."""
 
 
-GATED = "flash-linear-attention"
+_GATED = "flash-linear-attention"
 
 
 def _of_kernels(name: str) -> Borrowed:
@@ -32,7 +32,7 @@ def _of_kernels(name: str) -> Borrowed:
     return Borrowed(
         "model.model_type",
         lambda spec: spec.hardware.device == "cuda" and name in families.of(spec.model).traits.packages(spec.model),
-        packages=(name, "triton") if name == GATED else (name,),
+        packages=(name,),
         extra="mixers",
         way_out="hardware=cpu",
     )
@@ -49,7 +49,7 @@ BORROWED = (
     Borrowed(
         "train.kernels", lambda spec: spec.train.kernels == "liger", ("liger-kernel",), "kernels", "train.kernels=none"
     ),
-    *map(_of_kernels, ("mamba-ssm", "causal-conv1d", GATED)),
+    *map(_of_kernels, ("mamba-ssm", "causal-conv1d", _GATED)),
 )
 """Packages that settings of the engines on models of ``transformers`` need."""
 
@@ -61,7 +61,7 @@ NEEDS = (
         asked=lambda spec: (
             spec.hardware.device == "cuda"
             and spec.hardware.effective_capability == HOPPER
-            and GATED in families.of(spec.model).traits.packages(spec.model)
+            and _GATED in families.of(spec.model).traits.packages(spec.model)
             and find_spec("tilelang") is None
         ),
         because="gets gradients of gated linear attention wrong on Hopper, so that flash-linear-attention refuses it",

@@ -116,7 +116,7 @@ def literal(node: ast.expr, names: Mapping[str, Any]) -> Any:
 
 _DTYPES = ("bfloat16", "float16", "float32")
 _IMPORTED = {"squared_relu": "squared_relu", "DEFAULT_NULL_TOKENIZER_VOCAB_SIZE": 32000}
-"""What names of Megatron Bridge's own modules stand for in its recipes (0.6)."""
+"""Values of names that recipes of Megatron Bridge 0.6 import from its modules."""
 
 
 def _product(node: ast.BinOp, names: Mapping[str, Any]) -> Any:

@@ -69,11 +69,11 @@ def unusable(
 ) -> Iterator[ConfigError]:
     """Packages that are out of the range that is driven, and settings that need a newer one.
 
-    ``packages`` are those that the run imports, ``needs`` its backend's; a script of the user's own asks nothing of
-    them. ``there`` is the Python that runs the job, where it is not this one.
+    ``packages`` are those that the run imports, ``needs`` its backend's, also of packages that those import; a script
+    of the user's own asks nothing of them. ``there`` is the Python that runs the job, where it is not this one.
     """
     at = there if there is not None else here()
-    for package in packages:
+    for package in dict.fromkeys((*packages, *(need.package for need in needs))):
         version = at.packages.get(package)
         if version is None or spec.script is not None:
             continue

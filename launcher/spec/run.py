@@ -91,8 +91,11 @@ class RunSpec:
 
     @property
     def shard_degree(self) -> int:
-        """Ranks over which FSDP or ZeRO shards: data, context and Ulysses ranks of one HSDP replica."""
-        return self.data_degree * self.parallel.context * self.parallel.ulysses // self.parallel.replicate
+        """Ranks over which FSDP or ZeRO shards: data, context and Ulysses ranks of one HSDP replica.
+
+        One where more replicas are asked for than there are ranks, which is an error of a rule.
+        """
+        return max(1, self.data_degree * self.parallel.context * self.parallel.ulysses // self.parallel.replicate)
 
     def stage_of(self, rank: int) -> int:
         """The pipeline stage of a rank: every engine lays its stages out outermost, each one's ranks in a row."""

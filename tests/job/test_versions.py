@@ -127,4 +127,5 @@ def test_a_python_is_asked_about_every_package_that_some_run_imports() -> None:
     profiles = [registry.load("backends", name).profile for name in registry.names("backends")]
     imported = {name for profile in profiles for name in (*profile.packages, profile.framework) if name is not None}
     borrowed = {name for profile in profiles for each in profile.borrowed for name in each.packages}
-    assert imported | borrowed <= {*versions.PACKAGES}
+    needed = {need.package for profile in profiles for need in profile.needs}
+    assert imported | borrowed | needed <= {*versions.PACKAGES}

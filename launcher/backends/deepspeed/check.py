@@ -178,7 +178,7 @@ def _quantized(spec: RunSpec) -> Iterator[ConfigError]:
 def _shares(spec: RunSpec) -> Iterator[ConfigError]:
     """Shares of the norms that are no multiple of the kernel's, or padded, whose scales would lie elsewhere."""
     ranks = spec.shard_degree
-    if ranks and spec.model.hidden_size % (_QUANTUM * ranks):
+    if spec.model.hidden_size % (_QUANTUM * ranks):
         rule = (
             f"each of the {ranks} ranks quantizes its share of a norm, {_QUANTUM} elements at once, and would not get "
             f"so many of the {spec.model.hidden_size}"

@@ -181,7 +181,5 @@ def _elements(spec: RunSpec) -> int:
     largest = model.hidden_size * max(
         model.vocab_size, model.intermediate_size, model.query_size, 2 * model.num_experts * model.moe_intermediate_size
     )
-    share = -(
-        -largest // max(1, spec.shard_degree)
-    )  # None, where more replicas are asked for than ranks, has an error.
+    share = -(-largest // spec.shard_degree)
     return -(-share // _STEP) * _STEP

@@ -185,7 +185,7 @@ def _exchanged_gradients(rank: RankModel, kind: BlockKind, moments: Moments) -> 
 
 
 def _without_shared(kind: BlockKind) -> list[SavedTensor]:
-    """What a block saves, less the tensors of experts that every token meets: their backward pass comes first."""
+    """The saved tensors of a block without those of its shared experts, whose backward pass comes first."""
     return [row for row in kind.saved if row.part not in ("mlp", "activation")]
 
 

@@ -20,7 +20,7 @@ def apply(view: RankView, spec: RunSpec) -> RankView:
     inside = spec.parallel.pipeline * spec.parallel.expert * (spec.parallel.expert_tensor or spec.parallel.tensor)
     expert_copies = max(1, spec.gpus // inside // spec.parallel.replicate)
     return view._replace(
-        states=_narrowed(view.states, stage, max(1, spec.shard_degree)),
+        states=_narrowed(view.states, stage, spec.shard_degree),
         expert_states=_narrowed(view.expert_states, stage, expert_copies),
     )
 
