@@ -103,7 +103,7 @@ def literal(node: ast.expr, names: Mapping[str, Any]) -> Any:
     if isinstance(node, ast.List | ast.Tuple):
         return [literal(each, names) for each in node.elts]
     if isinstance(node, ast.BinOp):
-        return _product(node, names)
+        return _product(node.op, literal(node.left, names), literal(node.right, names))
     if isinstance(node, ast.Dict) and all(isinstance(key, ast.Constant) for key in node.keys):
         pairs = zip(node.keys, node.values, strict=True)
         return {str(key.value): literal(value, names) for key, value in pairs if isinstance(key, ast.Constant)}
@@ -119,12 +119,11 @@ _IMPORTED = {"squared_relu": "squared_relu", "DEFAULT_NULL_TOKENIZER_VOCAB_SIZE"
 """Values of names that recipes of Megatron Bridge 0.6 import from its modules."""
 
 
-def _product(node: ast.BinOp, names: Mapping[str, Any]) -> Any:
-    left, right = literal(node.left, names), literal(node.right, names)
+def _product(operator: ast.operator, left: Any, right: Any) -> Any:
     if type(left) is int and type(right) is int and max(abs(left), abs(right)) < files.LARGEST:
-        if isinstance(node.op, ast.Mult) and abs(left * right) < files.LARGEST:
+        if isinstance(operator, ast.Mult) and abs(left * right) < files.LARGEST:
             return left * right
-        if isinstance(node.op, ast.FloorDiv) and right:
+        if isinstance(operator, ast.FloorDiv) and right:
             return left // right
     return OPEN
 
@@ -267,6 +266,8 @@ class Followed:
             return copy.deepcopy(held.get(node.attr, OPEN)) if isinstance(held, dict) else literal(node, names)
         if isinstance(node, ast.List | ast.Tuple):
             return [self._value(each, names, depth) for each in node.elts]
+        if isinstance(node, ast.BinOp):
+            return _product(node.op, *(self._value(each, names, depth) for each in (node.left, node.right)))
         return literal(node, names)
 
     def _call(self, node: ast.Call, names: Mapping[str, Any], depth: int) -> Any:

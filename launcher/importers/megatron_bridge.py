@@ -51,6 +51,8 @@ def read(text: str, path: str, *, variables: Mapping[str, str] | None = None) ->
     base = str(content.pop("class", ""))
     made = _annealed(content)
     values = _named(content) | ({"recipe": base} if base else {})
+    if values.get("mixed_precision.value") == OPEN and base in _BASES:
+        values["mixed_precision.value"] = "bf16_mixed"  # As the common recipes have it.
     file = "Megatron Bridge's configuration"
     reading = Reading(path=path, lenient=True, file=file, ledger=Ledger(values), notes=notes or [])
     if values.get("checkpoint.load") == values.get("checkpoint.save"):
@@ -116,7 +118,7 @@ def _finish(reading: Reading) -> None:
         reading.settings["parallel.sequence"] = False
     if "adapter" in reading.choose:
         reading.choose.pop("zero")
-        _on_ddp(reading)
+        _beside_adapter(reading, degree)
     if "model" not in reading.choose:
         if "model.hidden_size" in reading.settings:  # As long as a sequence (``training/config.py``).
             longest = reading.settings.get("train.sequence_length", 1024)
@@ -137,7 +139,7 @@ def _arguments(reading: Reading) -> None:
         if value is False or DEFAULTS.get(name) == value:
             reading.ledger.default(key)
         elif meaning is not None and meaning.effect is None and "adapter" in reading.choose:
-            reading.idle("of Megatron's kernels, and an adapter trains by DDP here", key)
+            reading.idle("of Megatron's kernels, and an adapter trains by DDP or FSDP here", key)
         elif meaning is not None and meaning.effect is None:
             reading.settings[f"backend.extra.{name}"] = value
             reading.ledger.keep(key)
@@ -156,9 +158,18 @@ def _model(reading: Reading, key: str) -> None:
 def _hybrid(reading: Reading, key: str) -> None:
     """The layers of a hybrid by their letters, beside what ``HybridModelProvider`` has where a recipe does not say it.
 
-    The vocabulary is the tokenizer's: the size of a ``NullTokenizer``, or that of NVIDIA's own.
+    The vocabulary is the tokenizer's: the size of a ``NullTokenizer``, or that of NVIDIA's own. An adapter trains
+    beside the weights of the model on the Hub whose tokenizer that is, which has these sizes.
     """
     letters, name = str(reading.value(key)), str(reading.value("tokenizer.tokenizer_model"))
+    own = name.startswith(("nvidia/Nemotron-H-", "nvidia/NVIDIA-Nemotron-"))
+    if own and not reading.has("model.value") and (reading.has("peft") or reading.value("recipe") == "_peft_common"):
+        choose(reading, key, {"model": name})
+        for each in [each for each in reading.ledger.values if each.removeprefix("model.") in _OF_HYBRID]:
+            reading.ledger.say(each, "model")
+        _without_experts(reading)
+        reading.notes.append(f"the model is {name}, by its tokenizer, and its sizes are taken to be the recipe's")
+        return
     if {*letters} - {*"M*-"} or reading.has("model.value") or reading.has("model.hf_model_id"):
         reading.ledger.leave(
             key, "its layers are Mamba (M), attention (*) and MLP (-) here, of a recipe that sizes them"
@@ -168,16 +179,24 @@ def _hybrid(reading: Reading, key: str) -> None:
     choose(reading, key, {**_HYBRID, "model.extra": {"pattern": letters, **sizes}})
     for each in sizes:
         reading.ledger.say(f"model.{each}", "model.extra")
-    for each in [each for each in reading.ledger.values if each.startswith("model.moe_")]:
-        reading.idle("none of its layers has experts", each)
+    _without_experts(reading)
     reading.ledger.default("model.is_hybrid_model")
     known = reading.plain("tokenizer.vocab_size")
-    size = 131072 if name.startswith(("nvidia/Nemotron-H-", "nvidia/NVIDIA-Nemotron-")) else known
+    size = 131072 if own else known
     reading.say(key, {"model.vocab_size": size if isinstance(size, int) else OPEN})
+
+
+def _without_experts(reading: Reading) -> None:
+    for each in [each for each in reading.ledger.values if each.startswith("model.moe_")]:
+        reading.idle("none of its layers has experts", each)
 
 
 _WHOLE = "a hybrid of Megatron-LM's modules trains whole here, without an adapter"
 _OF_MAMBA = ("mamba_num_heads", "mamba_head_dim", "mamba_state_dim", "mamba_num_groups")
+_OF_HYBRID = (
+    *_OF_MAMBA, "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups",
+    "kv_channels", "activation_func", "is_hybrid_model", "normalization", "layernorm_epsilon",
+)  # fmt: skip
 
 
 def _mixed(reading: Reading, key: str) -> None:
@@ -306,14 +325,13 @@ def _provider(reading: Reading, key: str) -> None:
 
 
 def _adapts(reading: Reading, key: str) -> None:
-    """LoRA, which Megatron-LM does not have here: one GPU's model trains by DDP with it, and any other is left out."""
+    """LoRA, which Megatron-LM does not have here: the model trains by DDP or FSDP with it; any other is left out."""
     name, value = key.rpartition(".")[2], reading.value(key)
     kind = str(reading.value("peft.value") or reading.value("peft.class") or reading.value("peft")).lower()
     if "model.extra" in reading.settings:
         reading.ledger.leave(key, _WHOLE)
-    elif kind not in ("lora", "dora") or any(degree > 1 for degree in _degrees(reading).values()):
-        rule = "Megatron-LM has no adapters here: adapter=lora with parallel=fsdp: set adapter.name"
-        reading.ledger.leave(key, rule)
+    elif kind not in ("lora", "dora"):
+        reading.ledger.leave(key, f"{kind} is no adapter here: set adapter.name")
     elif name in ("class", "value", "peft"):
         choose(reading, key, {"adapter": "lora"} | ({"adapter.dora": True} if kind == "dora" else {}))
     elif name == "target_modules" and isinstance(value, list) and {str(each) for each in value} <= _LAYERS.keys():
@@ -327,7 +345,7 @@ def _adapts(reading: Reading, key: str) -> None:
 
 
 _LAYERS = {"linear_qkv": "q_proj k_proj v_proj", "linear_proj": "o_proj", "linear_fc1": "gate_proj up_proj",
-           "linear_fc2": "down_proj"}  # fmt: skip
+           "linear_fc2": "down_proj", "in_proj": "in_proj", "out_proj": "out_proj"}  # fmt: skip
 _OF_LORA = {"dim": "adapter.rank", "alpha": "adapter.alpha", "dropout": "adapter.dropout"}
 
 
@@ -336,14 +354,32 @@ def _degrees(reading: Reading) -> dict[str, int]:
     return {name: int(reading.settings.get(f"parallel.{name}", 1)) for name in names}
 
 
-def _on_ddp(reading: Reading) -> None:
-    """What Megatron's ranks would do is said of whole copies: their kernels and their sharding fall away."""
-    reading.choose["parallel"] = "ddp"
+def _beside_adapter(reading: Reading, degree: Mapping[str, int]) -> None:
+    """An adapter trains on whole copies, or on FSDP2's shards where ranks cut the model there; kernels fall away."""
+    cuts = [f"{name} {found}" for name, found in degree.items() if found > 1 and name != "context"]
+    reading.choose["parallel"] = "fsdp" if cuts else "ddp"
     note = "one matrix A for queries, keys and values there, and for gate and up; here each layer has its own"
     reading.notes.append(f"LoRA has {note}, and experts have none")
+    if cuts:
+        reading.notes.append(
+            f"ranks cut the model there ({', '.join(cuts)}), and FSDP2 shards it over all of them here"
+        )
     defaults(reading, {"adapter.rank": 32, "adapter.alpha": 32, "adapter.dropout": 0.0})
     for setting in [name for name in reading.settings if name.startswith(("parallel.", "backend.extra."))]:
-        del reading.settings[setting]
+        for key in reading.ledger.saying(setting) if cuts else ():
+            reading.ledger.say(key, "parallel")
+        if setting != "parallel.context" or degree["context"] == 1:
+            del reading.settings[setting]
+    for setting, effect in _MEGATRONS.items():
+        for key in reading.ledger.saying(setting) if reading.settings.pop(setting, None) else ():
+            reading.ledger.leave(key, effect, matters=setting == "model.mtp_layers")
+
+
+_MEGATRONS = {
+    "model.mtp_layers": "further tokens are not predicted beside an adapter here: set adapter.name (to none)",
+    "checkpointing.modules": "the same tensors: other operations are recomputed here, and counted so",
+}
+"""Settings that Megatron-LM alone reads, and what their keys are left out for beside an adapter."""
 
 
 TABLE = rows(

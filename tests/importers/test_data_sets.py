@@ -234,25 +234,39 @@ def test_data_sets_that_llama_factory_knows_have_their_splits_configurations_and
     assert task_rows.read(shaped(row, turns), "dpo", 1)["chosen"] == [{"role": "assistant", "content": "better"}]
 
 
-@pytest.mark.parametrize("tensor", [1, 2])
-def test_an_adapter_of_megatron_bridge_trains_by_ddp_where_one_gpu_holds_the_model(tensor: int) -> None:
+@pytest.mark.parametrize(
+    ("degree", "preset"), [("tensor_model_parallel_size = 1", "ddp"), ("tensor_model_parallel_size = 8", "fsdp"),
+                           ("expert_model_parallel_size = 4", "fsdp"), ("context_parallel_size = 2", "ddp")]
+)  # fmt: skip
+def test_an_adapter_of_megatron_bridge_trains_on_whole_copies_or_shards(degree: str, preset: str) -> None:
     text = (
         "def peft():\n    cfg = _peft_common()\n"
         "    cfg.model = AutoBridge.from_hf_pretrained('meta-llama/Llama-3.2-1B').to_megatron_provider()\n"
-        f"    cfg.model.tensor_model_parallel_size = {tensor}\n    cfg.model.apply_rope_fusion = True\n"
+        f"    cfg.model.{degree}\n    cfg.model.apply_rope_fusion = True\n"
+        "    cfg.dataset.offline_packing_specs.pad_seq_to_mult = cfg.model.context_parallel_size * 2\n"
+        "    cfg.model.cuda_graph_impl = 'transformer_engine'\n"
         "    cfg.peft = LoRA(target_modules=['linear_qkv', 'linear_fc1'], dim=8, alpha=16)\n    return cfg\n"
     )
     found = importlib.import_module("launcher.importers.megatron_bridge").read(text, "a.py")
-    left = [each.key for each in found.left_out if each.matters]
-    if tensor > 1:
-        assert left == ["peft.class", "peft.target_modules", "peft.dim", "peft.alpha"]
-        return
-    assert left == []
-    assert (found.recipe["choose"]["adapter"], found.recipe["choose"]["parallel"]) == ("lora", "ddp")
+    assert [each.key for each in found.left_out if each.matters] == []
+    assert (found.recipe["choose"]["adapter"], found.recipe["choose"]["parallel"]) == ("lora", preset)
     said = found.recipe["set"]
     assert said["adapter.targets"] == ["q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"]
     assert (said["adapter.rank"], said["adapter.alpha"], said["data.path"]) == (8, 16, "rajpurkar/squad")
-    assert not any(key.startswith(("parallel.", "backend.")) for key in said)
+    kept = {key: value for key, value in said.items() if key.startswith(("parallel.", "backend."))}
+    assert kept == ({"parallel.context": 2} if "context" in degree else {})
+    key = f"model.{degree.split()[0]}"
+    by = {each.key: each.overrides for each in found.said}
+    assert by.get(key, ()) == {"ddp": (), "fsdp": ("parallel=fsdp",)}[preset] or by[key] == ("parallel.context=2",)
+    cut = f"({key[6:-20]}" if preset == "fsdp" else "no rank"
+    assert any(cut in note for note in found.not_understood) is (preset == "fsdp")
+
+
+def test_further_tokens_beside_an_adapter_are_left_out_by_their_key() -> None:
+    text = "def peft():\n    cfg = _peft_common()\n    cfg.model.mtp_num_layers = 1\n    return cfg\n"
+    found = importlib.import_module("launcher.importers.megatron_bridge").read(text, "a.py")
+    assert [each.key for each in found.left_out if each.matters] == ["model.mtp_num_layers"]
+    assert "model.mtp_layers" not in found.recipe["set"]
 
 
 def test_the_alignment_handbooks_mixer_and_template_are_said() -> None:

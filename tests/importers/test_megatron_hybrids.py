@@ -141,8 +141,6 @@ def test_a_hybrid_of_megatron_bridges_is_the_one_of_an_argument_list() -> None:
     [
         ("BASE", "_peft_common", "recipe"),
         ("M-M*-", "M-ME-", "model.hybrid_layer_pattern"),
-        ("is_hybrid_model", "mamba_chunk_size=256, is_hybrid_model", "model.mamba_chunk_size"),
-        ("is_hybrid_model", "use_mamba_mem_eff_path=False, is_hybrid_model", "model.use_mamba_mem_eff_path"),
     ],
 )
 def test_a_hybrid_of_megatron_bridges_that_is_not_counted_here_is_refused_by_its_key(
@@ -150,3 +148,25 @@ def test_a_hybrid_of_megatron_bridges_that_is_not_counted_here_is_refused_by_its
 ) -> None:
     found = megatron_bridge.read(RECIPE.replace(old, new).replace("BASE", "_pretrain_common"), "own.py")
     assert key in [left.key for left in found.left_out if left.matters]
+
+
+@pytest.mark.parametrize("word", ["mamba_chunk_size=256", "use_mamba_mem_eff_path=False"])
+def test_the_same_scan_by_another_kernel_is_said_and_keeps_nobody_from_importing(word: str) -> None:
+    text = RECIPE.replace("BASE", "_pretrain_common").replace("is_hybrid_model", f"{word}, is_hybrid_model")
+    found = megatron_bridge.read(text, "own.py")
+    [(effect, matters)] = [
+        (left.effect, left.matters) for left in found.left_out if left.key == f"model.{word.split('=')[0]}"
+    ]
+    assert "same scan" in effect
+    assert not matters
+
+
+def test_an_adapter_beside_a_hybrid_trains_on_the_model_of_the_hub_that_its_tokenizer_names() -> None:
+    text = RECIPE.replace("BASE", "_peft_common").replace(
+        '"NullTokenizer"', '"HuggingFaceTokenizer"\n    cfg.tokenizer.tokenizer_model = "nvidia/Nemotron-H-8B-Base-8K"'
+    )
+    found = megatron_bridge.read(text, "own.py")
+    assert [left.key for left in found.left_out if left.matters] == []
+    assert {"model=nvidia/Nemotron-H-8B-Base-8K", "adapter=lora", "parallel=ddp"} <= set(found.overrides)
+    assert not any(word.startswith(("model.hidden_size", "model.extra")) for word in found.overrides)
+    assert any("sizes are taken to be the recipe's" in note for note in found.not_understood)
