@@ -236,6 +236,8 @@ class Followed:
         return {name: literal(value, self._constants) for name, value in named.items()}
 
     def _assign(self, statement: ast.stmt, names: dict[str, Any], depth: int) -> None:
+        if isinstance(statement, ast.FunctionDef):
+            names[statement.name] = _of_a_row(statement)
         if isinstance(statement, _PLAIN) or (
             isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
         ):
@@ -291,6 +293,25 @@ class Followed:
             **{str(place): self._value(each, names, depth) for place, each in enumerate(node.args)},
             **given,
         }
+
+
+def _of_a_row(function: ast.FunctionDef) -> Any:
+    """What a function of one expression makes of a row, with ``{question}`` for its column; ``???`` of any other."""
+    [row, *others], [last, *before] = [*function.args.args, ast.arg("")], function.body[::-1]
+    plain = all(isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant) for each in before)
+    if len(others) != 1 or not plain or not isinstance(last, ast.Return) or last.value is None:
+        return OPEN
+    return literal(_Columns(row.arg).visit(copy.deepcopy(last.value)), {})
+
+
+class _Columns(ast.NodeTransformer):
+    def __init__(self, row: str) -> None:
+        self._row = row
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        column = node.slice.value if isinstance(node.slice, ast.Constant) else None
+        of_row = isinstance(node.value, ast.Name) and node.value.id == self._row
+        return ast.Constant("{" + column + "}") if of_row and isinstance(column, str) else node
 
 
 def _is_whole(name: str) -> bool:

@@ -54,8 +54,12 @@ def _thaws(reading: Reading, key: str) -> None:
         re.sub(r"^\^|\.?\*?\$?$", "", str(each)).strip(".*") for each in (value if isinstance(value, list) else [value])
     }
     whole = {"model", "model.language_model", "language_model"}
-    if names & whole and names <= whole | _OUTSIDE and reading.value("adapter") is None:
+    of_the_text = bool(names & whole) and names <= whole | _OUTSIDE
+    if of_the_text and reading.value("adapter") is None:
         reading.ledger.default(key)
+    elif of_the_text:
+        effect = "an adapter trains beside frozen weights here; axolotl 0.21 would freeze it by these names, too"
+        reading.ledger.leave(key, effect, matters=False)
     else:
         reading.ledger.leave(key, "all parameters are trained here, or an adapter: set adapter.name")
 

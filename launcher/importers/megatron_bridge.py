@@ -286,6 +286,8 @@ def _base(reading: Reading, key: str) -> None:
         if word == "_peft_common" and not reading.has("peft"):
             reading.choose["adapter"] = "lora"
         choose(reading, key, {} if reading.has("dataset.class") else _SQUAD)
+    elif word.endswith("_vlm"):
+        reading.ledger.leave(key, "images are not trained here, the text beside them alone: set data.path")
     else:
         reading.ledger.leave(key, f"what {word} sets is not known here")
 
@@ -334,6 +336,8 @@ def _adapts(reading: Reading, key: str) -> None:
         reading.ledger.leave(key, f"{kind} is no adapter here: set adapter.name")
     elif name in ("class", "value", "peft"):
         choose(reading, key, {"adapter": "lora"} | ({"adapter.dora": True} if kind == "dora" else {}))
+    elif name == "target_modules" and isinstance(value, list) and {str(each) for each in value} == {*_LAYERS, *_SCANS}:
+        reading.ledger.default(key)  # All linear layers.
     elif name == "target_modules" and isinstance(value, list) and {str(each) for each in value} <= _LAYERS.keys():
         reading.say(key, {"adapter.targets": [name for each in value for name in _LAYERS[each].split()]})
     elif name in _OF_LORA:
@@ -345,7 +349,8 @@ def _adapts(reading: Reading, key: str) -> None:
 
 
 _LAYERS = {"linear_qkv": "q_proj k_proj v_proj", "linear_proj": "o_proj", "linear_fc1": "gate_proj up_proj",
-           "linear_fc2": "down_proj", "in_proj": "in_proj", "out_proj": "out_proj"}  # fmt: skip
+           "linear_fc2": "down_proj"}  # fmt: skip
+_SCANS = ("in_proj", "out_proj")
 _OF_LORA = {"dim": "adapter.rank", "alpha": "adapter.alpha", "dropout": "adapter.dropout"}
 
 

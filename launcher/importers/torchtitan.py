@@ -10,7 +10,7 @@ from pathlib import PurePath
 from typing import Any
 
 from launcher.base.files import JsonObject
-from launcher.config.ledger import Ledger
+from launcher.config.ledger import OPEN, Ledger
 from launcher.importers import Imported, _foreign, _trainer
 from launcher.importers._reading import Reading
 from launcher.importers._table import apply, choose, defaults, imported, program, rows, table
@@ -70,12 +70,42 @@ def _sections(found: JsonObject) -> JsonObject:
         for each in converters:
             if isinstance(each, dict) and "recipe_name" in each:
                 content["float8"] = {"recipe_name": each["recipe_name"]}
+    rows_of = content.get("dataloader")
+    if isinstance(rows_of, dict) and isinstance(rows_of.get("sample_processor"), list):
+        rows_of["sample_processor"] = _turns(rows_of["sample_processor"])
     if isinstance(content.get("loss"), dict) and isinstance(content["loss"].get("loss_fn"), dict):
         content["loss"]["loss_fn"] = content["loss"]["loss_fn"].get("class")
     for section in [*content]:
         if isinstance(content[section], dict):
             content[section] = {{"0": "value"}.get(key, key): value for key, value in content[section].items()}
     return content
+
+
+def _turns(messages: list[Any]) -> Any:
+    """The columns of a question and its answer, as one text; any other conversation is left open."""
+    roles = [each.get("role") if isinstance(each, dict) else None for each in messages]
+    texts = [str(each.get("content")) if isinstance(each, dict) else "" for each in messages]
+    found = [re.fullmatch(r"\{([\w.-]+)\}", text) for text in texts]
+    return " ".join(each[1] for each in found if each) if roles == ["user", "assistant"] and all(found) else OPEN
+
+
+def _conversations(reading: Reading, key: str) -> None:
+    """Rows of a data set as question and answer, by the function that makes them of its columns."""
+    columns, files = str(reading.value(key)).split(), reading.value("dataloader.load_dataset_kwargs.data_files")
+    path = files if reading.value("dataloader.dataset_path") == "json" else reading.value("dataloader.dataset_path")
+    if len(columns) != 2 or not isinstance(path, str):
+        reading.ledger.leave(key, "its rows are made by a function there: set data.path and data.columns")
+        return
+    choose(
+        reading,
+        key,
+        {"data": "chat", "data.path": path, "data.columns": dict(zip(("prompt", "completion"), columns, strict=True))},
+    )
+    for name, setting in (("split", "data.split"), ("name", "data.config"), ("revision", "data.revision")):
+        if (value := reading.value(f"dataloader.load_dataset_kwargs.{name}")) is not None:
+            choose(reading, f"dataloader.load_dataset_kwargs.{name}", {setting: str(value)})
+    for name in ("class", "dataset_path", "load_dataset_kwargs.data_files"):
+        reading.ledger.say(f"dataloader.{name}", "data.path")
 
 
 def _names(reading: Reading, key: str) -> None:
@@ -249,6 +279,6 @@ def _loads_path(reading: Reading, key: str) -> None:
 
 
 TABLE = rows(
-    "torchtitan", _assets, _compiles, _converters, _data, _evaluates, _every_nth,
+    "torchtitan", _assets, _compiles, _conversations, _converters, _data, _evaluates, _every_nth,
     _loads, _loads_path, _names, _sequence,
 )  # fmt: skip

@@ -20,7 +20,17 @@ FILE = "events.jsonl"
 
 type Milestone = Literal["queued", "running", "start", "save", "end"]
 type Kind = Literal[
-    Milestone, "hang", "restart", "straggler", "spike", "rollback", "memory_growth", "bad_rows", "skipped", "profile"
+    Milestone,
+    "hang",
+    "restart",
+    "straggler",
+    "spike",
+    "rollback",
+    "memory_growth",
+    "bad_rows",
+    "skipped",
+    "profile",
+    "patience",
 ]
 
 type FailureKind = Literal["error", "out_of_memory", "rank_killed", "hang", "nan", "disk"]

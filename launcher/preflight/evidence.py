@@ -41,7 +41,7 @@ _OTHERS = {
     "precision": ("name",),
     "train": (
         *("steps", "tokens", "seed", "eval_every", "eval_steps", "log_every", "log_memory_every", "enforce_memory"),
-        *("profile", "timeout_s", "hang_factor", "on_hang", "on_spike", "spike_deviations", "rollbacks"),
+        *("profile", "timeout_s", "hang_factor", "on_hang", "on_spike", "spike_deviations", "rollbacks", "patience"),
         *("micro_batch_size", "global_batch_size", "gradient_accumulation", "sequence_length"),
     ),
 }

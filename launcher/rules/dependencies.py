@@ -155,7 +155,7 @@ WARNED: tuple[Row, ...] = (
     *_rows("adapter.double_quant", lambda spec: spec.adapter.bits == 4, "adapter=qlora adapter.quant_type=nf4",
            "by qlora in 4 bits"),
     *_rows("train.loss_chunk", lambda spec: spec.train.loss == "chunked", "train.loss=chunked", "by the chunked loss"),
-    *_rows("train.eval_steps data.eval_fraction data.eval_path data.eval_split",
+    *_rows("train.eval_steps train.patience data.eval_fraction data.eval_path data.eval_split",
            lambda spec: spec.evaluates, "train.eval_every=100", "where the run evaluates"),
     *_rows("train.rollbacks", lambda spec: spec.train.on_spike == "rollback",
            "train.on_spike=rollback", "where a jump of the loss leads back to a checkpoint"),

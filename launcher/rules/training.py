@@ -62,6 +62,9 @@ def _schedule(spec: RunSpec) -> Iterator[ConfigError]:
 def _spikes(spec: RunSpec) -> Iterator[ConfigError]:
     """A way back needs a checkpoint from before the jump, and a worker that knows both."""
     train, save = spec.train, spec.save
+    if spec.script is not None and train.patience is not None:
+        rule = "a script of your own trains by itself, and nobody looks at its evaluations"
+        yield ConfigError("train.patience", train.patience, rule, ["train.patience=null"])
     if spec.script is not None and train.on_spike != "report":
         rule = "a script of your own trains by itself, and nobody looks at its loss"
         yield ConfigError("train.on_spike", train.on_spike, rule, ["train.on_spike=report"])

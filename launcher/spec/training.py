@@ -138,6 +138,7 @@ class TrainSpec:
     tokens: Count | None = None
     epochs: Positive | None = None
     evals_per_epoch: Count | None = None
+    patience: Count | None = None
     enforce_memory: bool = False
     cuda_graphs: Literal["none", "attention"] = "none"
     profile: ProfileSpec | None = None

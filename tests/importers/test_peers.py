@@ -241,6 +241,13 @@ SMALL_FILES = {
     ("torchtitan", "g.py", "from torchtitan.models.gpt_oss import model_registry\n\ndef one():\n"
      "    return Trainer.Config(model_spec=model_registry('debugmodel'))\n"):
         "model=openai/gpt-oss-20b model.num_experts=8 model.hidden_size=256",
+    ("axolotl", "u.yml", "base_model: o/m\nbf16: true\nadapter: qlora\nload_in_4bit: true\ncurriculum_sampling: true\n"
+     "unfrozen_parameters: ['^model.language_model.*', '^lm_head.*']\ncontext_parallel: {size: 4, backend: auto}\n"):
+        "adapter=qlora data.shuffle=false parallel.ulysses=4 precision=bf16 precision.parameters=bf16",
+    ("torchtitan", "s.py", "def one():\n    def turns(row):\n        return [{'role': 'user', 'content': row['ask']}, "
+     "{'role': 'assistant', 'content': row['say']}]\n    return Trainer.Config(dataloader=ChatDataLoader.Config("
+     "dataset_path='json', load_dataset_kwargs={'data_files': 'a.json', 'split': 'test'}, sample_processor=turns))\n"):
+        "data=chat data.path=a.json data.split=test data.columns={prompt:ask,completion:say}",
     ("torchtitan", "v.py", "from torchtitan.models.deepseek_v3 import model_registry\n\ndef one():\n"
      "    return Trainer.Config(model_spec=model_registry('16B', moe_comm_backend='hybridep', "
      "non_blocking_capacity_factor=1.0))\n"):
@@ -285,6 +292,25 @@ def test_keys_are_said_as_their_program_means_them(file: tuple[str, str, str], t
     assert set(SMALL_FILES[file].split()) <= set(found.overrides)
     assert [(left.key, left.effect) for left in found.left_out if left.matters] == []
     assert ("precision.parameters=bf16" in found.overrides) == ("precision.parameters=bf16" in SMALL_FILES[file])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "question = row['a']\n        return [{'role': 'user', 'content': question}]",
+        "return [{'role': 'user', 'content': row['a']}]",
+        "return [{'role': 'user', 'content': row['a'].strip()}, {'role': 'assistant', 'content': row['b']}]",
+        "return [{'role': 'user', 'content': other['a']}, {'role': 'assistant', 'content': row['b']}]",
+    ],
+)
+def test_a_function_over_rows_that_does_more_than_name_columns_is_refused_by_its_key(body: str) -> None:
+    text = (
+        f"def one():\n    def turns(row):\n        {body}\n    return Trainer.Config(dataloader=ChatDataLoader.Config("
+        "dataset_path='o/r', load_dataset_kwargs={'name': 'main'}, sample_processor=turns))\n"
+    )
+    found = registry.load("importers", "torchtitan").read(text, "s.py")
+    left = {each.key for each in found.left_out if each.matters}
+    assert left == {"dataloader.class", "dataloader.sample_processor", "dataloader.load_dataset_kwargs.name"}
 
 
 @pytest.mark.parametrize(("flavor", "scale"), [("16B", 0.7), ("671B", 1.0)])

@@ -120,6 +120,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         train.on_spike=rollback
         train.on_spike=rollback save.every=15 train.log_every=10
         script=train.py train.on_spike=stop
+        script=train.py train.patience=3
         script=train.py train.enforce_memory=true
         hardware=cpu hardware.host_memory_bytes=null train.enforce_memory=true
         hardware=cpu parallel=zero3 zero.offload_optimizer=cpu train.enforce_memory=true
@@ -367,6 +368,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         precision=fp8 precision.recipe=mxfp8
         hardware=l40s precision=fp8 precision.recipe=blockwise
         train.on_spike=rollback save.every=10
+        train.patience=3 train.eval_every=10
         backend.path=/opt/Megatron-LM
         backend.path=/opt/Megatron-LM train.on_hang=restart train.spike_deviations=3
         backend.path=/opt/Megatron-LM train.enforce_memory=true

@@ -1,4 +1,4 @@
-"""Losses that jump: when, what follows, and the place in the data after the way back. Two real ranks."""
+"""Losses that jump or fall no more: when, what follows, and the place in the data after a way back. Two real ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from launcher.job import events
 from launcher.rundir import health
 from launcher.worker import TrainingError, memory, spikes
 from launcher.worker.engine import Context, StepResult
-from launcher.worker.metrics import Metrics
+from launcher.worker.metrics import Metrics, Patience
 from launcher.worker.spikes import Judge
 from tests.support import training
 from tests.support.helpers import make_spec
@@ -104,8 +104,8 @@ def test_a_jump_is_said_once_and_the_run_goes_on(tmp_path: Path) -> None:
 
 
 @contextlib.contextmanager
-def judged(directory: Path, *words: str) -> Iterator[Metrics]:
-    """The metrics of a run that has done 40 steps."""
+def judged(directory: Path, *words: str, resumed_at: int | None = None) -> Iterator[Metrics]:
+    """The metrics of a run that has done 40 steps, or that goes on from a checkpoint."""
     context = Context(
         spec=make_spec("train.steps=99", *words),
         directory=directory,
@@ -114,8 +114,8 @@ def judged(directory: Path, *words: str) -> Iterator[Metrics]:
         device=torch.device("cpu"),
         memory=memory.tracker(torch.device("cpu")),
     )
-    metrics = Metrics(context, resumed_at=0)
-    for step, loss in enumerate(FALLING, start=1):
+    metrics = Metrics(context, resumed_at=resumed_at or 0)
+    for step, loss in enumerate(FALLING if resumed_at is None else [], start=1):
         metrics.step(step, result(loss))
     yield metrics
     metrics.close()
@@ -123,3 +123,36 @@ def judged(directory: Path, *words: str) -> Iterator[Metrics]:
 
 def result(loss: float) -> StepResult:
     return StepResult(loss=torch.tensor(loss), grad_norm=torch.tensor(1.0), learning_rate=0.1)
+
+
+@pytest.mark.parametrize(
+    ("patience", "losses", "spent"),
+    [(2, [3.0, 3.0], False), (2, [3.0, 3.0, 3.0], True), (2, [3.0, 4.0, 2.0, 2.5], False), (None, [3.0] * 9, False)],
+)
+def test_patience_is_spent_by_evaluations_in_a_row_without_a_lower_loss(
+    patience: int | None, losses: list[float], spent: bool
+) -> None:
+    assert Patience(patience, losses).is_spent is spent
+
+
+def test_evaluations_before_a_resume_count_and_those_that_are_done_again_do_not(tmp_path: Path) -> None:
+    lines = [{"step": step, "loss": 1.0, "eval_loss": loss} for step, loss in ((10, 2.0), (20, 2.1), (30, 1.0))]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with judged(tmp_path, "train.patience=2", "train.eval_every=10", resumed_at=20) as metrics:
+        assert not metrics.patience.is_spent
+        metrics.step(30, result(1.0), lambda: torch.tensor(2.0))
+        assert metrics.patience.is_spent
+    [event] = events.read(tmp_path)
+    assert event["text"] == "train.patience=2 evaluations found no lower loss: the run ends"
+    assert (event["kind"], event["step"], event["over"]) == ("patience", 30, True)
+
+
+@pytest.mark.parametrize("engine", ["ddp", "zero1"])
+def test_a_run_whose_evaluations_get_no_better_ends_as_one_that_is_done(engine: str, tmp_path: Path) -> None:
+    words = [f"parallel={engine}", "optimizer.lr=1e-30", "optimizer.weight_decay=0", "train.eval_every=2"]
+    runs = {"ended": [*words, "train.patience=2", "save.last=true"], "whole": [*words, "train.steps=8"]}
+    losses = training.train_all(tmp_path, runs, ranks=2)
+    assert {name: len(found) for name, found in losses.items()} == {"ended": 6, "whole": 8}
+    outcome = json.loads((tmp_path / "ended" / "logs" / "outcome.json").read_text())
+    assert (outcome["state"], outcome["step"]) == ("finished", 6)
+    assert len(list((tmp_path / "ended" / "checkpoints").glob("step*6"))) == 1

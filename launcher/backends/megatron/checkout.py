@@ -70,6 +70,9 @@ def check_saving(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.train.on_spike == "rollback":
         rule = "Megatron-LM's own loop counts its place in the data in steps, and cannot leave samples out"
         yield ConfigError("train.on_spike", "rollback", rule, ["train.on_spike=stop", "parallel=fsdp"])
+    if spec.train.patience is not None:
+        rule = "Megatron-LM's own loop goes on whatever its evaluations say"
+        yield ConfigError("train.patience", spec.train.patience, rule, ["train.patience=null", "parallel=fsdp"])
     if timeout % _MINUTE:
         rule = "Megatron-LM counts the timeout in whole minutes"
         up = -(-timeout // _MINUTE) * _MINUTE

@@ -116,6 +116,8 @@ class Follower(TrainerCallback):  # type: ignore[misc]
             learning_rate=self._rate,
         )
         self._recorded.line(state.global_step, result, self._evaluate)
+        if self._recorded.metrics.patience.is_spent:
+            control.should_training_stop = True
 
     def _evaluate(self) -> torch.Tensor:
         self._context.beat.begin("evaluation")
