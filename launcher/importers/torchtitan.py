@@ -96,11 +96,8 @@ def _conversations(reading: Reading, key: str) -> None:
     if len(columns) != 2 or not isinstance(path, str):
         reading.ledger.leave(key, "its rows are made by a function there: set data.path and data.columns")
         return
-    choose(
-        reading,
-        key,
-        {"data": "chat", "data.path": path, "data.columns": dict(zip(("prompt", "completion"), columns, strict=True))},
-    )
+    said = {"data": "chat", "data.path": path, "data.columns": {"prompt": columns[0], "completion": columns[1]}}
+    choose(reading, key, said)
     for name, setting in (("split", "data.split"), ("name", "data.config"), ("revision", "data.revision")):
         if (value := reading.value(f"dataloader.load_dataset_kwargs.{name}")) is not None:
             choose(reading, f"dataloader.load_dataset_kwargs.{name}", {setting: str(value)})

@@ -20,18 +20,9 @@ FILE = "events.jsonl"
 
 type Milestone = Literal["queued", "running", "start", "save", "end"]
 type Kind = Literal[
-    Milestone,
-    "hang",
-    "restart",
-    "straggler",
-    "spike",
-    "rollback",
-    "memory_growth",
-    "bad_rows",
-    "skipped",
-    "profile",
+    Milestone, "hang", "restart", "straggler", "spike", "rollback", "memory_growth", "bad_rows", "skipped", "profile",
     "patience",
-]
+]  # fmt: skip
 
 type FailureKind = Literal["error", "out_of_memory", "rank_killed", "hang", "nan", "disk"]
 """The cause of a failure, in a rank's ``error.rank<r>.json``; ``error`` is any other."""

@@ -159,6 +159,7 @@ OTHER: dict[str, tuple[object, ...]] = {
     "train.global_batch_size": (4,),
     "train.gradient_accumulation": (2,),
     "train.eval_every": (10,),
+    "train.patience": (3,),
     "save.every": (10,),
     "save.load": ("runs/other",),
     "data.path": ("words/*.txt",),

@@ -26,6 +26,7 @@ WARNINGS = cases(
     adapter=lora adapter.double_quant=false model.weights=llama
     train.loss_chunk=64
     train.rollbacks=5
+    train.patience=3
     train.on_hang=restart
     train.eval_steps=2
     data.eval_fraction=0.1

@@ -23,7 +23,7 @@ _POINTS = {
     "memory_growth": ("#e69f00", "square"), "profile": ("#56b4e9", "diamond"),
     "bad_rows": ("#e69f00", "diamond"), "finished": ("#009e73", "square"),
     "failed": (LIMIT, "square"), "cancelled": ("#808080", "square"), "requeued": ("#d55e00", "square"),
-    "skipped": ("#e69f00", "circle"),
+    "skipped": ("#e69f00", "circle"), "patience": ("#56b4e9", "square"),
 }  # fmt: skip
 """Colour and shape, so that either tells what it is."""
 
