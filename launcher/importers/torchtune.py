@@ -65,6 +65,19 @@ def _component(reading: Reading, key: str) -> None:
         choose(reading, key, {"adapter": "qlora"})
     else:
         reading.ledger.default(key)
+    if not _is_of(builder, str(reading.choose.get("model"))):
+        reading.ledger.leave(key, "the model is the folder's here, and this one has other sizes: set model")
+
+
+def _is_of(builder: str, model: str) -> bool:
+    """False where a function builds a model of another family or size than a name says."""
+    families = [
+        re.findall("llama|qwen|gemma|mistral|phi", name.lower().rpartition("/")[2]) for name in (builder, model)
+    ]
+    named = re.search(r"(\d+(?:\.\d+)?)b\b", model.lower())
+    size = "" if named is None else named[1].replace(".", "_")
+    sizes = not size or not re.search(r"_\d+b", builder) or re.search(rf"_{size}b(?:_|\Z)", builder) is not None
+    return bool(families[0]) and (not families[1] or (families[0][-1] == families[1][-1] and sizes))
 
 
 def _targets(reading: Reading, key: str) -> None:

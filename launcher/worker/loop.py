@@ -254,7 +254,7 @@ class _Training:
             self._checkpoints.settle(still_writing=agreed.writing)
             if agreed.stop and step < steps:
                 return step, True
-            if self._recorded.metrics.patience.is_spent:
+            if self._recorded.metrics.is_over:
                 return step, False
             if due(self._spec.save_every, step) and step < steps:
                 self._save(step)

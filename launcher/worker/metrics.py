@@ -10,7 +10,7 @@ import importlib
 import json
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -26,22 +26,9 @@ from launcher.worker.engine import Context, StepResult
 SMALLEST_SCALE = 1.0  # As of DeepSpeed and Megatron-LM (``min_loss_scale``): below it gradients only vanish.
 
 
-class Patience:
-    """Says after which evaluation a run ends: ``patience`` in a row have found no lower loss (None: it never does)."""
-
-    def __init__(self, patience: int | None, earlier: Iterable[float] = ()) -> None:
-        self._patience, self._best, self._waited = patience, math.inf, 0
-        for loss in earlier:
-            self.note(loss)
-
-    def note(self, loss: float) -> None:
-        """Take the loss of one more evaluation."""
-        self._best, self._waited = (loss, 0) if loss < self._best else (self._best, self._waited + 1)
-
-    @property
-    def is_spent(self) -> bool:
-        """True if the run is to end."""
-        return self._patience is not None and self._waited >= self._patience
+def is_spent(patience: int | None, losses: list[float]) -> bool:
+    """True if so many evaluations in a row, the last of these losses, have found no lower one; never for None."""
+    return patience is not None and bool(losses) and len(losses) - 1 - losses.index(min(losses)) >= patience
 
 
 class Metrics:
@@ -58,7 +45,7 @@ class Metrics:
         if context.rank == 0:
             self._tracker = _TRACKERS[context.spec.tracking.kind](context)
             self._open(resumed_at)
-        self.patience = self._remembered()
+        self._evaluated = self._remembered()
         self.mark()
 
     def _open(self, step: int) -> None:
@@ -66,16 +53,20 @@ class Metrics:
         files.cut(path, step)
         self._file = path.open("a")
 
-    def _remembered(self) -> Patience:
-        """What the losses of earlier evaluations leave of the patience, of which rank 0 has the file."""
-        patience = self._context.spec.train.patience
-        shared: list[list[float]] = [[]]
-        if patience is not None and self._context.rank == 0:
+    def _remembered(self) -> list[float]:
+        """The losses of earlier evaluations, which rank 0 has in its file, where they decide about the run's end."""
+        decides, shared = self._context.spec.train.patience is not None, [list[float]()]
+        if decides and self._context.rank == 0:
             lines = map(json.loads, (self._context.directory / "metrics.jsonl").read_text().splitlines())
             shared = [[line["eval_loss"] for line in lines if "eval_loss" in line]]
-        if patience is not None and self._context.world > 1:
+        if decides and self._context.world > 1:
             dist.broadcast_object_list(shared)
-        return Patience(patience, shared[0])
+        return shared[0]
+
+    @property
+    def is_over(self) -> bool:
+        """True if the run ends before its last step, since evaluations find no lower loss."""
+        return is_spent(self._context.spec.train.patience, self._evaluated)
 
     def mark(self) -> None:
         """Start the clock of the next step; called where time passed that belongs to no step."""
@@ -107,15 +98,12 @@ class Metrics:
             line["followed"] = True
         if evaluate is not None:
             line["eval_loss"] = found = float(evaluate())
-            self._wait(step, found)
+            self._evaluated.append(found)
+        if self.is_over and self._context.rank == 0:
+            text = f"train.patience={self._context.spec.train.patience} evaluations found no lower loss: the run ends"
+            events.add(self._context.directory, "patience", text, step=step, over=True)
         self._write(line)
         self.mark()
-
-    def _wait(self, step: int, loss: float) -> None:
-        self.patience.note(loss)
-        if self.patience.is_spent and self._context.rank == 0:
-            text = f"train.patience={self._context.spec.train.patience} evaluations found no lower loss: the run ends"
-            events.add(self._context.directory, "patience", text, step=step, over=True, eval_loss=loss)
 
     def _judge(self, step: int, loss: float) -> None:
         """Do as ``train.on_spike`` says where the loss has jumped; one that is no number always ends the run."""
@@ -149,7 +137,7 @@ class Metrics:
         if self._file is not None:
             self._file.close()
             self._open(step)
-        self.patience = self._remembered()
+        self._evaluated = self._remembered()
         self.mark()
 
     def close(self) -> None:

@@ -88,6 +88,35 @@ def test_frozen_weights_in_8_bits_are_said(kind: str, text: str) -> None:
     assert not {left.key for left in found.left_out}
 
 
+SMALL_AXOLOTL = "base_model: o/m\nbf16: true\n"
+LEFT = (
+    ("axolotl", f"{SMALL_AXOLOTL}load_in_4bit: true\n", "load_in_4bit"),
+    ("axolotl", f"{SMALL_AXOLOTL}adapter: qlora\nload_in_4bit: false\n", "load_in_4bit"),
+    ("axolotl", f"{SMALL_AXOLOTL}adapter: lora\nlora_target_linear: false\n", "lora_target_linear"),
+    *(
+        ("torchtune", f"model: {{_component_: models.{builder}}}\ncheckpointer: {{checkpoint_dir: /tmp/{folder}}}\n",
+         "model._component_")
+        for builder, folder in (("qwen2_5_7b", "Qwen2.5-14B"), ("llama3_8b", "Qwen3-8B"), ("mine", "Qwen3-8B"))
+    ),
+)  # fmt: skip
+"""Files whose key makes another training than the rest of them, and that key."""
+
+
+@pytest.mark.parametrize(("kind", "text", "key"), LEFT)
+def test_a_key_that_the_others_contradict_is_left_out_and_never_lost(kind: str, text: str, key: str) -> None:
+    found = registry.load("importers", kind).read(text, "file.yaml")
+    assert key in [left.key for left in found.left_out if left.matters]
+
+
+def test_frozen_weights_of_lora_in_4_bits_are_those_of_qlora_and_all_linear_layers_hold_over_a_list() -> None:
+    text = (
+        f"{SMALL_AXOLOTL}adapter: lora\nload_in_4bit: true\nlora_target_modules: [q_proj]\nlora_target_linear: true\n"
+    )
+    found = registry.load("importers", "axolotl").read(text, "file.yaml")
+    assert {"adapter=qlora", "adapter.targets=[all-linear]"} <= set(found.overrides)
+    assert not any(left.matters for left in found.left_out)
+
+
 @pytest.mark.parametrize("schema", SCHEMAS, ids=lambda path: path.stem)
 def test_every_key_of_a_programs_schema_is_in_its_table(schema: Path) -> None:
     known = {key for row in registry.load("importers", schema.stem).TABLE for key in row.keys}

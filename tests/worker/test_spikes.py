@@ -16,7 +16,7 @@ from launcher.job import events
 from launcher.rundir import health
 from launcher.worker import TrainingError, memory, spikes
 from launcher.worker.engine import Context, StepResult
-from launcher.worker.metrics import Metrics, Patience
+from launcher.worker.metrics import Metrics, is_spent
 from launcher.worker.spikes import Judge
 from tests.support import training
 from tests.support.helpers import make_spec
@@ -127,21 +127,28 @@ def result(loss: float) -> StepResult:
 
 @pytest.mark.parametrize(
     ("patience", "losses", "spent"),
-    [(2, [3.0, 3.0], False), (2, [3.0, 3.0, 3.0], True), (2, [3.0, 4.0, 2.0, 2.5], False), (None, [3.0] * 9, False)],
+    [
+        (2, [3.0, 3.0], False),
+        (2, [3.0, 3.0, 3.0], True),
+        (2, [3.0, 4.0, 2.0, 2.5], False),
+        (None, [3.0] * 9, False),
+        (1, [], False),
+    ],
 )
 def test_patience_is_spent_by_evaluations_in_a_row_without_a_lower_loss(
     patience: int | None, losses: list[float], spent: bool
 ) -> None:
-    assert Patience(patience, losses).is_spent is spent
+    assert is_spent(patience, losses) is spent
 
 
 def test_evaluations_before_a_resume_count_and_those_that_are_done_again_do_not(tmp_path: Path) -> None:
     lines = [{"step": step, "loss": 1.0, "eval_loss": loss} for step, loss in ((10, 2.0), (20, 2.1), (30, 1.0))]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     with judged(tmp_path, "train.patience=2", "train.eval_every=10", resumed_at=20) as metrics:
-        assert not metrics.patience.is_spent
+        seen = [metrics.is_over]
         metrics.step(30, result(1.0), lambda: torch.tensor(2.0))
-        assert metrics.patience.is_spent
+        seen.append(metrics.is_over)
+    assert seen == [False, True]
     [event] = events.read(tmp_path)
     assert event["text"] == "train.patience=2 evaluations found no lower loss: the run ends"
     assert (event["kind"], event["step"], event["over"]) == ("patience", 30, True)

@@ -116,7 +116,7 @@ class Follower(TrainerCallback):  # type: ignore[misc]
             learning_rate=self._rate,
         )
         self._recorded.line(state.global_step, result, self._evaluate)
-        if self._recorded.metrics.patience.is_spent:
+        if self._recorded.metrics.is_over:
             control.should_training_stop = True
 
     def _evaluate(self) -> torch.Tensor:
