@@ -46,8 +46,8 @@ HARMLESS = {
     "tracking": "project",
     "train": "allocator compile cuda_graphs epochs eval_every eval_steps evals_per_epoch global_batch_size "
     "gradient_accumulation hang_factor kernels label_smoothing log_every enforce_memory log_memory_every loss "
-    "loss_chunk neftune_alpha z_loss "
-    "micro_batch_size on_hang on_spike patience profile rollbacks seed sequence_length spike_deviations steps timeout_s tokens",
+    "loss_chunk neftune_alpha patience z_loss "
+    "micro_batch_size on_hang on_spike profile rollbacks seed sequence_length spike_deviations steps timeout_s tokens",
     "zero": "allgather_bucket_size gather_16bit_weights_on_save hpz max_live_parameters max_reuse_distance nvme_path "
     "offload_optimizer offload_parameters overlap_comm param_persistence_threshold prefetch_bucket_size "
     "quantized_gradients quantized_weights reduce_bucket_size stage sub_group_size",
