@@ -33,7 +33,7 @@ def shape(tokens: int = 4096, expert: int = 16, tensor: int = 1, **features: obj
     return Shape(
         sequences=1, queries=tokens, keys=tokens, tensor=tensor, split_sequence=False, context=1, ulysses=1,
         expert=expert, expert_tensor=1, dtype="bf16", size=2, residual_size=2, megatron=True, autocast=False,
-        scores=False, execution=execution, card=H100, network=NETWORK,
+        fused_adapters=False, adapter_size=2, scores=False, execution=execution, card=H100, network=NETWORK,
     )  # fmt: skip
 
 

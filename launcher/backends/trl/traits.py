@@ -75,7 +75,7 @@ def engine(spec: RunSpec) -> EngineTraits:
     found = replace(found, logits=tile(spec), optimizer=optimizer)
     low = spec.adapter.name != "none" or spec.precision.parameters == "bf16"
     if engine_of(spec) != "deepspeed" and low:  # Nothing of 16-bit weights is cast.
-        return replace(found, autocast=False, residual_size=found.size)
+        return replace(found, autocast=False, residual_size=found.size, wide_adapters=found.autocast)
     return found
 
 

@@ -11,23 +11,17 @@ from typing import NamedTuple
 from launcher.estimate.rank import adapters
 from launcher.estimate.rank.counts import block_weights
 from launcher.estimate.rank.family import Family
-from launcher.estimate.speed import attention, collectives, experts, gemm
+from launcher.estimate.speed import adapted, attention, collectives, experts, gemm
 from launcher.estimate.speed.passes import NOTHING, Pass
 from launcher.estimate.speed.products import Product, head_sizes, products
 from launcher.estimate.speed.shape import Shape
 from launcher.spec import AdapterSpec, CheckpointingSpec, ModelSpec
 from launcher.spec.values import beside_products
 
-_DEQUANTISED = 2.6
-"""Bytes of a parameter in 4 bits that each pass reads (0.5 with its constants) and writes as 16 bits (bitsandbytes)."""
-
-
 _FP8_CAST = {"tensor": (33, 14), "compiled": (5, 2)}
 """Bytes of an element and kernels of one operand cast to fp8 by torchao (``float8_scaling_utils.py``,
 ``float8_training_tensor.py``): absolute values (4), their largest (2), fp32 (6), scaled (8), bounded (8), fp8 (5); the
 other kernels make the scale. Compiled, one kernel reads it for its scale, and one casts it."""
-
-_DORA_KERNELS = 14  # Kernels of DoRA beside LoRA's, of each adapted layer (``DoraLinearLayer.forward``).
 
 
 class BlockPasses(NamedTuple):
@@ -67,11 +61,12 @@ def _both(key: BlockKey, shape: Shape) -> tuple[tuple[Product, ...], Pass, Pass]
     tensor = _tensor(key.model, regions, shape)
     routed = any(one.experts for one in own)
     expert = experts.exchange(key.model, shape).plus(experts.sorting(key.model, shape)) if routed else NOTHING
-    cast, cast_back = _codes(own, shape) if key.adapter.bits == 8 else _fp8_casts(own, shape)
-    forward = _sum(matrix, scores, scan, rest, tensor, expert, cast)
+    cast, cast_back = _fp8_casts(own, shape)
+    beside, beside_back = adapted.passes(block_weights(key.family, key.model, key.layer), key.adapter, own, shape)
+    forward = _sum(matrix, scores, scan, rest, tensor, expert, cast, beside)
     # The backward pass moves each tensor and its gradient, and gathers a split sequence once more for weights.
     traffic_back = tensor.times(1.5) if shape.split_sequence else tensor
-    backward = _sum(matrix_back, scores_back, scan_back, rest.times(2.0), traffic_back, expert, cast_back)
+    backward = _sum(matrix_back, scores_back, scan_back, rest.times(2.0), traffic_back, expert, cast_back, beside_back)
     return own, forward, backward
 
 
@@ -193,43 +188,12 @@ def _memory(key: BlockKey, own: tuple[Product, ...], shape: Shape) -> Pass:
     parts = (_norms(key, shape), _residual(key, shape), _rotary(key, shape), _activation(own, model, shape))
     for size, kernels in chain.from_iterable(parts):
         moved, launches = moved + size, launches + kernels
-    if shape.autocast:
+    if shape.autocast and key.adapter.name == "none":
         weights = sum(w.elements for w in block_weights(key.family, model, key.layer)) / shape.tensor
         moved, launches = moved + weights * (4 + shape.size), launches + len(own)
-    if key.adapter.bits == 4:
-        quantised = sum(one.outputs * one.inputs * max(1, one.experts) for one in own if not one.trained)
-        moved, launches = moved + _DEQUANTISED * quantised / shape.tensor, launches + len(own)
-    if key.adapter.dora:
-        moved, launches = moved + _dora(key, shape), launches + _DORA_KERNELS * len(own) / 3
     if execution.compiled:
         launches /= 2
     return _moved([(moved, launches)], shape)
-
-
-def _codes(own: tuple[Product, ...], shape: Shape) -> tuple[Pass, Pass]:
-    """Passes beside products of frozen 8-bit weights, forward and backward (``MatMul8bitLt`` of bitsandbytes).
-
-    Forward moves 14 bytes of each input (fp16 copy, outliers, codes) and of each output (32 bits, fp16, the compute
-    format), backward 7 of each weight. Products count as of 16 bits, and what the host waits for outliers is left out:
-    one H100 made 24,500 tokens/s of a model of 1B, by this 36,200.
-    """
-    frozen = [one for one in own if not one.trained]
-    linears = [one for one in frozen if not one.experts]
-    experts_ = 3.0 * sum(one.outputs * one.inputs * one.experts for one in frozen if one.experts)
-    rows = 14.0 * shape.tokens * sum(one.outputs + one.inputs for one in linears)
-    weights = 7.0 * sum(one.outputs * one.inputs for one in linears)
-    ahead = _moved([(rows + experts_, 8.0 * len(linears))], shape)
-    return ahead, _moved([(weights + experts_, 2.0 * len(linears))], shape)
-
-
-def _dora(key: BlockKey, shape: Shape) -> float:
-    """Bytes that DoRA moves beside LoRA: of each layer an identity, its update three times, and its output four times.
-
-    Each is written and read (``peft`` ``tuners/lora/dora.py``); what the identity's products compute is left out.
-    """
-    linears = adapters.targeted(block_weights(key.family, key.model, key.layer), key.adapter)
-    pairs = [weight.shape for weight in linears]
-    return sum(2.0 * shape.size * (n * (3 * k + 4 * shape.tokens) + k * k) for n, k in pairs)
 
 
 def _moved(passes: Iterable[tuple[float, float]], shape: Shape) -> Pass:

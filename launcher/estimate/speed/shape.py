@@ -29,6 +29,8 @@ class Shape(NamedTuple):
     residual_size: int  # Bytes of an element of the residual stream.
     megatron: bool  # True if Megatron-core's modules run.
     autocast: bool  # True if each linear casts its weight and input.
+    fused_adapters: bool  # True if an adapter is one operation with its layer.
+    adapter_size: int  # Bytes of an element of an adapter's parameters, and of the copy of its input.
     scores: bool  # True if attention stores its scores.
     execution: Execution  # How the engine executes it.
     card: Card  # The GPU.
@@ -75,6 +77,8 @@ def shape_of(
         residual_size=engine.residual_size,
         megatron=engine.library == "megatron",
         autocast=engine.autocast,
+        fused_adapters=engine.fused_adapters,
+        adapter_size=4 if engine.autocast or engine.wide_adapters else engine.size,
         scores=engine.scores,
         execution=execution,
         card=card,

@@ -1,0 +1,122 @@
+"""What layers beside an adapter do between their products: casts, weights unpacked, the adapter's product added.
+
+Bytes that ``peft`` reads and writes (``tuners/lora/layer.py``, ``bnb.py``, ``dora.py`` of 0.21), an operator at a time.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from launcher.estimate.rank import adapters
+from launcher.estimate.rank.tensors import Weight
+from launcher.estimate.speed.passes import NOTHING, Pass
+from launcher.estimate.speed.products import Product
+from launcher.estimate.speed.shape import Shape
+from launcher.spec import AdapterSpec
+
+_DEQUANTISED = 2.6
+"""Bytes of a parameter in 4 bits that each pass reads (0.5 with its constants) and writes as 16 bits (bitsandbytes)."""
+
+
+def passes(block: Sequence[Weight], adapter: AdapterSpec, own: Sequence[Product], shape: Shape) -> tuple[Pass, Pass]:
+    """Forward and backward of one block, without its products; nothing where no adapter is.
+
+    Args:
+        block: The weights of the block as it is trained whole.
+        adapter: The adapter.
+        own: The block's products.
+        shape: The rank's part of a micro-batch.
+    """
+    if adapter.name == "none":
+        return NOTHING, NOTHING
+    ahead, behind = _cast(adapters.weights(block, adapter), shape)
+    if adapter.bits == 8:
+        codes, codes_back = _codes(own, shape)
+        ahead, behind = ahead.plus(codes), behind.plus(codes_back)
+    elif adapter.bits:
+        packed = [one for one in own if not one.trained]
+        elements = sum(one.outputs * one.inputs * max(1, one.experts) for one in packed)
+        unpacked = _pass(_DEQUANTISED * elements / shape.tensor, len(packed), shape)
+        ahead, behind = ahead.plus(unpacked), behind.plus(unpacked)
+    if not shape.fused_adapters:
+        for weight in adapters.targeted(block, adapter):
+            added, added_back = _dora(weight, adapter, shape) if adapter.dora else _added(weight, adapter, shape)
+            read, read_back = _inputs(weight, adapter, shape)
+            ahead, behind = ahead.plus(read).plus(added), behind.plus(read_back).plus(added_back)
+    return ahead, behind
+
+
+def _cast(weights: Iterable[Weight], shape: Shape) -> tuple[Pass, Pass]:
+    """Weights cast under autocast, and the gradients of those that train; codes are unpacked instead."""
+    if not shape.autocast:
+        return NOTHING, NOTHING
+    wide = [weight for weight in weights if not weight.quantised]
+    each, trained = (4 + shape.size) / shape.tensor, [weight for weight in wide if not weight.frozen]
+    return (
+        _pass(each * sum(weight.elements for weight in wide), len(wide), shape),
+        _pass(each * sum(weight.elements for weight in trained), len(trained), shape),
+    )
+
+
+def _inputs(weight: Weight, adapter: AdapterSpec, shape: Shape) -> tuple[Pass, Pass]:
+    """A layer's input on its way into the adapter, and that gradient on its way back, added to the layer's own.
+
+    Under autocast the input is cast to the format of the adapter's parameters (``_cast_input_dtype``) and back, where
+    it is not in it already, as an fp32 residual stream is; beside packed weights only back (``requires_conversion``).
+    """
+    elements, z, p = shape.tokens * _sizes(weight, shape)[1], shape.size, shape.adapter_size
+    held = shape.residual_size if weight.dimension == 0 else z  # Of the input as the layer gets it.
+    casts = (held != z) + 2 * (held == z != p and not adapter.bits)
+    ahead, behind = casts * (z + p), casts * (z + p) + 3 * held
+    if adapter.dropout:  # Its result, and a mask of one byte.
+        dropped = 2 * max(held, z if adapter.bits else p) + 1
+        ahead, behind = ahead + dropped, behind + dropped
+    return _pass(ahead * elements, casts + bool(adapter.dropout), shape), _pass(behind * elements, casts + 1, shape)
+
+
+def _added(weight: Weight, adapter: AdapterSpec, shape: Shape) -> tuple[Pass, Pass]:
+    """``result + lora_B(lora_A(x)) * scaling``; a layer of 4 bits has its result copied before."""
+    elements, z = shape.tokens * _sizes(weight, shape)[0], shape.size
+    copied = 2 * z * (adapter.bits == 4)
+    return _pass((5 * z + copied) * elements, 2 + bool(copied), shape), _pass(2 * z * elements, 1, shape)
+
+
+def _dora(weight: Weight, adapter: AdapterSpec, shape: Shape) -> tuple[Pass, Pass]:
+    """``result + (m - 1) * base + m * lora_B(lora_A(x)) * scaling``, and ``m`` from the norm of each row of the weight.
+
+    The magnitudes are of the parameters' format, and so is all that they multiply. The adapter's product comes from an
+    identity of the input's size, is scaled and added to the weight, and the norm read off; no gradient passes there.
+    What these products compute is left out.
+    """
+    (n, k), z, p = _sizes(weight, shape), shape.size, shape.adapter_size
+    cast = z + p if p != z else 0
+    out, back = 2 * (z + p) + 5 * p + (z + 2 * p) + cast, 8 * p + 2 * (z + 2 * p) + 3 * z + 4 * cast
+    of_weight = cast * (1 if shape.autocast else 2) + 6 * p + z + _DEQUANTISED * (adapter.bits > 0)
+    identity = p + z + cast
+    moved = out * shape.tokens * n + of_weight * n * k + identity * k * k
+    return _pass(moved, 14, shape), _pass(back * shape.tokens * n, 12, shape)
+
+
+def _codes(own: Iterable[Product], shape: Shape) -> tuple[Pass, Pass]:
+    """Passes beside products of frozen 8-bit weights, forward and backward (``MatMul8bitLt`` of bitsandbytes).
+
+    Forward moves 14 bytes of each input (fp16 copy, outliers, codes) and of each output (32 bits, fp16, the compute
+    format), backward 7 of each weight. Products count as of 16 bits, and what the host waits for outliers is left out.
+    """
+    frozen = [one for one in own if not one.trained]
+    linears = [one for one in frozen if not one.experts]
+    experts = 3.0 * sum(one.outputs * one.inputs * one.experts for one in frozen if one.experts)
+    rows = 14.0 * shape.tokens * sum(one.outputs + one.inputs for one in linears)
+    weights = 7.0 * sum(one.outputs * one.inputs for one in linears)
+    return _pass(rows + experts, 8.0 * len(linears), shape), _pass(weights + experts, 2.0 * len(linears), shape)
+
+
+def _sizes(weight: Weight, shape: Shape) -> tuple[float, float]:
+    """Outputs and inputs of a layer on one tensor parallel rank."""
+    n, k = weight.shape
+    if weight.split != "tensor":
+        return n, k
+    return (n / shape.tensor, k) if weight.dimension == 0 else (n, k / shape.tensor)
+
+
+def _pass(moved: float, launches: float, shape: Shape) -> Pass:
+    launches = launches / 2 if shape.execution.compiled else launches
+    return Pass(moved=moved, memory=shape.card.memory_seconds(moved), launches=launches)
