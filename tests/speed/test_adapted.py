@@ -57,7 +57,7 @@ def _moved(layer: torch.nn.Module, dtype: torch.dtype, *, autocast: bool) -> tup
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    class Counting(TorchDispatchMode):
+    class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
         bytes = 0
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -69,11 +69,10 @@ def _moved(layer: torch.nn.Module, dtype: torch.dtype, *, autocast: bool) -> tup
 
     inputs = torch.randn(TOKENS, INPUTS, dtype=dtype, requires_grad=True)
     hidden = inputs.view_as(inputs)  # No leaf, whose cast autocast would keep for the next layer.
-    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-        with Counting() as forward:
-            result = layer(hidden)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast), Counting() as forward:  # type: ignore[no-untyped-call]
+        result = layer(hidden)
     gradient = torch.randn_like(result)
-    with Counting() as backward:
+    with Counting() as backward:  # type: ignore[no-untyped-call]
         torch.autograd.backward(result, gradient)
     return forward.bytes, backward.bytes
 

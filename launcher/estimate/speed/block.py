@@ -8,7 +8,6 @@ from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple
 
-from launcher.estimate.rank import adapters
 from launcher.estimate.rank.counts import block_weights
 from launcher.estimate.rank.family import Family
 from launcher.estimate.speed import adapted, attention, collectives, experts, gemm
