@@ -11,7 +11,7 @@ import gc
 import math
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, NoReturn, Self
 
 import torch
@@ -33,7 +33,8 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ty
         self.refused: Callable[[int, str], None] = lambda requested, operation: None
         # Told of an operation's error: the C library may have had no memory for it.
         self.failed: Callable[[RuntimeError, str], None] = lambda error, operation: None
-        self._sizes: dict[int, int] = {}
+        self._sizes: dict[int, int] = {}  # By ``_cdata`` of the storage.
+        self._references: dict[int, weakref.ref[torch.UntypedStorage]] = {}  # They tell when it is freed.
         self.entered = 0  # How often it is entered, one within the other; 0 while nothing is followed.
 
     def follow(self, tensors: Iterable[object]) -> None:
@@ -41,7 +42,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ty
         for tensor in tensors:
             if isinstance(tensor, torch.Tensor):
                 self._follow(tensor)
-            elif isinstance(tensor, list | tuple):
+            elif isinstance(tensor, (list, tuple)):
                 self.follow(tensor)
 
     def __enter__(self) -> Self:
@@ -64,11 +65,16 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ty
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Count an operation's tensors; subclasses (DTensor) are left to take themselves apart first."""
-        if any(_takes_itself_apart(kind) for kind in types):
+        return self._operate(func, types, args, kwargs or {})
+
+    def _operate(self, func: Any, types: Sequence[type], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """For subclasses to extend: torch wraps each ``__torch_dispatch__`` in calls that take as long as this one."""
+        if types and any(map(_takes_itself_apart, types)):
             return NotImplemented
-        kwargs, before = kwargs or {}, self.bytes
+        before = self.bytes
         self.follow(args)
-        self.follow(kwargs.values())
+        if kwargs:
+            self.follow(kwargs.values())
         try:
             result = func(*args, **kwargs)
         except RuntimeError as error:
@@ -91,23 +97,30 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ty
         raise error
 
     def _counts(self, tensor: torch.Tensor) -> bool:
-        return not isinstance(tensor, FakeTensor) and tensor.device.type == "cpu"
+        return tensor.is_cpu and not isinstance(tensor, FakeTensor)
 
     def _follow(self, tensor: torch.Tensor) -> None:
         if not self._counts(tensor):
             return
-        if hasattr(tensor, "__tensor_flatten__"):
-            names, _ = tensor.__tensor_flatten__()
+        if _has_parts(type(tensor)):
+            names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
             self.follow(getattr(tensor, name) for name in names)
             return
         storage = tensor.untyped_storage()
-        key = storage._cdata
-        if key not in self._sizes:
+        key, size = storage._cdata, self._rounded(storage.nbytes())
+        before = self._sizes.get(key)
+        if before is None:
             self._sizes[key] = 0
-            weakref.finalize(storage, self._freed, key).atexit = False
-        self._set(key, storage.nbytes())
+            self._references[key] = weakref.ref(storage, partial(self._forget, key))
+        if size != before:
+            self._set(key, size, tensor)
 
-    def _set(self, key: int, size: int) -> None:
+    def _rounded(self, size: int) -> int:
+        """The bytes that an allocation of a size takes."""
+        return size
+
+    def _set(self, key: int, size: int, tensor: torch.Tensor | None) -> None:
+        """Count a storage with another size: that of a tensor, or one that was resized."""
         grown = size - self._sizes[key]
         self._sizes[key] = size
         self._grow(grown)
@@ -116,6 +129,10 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ty
         self.bytes += size
         if self.bytes <= self.limit:
             self.peak = max(self.peak, self.bytes)
+
+    def _forget(self, key: int, _: object) -> None:
+        del self._references[key]
+        self._freed(key)
 
     def _freed(self, key: int) -> None:
         self.bytes -= self._sizes.pop(key)
@@ -127,14 +144,19 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ty
             before = storage.nbytes()
             result = resize(storage, *size)
             if storage._cdata in self._sizes:
-                self._set(storage._cdata, storage.nbytes())
+                self._set(storage._cdata, self._rounded(storage.nbytes()), None)
                 if self.bytes > self.limit and (asked := storage.nbytes() - before) > 0:
                     resize(storage, before)
-                    self._set(storage._cdata, before)
+                    self._set(storage._cdata, self._rounded(before), None)
                     self._refuse(asked, "resize_")
             return result
 
         return resized
+
+
+@cache
+def _has_parts(kind: type[torch.Tensor]) -> bool:
+    return hasattr(kind, "__tensor_flatten__")
 
 
 @cache

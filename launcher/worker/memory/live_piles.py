@@ -34,7 +34,6 @@ class LivePiles(LiveBytes):  # type: ignore[no-untyped-call]  # torch types the 
         self._vocabulary = vocabulary
         self._numbers: dict[int, int] = {}
         self._first = 0
-        self._result: torch.Tensor | None = None
 
     def restart(self) -> None:
         """Forget all events; live tensors are the start of a new recording, before its first phase."""
@@ -94,14 +93,12 @@ class LivePiles(LiveBytes):  # type: ignore[no-untyped-call]  # torch types the 
         """Bytes alive now, by pile; they sum to :attr:`bytes`."""
         return by_pile(self.alive())
 
-    def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def _operate(self, func: Any, types: Sequence[type], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Follow an operation; tensors of a collective are its buffers, and so are a pass's own copies of weights."""
         name, pile = _known(func)
         before, self.operation = self.operation, name
         try:
-            result = super().__torch_dispatch__(func, types, args, kwargs)
+            result = super()._operate(func, types, args, kwargs)
         finally:
             self.operation = before
         if pile is not None:
@@ -110,29 +107,24 @@ class LivePiles(LiveBytes):  # type: ignore[no-untyped-call]  # torch types the 
             self.label("gather_buffers", (result,))  # Autocast's, which the plan counts with what is gathered.
         return result
 
-    def _follow(self, tensor: torch.Tensor) -> None:
-        before, self._result = self._result, tensor
-        super()._follow(tensor)
-        self._result = before
-
-    def _set(self, key: int, size: int) -> None:
+    def _set(self, key: int, size: int, tensor: torch.Tensor | None) -> None:
         if size == self._sizes[key]:
             return
         self._drop(key)
         if size:
-            self._note(key, self._allocation(size))
-        super()._set(key, size)
+            self._note(key, self._allocation(size, tensor))
+        super()._set(key, size, tensor)
 
     def _note(self, key: int, allocation: Allocation) -> None:
         self._numbers[key] = len(self.recording.allocations)
         self.recording.events.append(len(self.recording.allocations))
         self.recording.allocations.append(allocation)
 
-    def _allocation(self, size: int) -> Allocation:
+    def _allocation(self, size: int, tensor: torch.Tensor | None) -> Allocation:
         operation, pile, shape = "resize_", GATHERED, None
-        if self._result is not None:
-            operation, pile = self.operation, pile_of_tensor(self._result, self.operation, self._vocabulary)
-            shape = tuple(self._result.shape)
+        if tensor is not None:
+            operation, pile = self.operation, pile_of_tensor(tensor, self.operation, self._vocabulary)
+            shape = tuple(tensor.shape)
         if pile == "temporary" and self._recomputing:
             pile = "activations"
         return Allocation(

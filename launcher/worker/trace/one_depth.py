@@ -278,9 +278,7 @@ class Recorder(LivePiles):  # type: ignore[no-untyped-call]  # torch types the b
         self._granularity, self._current_stream = granularity, stream
         self._paused = False
 
-    def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def _operate(self, func: Any, types: Sequence[type], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Follow an operation; one that asks for a value gets a harmless one."""
         if func is _DEVICE and isinstance(args[0], FakeTensor):  # More than half of all calls, and none allocates.
             return args[0].fake_device
@@ -288,7 +286,7 @@ class Recorder(LivePiles):  # type: ignore[no-untyped-call]  # torch types the b
             return _harmless(args[0])
         if func is _WAIT:  # Its fake implementation returns a new tensor where the real one returns its argument.
             return args[0]
-        result = super().__torch_dispatch__(func, types, args, kwargs)
+        result = super()._operate(func, types, args, kwargs)
         if func is _SOFTMAX:  # Its kernel flags each score that is masked before it returns (``SoftMax.cpp``).
             self.follow((torch.isneginf(args[0]),))
         return result
@@ -296,8 +294,8 @@ class Recorder(LivePiles):  # type: ignore[no-untyped-call]  # torch types the b
     def _counts(self, tensor: torch.Tensor) -> bool:
         return isinstance(tensor, FakeTensor) and tensor.fake_device.type == "cpu" and not self._paused
 
-    def _set(self, key: int, size: int) -> None:
-        super()._set(key, -(-size // self._granularity) * self._granularity)
+    def _rounded(self, size: int) -> int:
+        return -(-size // self._granularity) * self._granularity
 
     def _stream(self) -> int:
         return self._current_stream()
