@@ -29,6 +29,9 @@ _LATE_OF_MEGATRON = (
     *("core.tokenizers.text.libraries", "core.tokenizers.text.models", "core.models.mimo"),
     "core.dist_checkpointing.strategies.cached_metadata_filesystem_reader",
 )
+_LATE_OF_ITS_COMPILER = ("torch._dynamo.backends.inductor", "torch.export._trace", "torch.fx.experimental.validator")
+"""Of torch's, which Megatron's first fused function asks for."""
+
 ADAPTERS = ("peft", "torchao.float8", "torchao.quantization")
 """Modules that a rank with an adapter imports late, about a thousand: the agent imports them once for all ranks."""
 
@@ -43,6 +46,12 @@ def with_deepspeed() -> None:
     """Import what a rank of DeepSpeed needs, and what its initialisation imports late."""
     for name in ("launcher.worker.deepspeed.engine", *_LATE_OF_DEEPSPEED, *_LATE):
         importlib.import_module(name)
+    _probe_once()
+
+
+def _probe_once() -> None:
+    """DeepSpeed tries which of its operations can be compiled, in each process that starts it: it takes 0.3 s."""
+    assert importlib.import_module("deepspeed.ops").__compatible_ops__
 
 
 def with_megatron() -> None:
@@ -54,7 +63,8 @@ def with_megatron() -> None:
         importlib.import_module(f"launcher.worker.megatron.{name}")
     for name in ("training.argument_utils", "training.arguments", "training.training", *_LATE_OF_MEGATRON):
         importlib.import_module(f"megatron.{name}")
-    for name in ("launcher.backends.megatron", "transformers.models.llama.modeling_llama"):
+    models = (f"transformers.models.{name}.modeling_{name}" for name in ("llama", "mixtral"))
+    for name in ("launcher.backends.megatron", *models, *_LATE_OF_ITS_COMPILER):
         importlib.import_module(name)
     _read_docstrings_once()
 
@@ -82,6 +92,7 @@ def with_trl() -> None:
         importlib.import_module(name)
     for name in ("trl.scripts", *_LATE_OF_DEEPSPEED):
         importlib.import_module(name)
+    _probe_once()
 
 
 IMPORTS = {"fsdp": with_fsdp, "deepspeed": with_deepspeed, "megatron": with_megatron, "trl": with_trl}

@@ -35,6 +35,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ty
         self.failed: Callable[[RuntimeError, str], None] = lambda error, operation: None
         self._sizes: dict[int, int] = {}  # By ``_cdata`` of the storage.
         self._references: dict[int, weakref.ref[torch.UntypedStorage]] = {}  # They tell when it is freed.
+        self._granularity = 1  # Bytes; an allocation takes a multiple of it.
         self.entered = 0  # How often it is entered, one within the other; 0 while nothing is followed.
 
     def follow(self, tensors: Iterable[object]) -> None:
@@ -107,7 +108,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ty
             self.follow(getattr(tensor, name) for name in names)
             return
         storage = tensor.untyped_storage()
-        key, size = storage._cdata, self._rounded(storage.nbytes())
+        key, size = storage._cdata, -(-storage.nbytes() // self._granularity) * self._granularity
         before = self._sizes.get(key)
         if before is None:
             self._sizes[key] = 0
@@ -115,15 +116,14 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ty
         if size != before:
             self._set(key, size, tensor)
 
-    def _rounded(self, size: int) -> int:
-        """The bytes that an allocation of a size takes."""
-        return size
-
     def _set(self, key: int, size: int, tensor: torch.Tensor | None) -> None:
         """Count a storage with another size: that of a tensor, or one that was resized."""
         grown = size - self._sizes[key]
         self._sizes[key] = size
         self._grow(grown)
+
+    def _resized(self, storage: torch.UntypedStorage) -> None:
+        self._set(storage._cdata, -(-storage.nbytes() // self._granularity) * self._granularity, None)
 
     def _grow(self, size: int) -> None:
         self.bytes += size
@@ -144,10 +144,10 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ty
             before = storage.nbytes()
             result = resize(storage, *size)
             if storage._cdata in self._sizes:
-                self._set(storage._cdata, self._rounded(storage.nbytes()), None)
+                self._resized(storage)
                 if self.bytes > self.limit and (asked := storage.nbytes() - before) > 0:
                     resize(storage, before)
-                    self._set(storage._cdata, self._rounded(before), None)
+                    self._resized(storage)
                     self._refuse(asked, "resize_")
             return result
 

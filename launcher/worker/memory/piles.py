@@ -34,6 +34,7 @@ _COLLECTIVES: dict[str, Pile] = {
 }
 
 
+@functools.cache
 def pile_of_operation(operation: str) -> Pile | None:
     """The pile of all that a collective, its packing or the loss reads and writes; None for any other operation."""
     if operation.startswith("aten._log_softmax"):  # The loss alone takes a logarithm.

@@ -278,10 +278,15 @@ class Recorder(LivePiles):  # type: ignore[no-untyped-call]  # torch types the b
         self._granularity, self._current_stream = granularity, stream
         self._paused = False
 
-    def _operate(self, func: Any, types: Sequence[type], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         """Follow an operation; one that asks for a value gets a harmless one."""
         if func is _DEVICE and isinstance(args[0], FakeTensor):  # More than half of all calls, and none allocates.
             return args[0].fake_device
+        return self._operate(func, types, args, kwargs or {})
+
+    def _operate(self, func: Any, types: Sequence[type], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func is _ITEM and isinstance(args[0], FakeTensor):
             return _harmless(args[0])
         if func is _WAIT:  # Its fake implementation returns a new tensor where the real one returns its argument.
@@ -293,9 +298,6 @@ class Recorder(LivePiles):  # type: ignore[no-untyped-call]  # torch types the b
 
     def _counts(self, tensor: torch.Tensor) -> bool:
         return isinstance(tensor, FakeTensor) and tensor.fake_device.type == "cpu" and not self._paused
-
-    def _rounded(self, size: int) -> int:
-        return -(-size // self._granularity) * self._granularity
 
     def _stream(self) -> int:
         return self._current_stream()
