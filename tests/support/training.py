@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import json
 import os
 import random
@@ -116,18 +118,33 @@ def train_all(folder: Path, runs: Mapping[str, Sequence[str]], *, ranks: int) ->
     return {name: losses(folder / name) for name in runs}
 
 
-_WORKERS, _PORTS = 8, 1_100  # Workers that share the ports from 2,000 to 10,800, and the ports of each.
+_RANGES, _PORTS = 20, 440  # Of the ports from 2,000 to 10,800, and the ports of each.
+
+
+@functools.cache
+def _own_ports() -> range:
+    """The ports of this process: the first range whose first port can be kept, until the process ends."""
+    for first in range(2_000, 2_000 + _RANGES * _PORTS, _PORTS):
+        kept = socket.socket()
+        try:
+            kept.bind(("127.0.0.1", first))
+        except OSError:
+            kept.close()
+        else:
+            atexit.register(kept.close)
+            return range(first + 1, first + _PORTS)
+    raise AssertionError(f"{_RANGES} processes of tests run on this machine")
 
 
 def free_ports(count: int) -> list[int]:
     """Of those that no system gives away by itself, since most are used minutes after they were looked for.
 
-    Each worker of pytest has ports of its own, and no seed that a test sets decides which. A development cluster beside
-    takes those above (``slurm.dev_cluster``).
+    Each process of pytest has ports of its own, beside another run of the tests as well, and no seed that a test sets
+    decides which. A development cluster beside takes those above (``slurm.dev_cluster``).
     """
     found: list[int] = []
-    first = 2_000 + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % _WORKERS * _PORTS
-    for port in random.SystemRandom().sample(range(first, first + _PORTS), _PORTS):
+    own = _own_ports()
+    for port in random.SystemRandom().sample(own, len(own)):
         with socket.socket() as each, contextlib.suppress(OSError):
             each.bind(("127.0.0.1", port))
             found.append(port)
