@@ -248,6 +248,7 @@ def value_of(override: Override) -> object:
 
 
 _LARGE = re.compile(r"^(\d{6,})\.0$")  # A count as Hydra writes 1e8 again.
+_NAME = re.compile(r"[A-Za-z0-9_]+\Z")  # An option that names one; to import Hydra's grammar takes 0.2 s.
 
 
 def swept(override: Override, options: Sequence[str]) -> tuple[str, ...] | Interval | None:
@@ -256,6 +257,8 @@ def swept(override: Override, options: Sequence[str]) -> tuple[str, ...] | Inter
     ``glob(...)`` chooses from ``options``, the names of the override's group. Raises ConfigErrors: The value cannot be
     read, or nothing matches the glob.
     """
+    if override.group and _NAME.match(override.value):
+        return None
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.core.override_parser.types import Glob, IntervalSweep
     from hydra.errors import HydraException

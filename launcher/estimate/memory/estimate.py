@@ -17,7 +17,7 @@ from typing import Protocol
 from launcher.base.frozen import dataclass
 from launcher.estimate.memory import activations, device, host, logits, optimizer, scores, states
 from launcher.estimate.memory.modes import unmeasured
-from launcher.estimate.memory.moments import MOMENTS, PHASES, Moment, Phase
+from launcher.estimate.memory.moments import MOMENTS, PHASES, Moment, Moments, Phase
 from launcher.estimate.memory.result import Band, MemoryEstimate, Needs, ParameterCount, Peak, PileBytes, RankPeak, band
 from launcher.estimate.memory.terms import OUTSIDE_PILES, PILES, HostPile, MemoryTerm, Pile, by_instant, fullest
 from launcher.estimate.rank import model
@@ -126,6 +126,9 @@ def estimate(
     )
 
 
+type Part = Callable[[RankModel], Iterable[MemoryTerm]]
+"""One kind of term, of those that no engine adds."""
+
 type Adjusted = Callable[[RankModel, Sequence[MemoryTerm]], Sequence[MemoryTerm]]
 """Gives other terms of a rank in place of those of the formulas: with what was measured of a run like it."""
 
@@ -141,22 +144,26 @@ def needs(
 def needs_within(
     spec: RunSpec, most: int, *, family: Family, strategies: Iterable[Strategy], backend: Backend
 ) -> Needs | None:
-    """The same; None, in half of that time, where what a rank allocates at some moment is more than ``most``."""
-    models = []
+    """The same; None, in a part of that time, where what a rank allocates at some moment is more than ``most``."""
+    begun = []
     for one in _fullest_models(spec, family, strategies, backend):
-        if any(size > most for size in _at_least(one)):
-            return None
-        models.append(one)
-    ranks = _all_terms(models, backend)
+        largest: list[MemoryTerm] = []
+        for parts in _LARGEST:
+            largest += [term for part in parts for term in part(one)]
+            if _at_least(largest) > most:
+                return None
+        begun.append((one, largest))
+    ranks = [RankTerms(model=one, terms=(*largest, *_terms(one, backend, _OTHERS))) for one, largest in begun]
     return None if worst_rank(ranks).peak[0] > most else _needs(ranks, error_band(spec, backend, family))
 
 
-def _at_least(rank: RankModel) -> Iterator[int]:
-    states_ = [*states.parameters(rank), *states.master_weights(rank), *optimizer.optimizer_states(rank)]
-    yield sum(term.bytes for term in states_ if "idle" in term.moments)
-    trained = sum(term.bytes for term in states_ if "loss_backward" in term.moments)
-    saved = next(activations.saved(rank), None)  # By all blocks, which is all that is saved before their backward pass.
-    yield trained + (saved.bytes if saved is not None and "loss_backward" in saved.moments else 0)
+def _at_least(terms: Iterable[MemoryTerm]) -> int:
+    """Bytes that a rank with these terms and others allocates at least at some moment: those of no instant."""
+    sizes: dict[Moments, int] = {}
+    for term in terms:
+        if not term.instant:
+            sizes[term.moments] = sizes.get(term.moments, 0) + term.bytes
+    return max(sum(size for moments, size in sizes.items() if moment in moments) for moment in MOMENTS)
 
 
 def _fullest_models(
@@ -219,28 +226,46 @@ def _all_terms(
     )
 
 
-def _terms(one: RankModel, backend: Backend) -> Iterator[MemoryTerm]:
-    yield from states.parameters(one)
+def _adapted(one: RankModel) -> Iterator[MemoryTerm]:
     if one.spec.adapter.name != "none":
         from launcher.estimate.memory import adapted  # Late, because few runs need it.
 
         yield from adapted.temporaries(one)
-    yield from states.drawing(one)
-    yield from states.gradients(one)
-    yield from states.master_weights(one)
-    yield from optimizer.optimizer_states(one)
-    yield from optimizer.step_temporaries(one)
-    yield from activations.saved(one)
-    yield from activations.on_its_way(one)
-    yield from activations.after_blocks(one)
-    yield from activations.mask(one)
-    yield from activations.mlp_backward(one)
-    yield from activations.forward_extra(one)
-    yield from scores.scores(one)
-    yield from logits.logits(one)
-    yield from device.workspace(one)
-    yield from device.context(one)
-    yield from device.communicators(one)
+
+
+_PARTS = (
+    states.parameters,
+    _adapted,
+    states.drawing,
+    states.gradients,
+    states.master_weights,
+    optimizer.optimizer_states,
+    optimizer.step_temporaries,
+    activations.saved,
+    activations.on_its_way,
+    activations.after_blocks,
+    activations.mask,
+    activations.mlp_backward,
+    activations.forward_extra,
+    scores.scores,
+    logits.logits,
+    device.workspace,
+    device.context,
+    device.communicators,
+)
+_LARGEST = (
+    (states.parameters, states.master_weights, optimizer.optimizer_states),
+    (activations.saved,),
+    (states.gradients, logits.logits),
+)
+"""Parts that are more than the card has in 19 of 20 runs that do not fit, those that take least time first."""
+
+_OTHERS = tuple(part for part in _PARTS if not any(part in parts for parts in _LARGEST))
+
+
+def _terms(one: RankModel, backend: Backend, parts: Iterable[Part] = _PARTS) -> Iterator[MemoryTerm]:
+    for part in parts:
+        yield from part(one)
     yield from backend.overheads(one)
 
 
