@@ -250,7 +250,7 @@ class Space:
             for schedule in self.values("parallel.schedule", fitting):
                 yield {"parallel.virtual_pipeline": chunks, "parallel.schedule": schedule}
 
-    def _divisors(self, settings: Settings) -> list[int]:
+    def _divisors(self, settings: Settings) -> tuple[int, ...]:
         """Model chunks of a stage, as many as it takes for a pipeline to idle little: ``(p - 1) / (m v)`` of a step."""
         stages, counts_ends = settings["parallel.pipeline"], settings["backend.extra"] != self.base.backend.extra
         named = [size for key in _ENDS if (size := settings[key]) is not None]

@@ -1,6 +1,7 @@
 """The task: the backend that trains it, the data sets that it reads, and keys that are another task's."""
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 
 from launcher.base import registry
 from launcher.base.errors import ConfigError
@@ -42,10 +43,20 @@ def _presets(task: str) -> Iterator[str]:
 
 
 def _idle(spec: RunSpec) -> Iterator[ConfigError]:
+    if _values(spec) == _defaults():
+        return
     for key, tasks in READ.items():
         if spec.task.name not in tasks:
             rule = f"it is read by task={' and '.join(tasks)}"
             yield from edit.refused(spec, f"task.{key}", rule, first=[f"task={task}" for task in tasks])
+
+
+_values = edit.reader(f"task.{key}" for key in READ)
+
+
+@cache
+def _defaults() -> tuple[object, ...]:
+    return tuple(edit.default(f"task.{key}") for key in READ)
 
 
 def _data(spec: RunSpec) -> Iterator[ConfigError]:

@@ -210,10 +210,11 @@ def _read(text: str) -> bool | int | float | str | None:
     return text
 
 
-def divisors(number: int) -> list[int]:
+@lru_cache(maxsize=1024)
+def divisors(number: int) -> tuple[int, ...]:
     """All divisors in ascending order; of a number beyond 2^26 those with a small one beside them."""
     small = [candidate for candidate in range(1, min(math.isqrt(number), _TRIED) + 1) if number % candidate == 0]
-    return sorted({*small, *(number // candidate for candidate in small)})
+    return tuple(sorted({*small, *(number // candidate for candidate in small)}))
 
 
 def multiples_around(number: int, step: int, count: int = 2) -> list[int]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import field
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 from launcher.base.frozen import dataclass
@@ -117,6 +118,12 @@ class AdapterSpec(Hashed):
         return {"nf4": 4, "fp4": 4, "int8": 8}[self.quant_type] if self.name == "qlora" else 0
 
 
+@lru_cache(maxsize=64)
+def _spelt(keys: tuple[str, ...]) -> dict[str, str]:
+    """An engine's own arguments with dashes, each with the key that spells it."""
+    return {key.lstrip("-").replace("_", "-"): key for key in keys}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendSpec:
     """The engine that trains and the settings that only that engine has."""
@@ -137,9 +144,8 @@ class BackendSpec:
 
     def argument(self, name: str, default: Any = None) -> Any:
         """The engine's own argument from ``extra``, spelt there with dashes or underscores, or the default."""
-        if not self.extra:
-            return default
-        return {key.lstrip("-").replace("_", "-"): value for key, value in self.extra.items()}.get(name, default)
+        key = _spelt(tuple(self.extra)).get(name) if self.extra else None
+        return default if key is None else self.extra[key]
 
     def count(self, name: str) -> int | None:
         """The engine's own argument where it is a whole number above 0; what else it is its backend judges."""

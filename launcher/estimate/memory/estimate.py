@@ -17,7 +17,7 @@ from typing import Protocol
 from launcher.base.frozen import dataclass
 from launcher.estimate.memory import activations, device, host, logits, optimizer, scores, states
 from launcher.estimate.memory.modes import unmeasured
-from launcher.estimate.memory.moments import MOMENTS, PHASES, Moment, Moments, Phase
+from launcher.estimate.memory.moments import MOMENTS, PHASES, Moment, Phase
 from launcher.estimate.memory.result import Band, MemoryEstimate, Needs, ParameterCount, Peak, PileBytes, RankPeak, band
 from launcher.estimate.memory.terms import OUTSIDE_PILES, PILES, HostPile, MemoryTerm, Pile, by_instant, fullest
 from launcher.estimate.rank import model
@@ -148,22 +148,13 @@ def needs_within(
     begun = []
     for one in _fullest_models(spec, family, strategies, backend):
         largest: list[MemoryTerm] = []
-        for parts in _LARGEST:
+        for moment, parts in _LARGEST:
             largest += [term for part in parts for term in part(one)]
-            if _at_least(largest) > most:
+            if sum(term.bytes for term in largest if moment in term.moments and not term.instant) > most:
                 return None
         begun.append((one, largest))
     ranks = [RankTerms(model=one, terms=(*largest, *_terms(one, backend, _OTHERS))) for one, largest in begun]
     return None if worst_rank(ranks).peak[0] > most else _needs(ranks, error_band(spec, backend, family))
-
-
-def _at_least(terms: Iterable[MemoryTerm]) -> int:
-    """Bytes that a rank with these terms and others allocates at least at some moment: those of no instant."""
-    sizes: dict[Moments, int] = {}
-    for term in terms:
-        if not term.instant:
-            sizes[term.moments] = sizes.get(term.moments, 0) + term.bytes
-    return max(sum(size for moments, size in sizes.items() if moment in moments) for moment in MOMENTS)
 
 
 def _fullest_models(
@@ -233,7 +224,7 @@ def _adapted(one: RankModel) -> Iterator[MemoryTerm]:
         yield from adapted.temporaries(one)
 
 
-_PARTS = (
+_PARTS: tuple[Part, ...] = (
     states.parameters,
     _adapted,
     states.drawing,
@@ -253,14 +244,15 @@ _PARTS = (
     device.context,
     device.communicators,
 )
-_LARGEST = (
-    (states.parameters, states.master_weights, optimizer.optimizer_states),
-    (activations.saved,),
-    (states.gradients, logits.logits),
+_LARGEST: tuple[tuple[Moment, tuple[Part, ...]], ...] = (
+    ("idle", (states.parameters, states.master_weights, optimizer.optimizer_states)),
+    ("loss_backward", (activations.saved,)),
+    ("loss_backward", (states.gradients,)),
+    ("loss", (logits.logits,)),
 )
-"""Parts that are more than the card has in 19 of 20 runs that do not fit, those that take least time first."""
+"""Parts that are more than the card has in 19 of 20 runs that do not fit, what takes least time first, and when."""
 
-_OTHERS = tuple(part for part in _PARTS if not any(part in parts for parts in _LARGEST))
+_OTHERS = tuple(part for part in _PARTS if not any(part in parts for _, parts in _LARGEST))
 
 
 def _terms(one: RankModel, backend: Backend, parts: Iterable[Part] = _PARTS) -> Iterator[MemoryTerm]:
