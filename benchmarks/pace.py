@@ -8,7 +8,6 @@ one. Points are those of the grid of ``benchmarks.points``, with their ways out.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -16,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.points import grid
-from benchmarks.reporting import keep, takes_no_option
+from benchmarks.reporting import keep, processor_seconds, takes_no_option
 
 LOOP = 20_000_000
 
@@ -30,6 +29,7 @@ PLANS = {
 
 def main() -> None:
     """Measure and keep."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # An installation has bytecode.
     with tempfile.TemporaryDirectory() as name:
         path = Path(name, "points.jsonl")
         lines = list(grid())
@@ -43,10 +43,7 @@ def main() -> None:
 def _loops(words: Sequence[str], folder: Path) -> float:
     """The CPU time of a command, in bare loops."""
     loops = _bare()
-    before = os.times()
-    subprocess.run([sys.executable, "-m", "launcher", *words], cwd=folder, stdout=subprocess.DEVNULL, check=False)
-    after = os.times()
-    took = after.children_user + after.children_system - before.children_user - before.children_system
+    took = processor_seconds([sys.executable, "-m", "launcher", *words], folder)
     return 2 * took / (loops + _bare())
 
 

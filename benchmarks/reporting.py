@@ -63,6 +63,14 @@ def spread(measure: Callable[[], float], *, runs: int) -> dict[str, float]:
     return {"min": min(times), "median": statistics.median(times), "max": max(times)}
 
 
+def processor_seconds(command: Sequence[str], cwd: Path | None = None) -> float:
+    """Processor time of a command as a whole, with all of its processes."""
+    before = os.times()
+    subprocess.run(command, cwd=cwd, check=False, stdout=subprocess.DEVNULL)
+    after = os.times()
+    return after.children_user + after.children_system - before.children_user - before.children_system
+
+
 def _run(command: Sequence[str], cwd: Path | None) -> float:
     start = time.perf_counter()
     subprocess.run(command, cwd=cwd, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -1,9 +1,11 @@
 """How long `launch` takes before anything trains: ``python -m benchmarks.startup``.
 
-- a cold `launch check` as a whole process, against a bare Hydra composition of the same configuration, each with a
-  first run that has nothing cached and with the runs after it;
+- a cold `launch check` as a whole process, against a bare Hydra composition of the same configuration, pair by pair in
+  processor time, and in wall time with a first run that has nothing cached and with the runs after it;
 - the import of the planning core;
 - `launch run` up to the worker's first line, against a bare torchrun of the same program.
+
+Bytecode is written, as an installation has it, and no runs of the user's own are known.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.reporting import keep, seconds, spread, takes_no_option
+from benchmarks.reporting import keep, processor_seconds, seconds, spread, takes_no_option
 from launcher.base.package import shipped
 from launcher.config.catalog import PRIMARY
 
@@ -37,14 +39,17 @@ def main() -> None:
     launch = str(Path(sys.executable).with_name("launch"))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
-        check = [launch, "check", *OVERRIDES]
-        hydra = seconds([sys.executable, "-c", BARE_HYDRA, *OVERRIDES], cwd=folder)
+        os.environ |= {"XDG_CACHE_HOME": str(folder / "cache"), "XDG_STATE_HOME": str(folder / "state")}
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        check = [launch, "check", *OVERRIDES, "--json"]
+        bare_hydra = [sys.executable, "-c", BARE_HYDRA, *OVERRIDES]
+        hydra = seconds(bare_hydra, cwd=folder)
         uncached = spread(lambda: _uncached(check, folder), runs=5)
         cached = seconds(check, cwd=folder)
         core = seconds([sys.executable, "-c", "import launcher.preflight.plan"], cwd=folder)
         whole = seconds([sys.executable, "-c", "import launcher.preflight.plan, launcher.config.request"], cwd=folder)
         bare = seconds([sys.executable, "-c", "pass"], cwd=folder)
+        pairs = spread(lambda: processor_seconds(check, folder) / processor_seconds(bare_hydra, folder), runs=15)
         torchrun, run = _first_lines(launch, folder)
     keep(
         "startup",
@@ -53,6 +58,7 @@ def main() -> None:
             "bare_hydra_compose_s": hydra,
             "check_with_nothing_cached_s": uncached,
             "check_s": cached,
+            "check_over_hydra_by_pairs": pairs,
             "check_over_hydra": cached["median"] / hydra["median"],
             "check_with_nothing_cached_over_hydra": uncached["median"] / hydra["median"],
             "planning_core_import_s": core["median"] - bare["median"],

@@ -35,7 +35,8 @@ def predicted(spec: RunSpec, parts: PartsOf, verdict: Verdict, measured: Measure
         return PredictedSpeed(None, OF_CPU)
     from launcher.estimate.speed.estimate import estimate, unknown  # Late, because only a GPU's speed is modelled.
 
-    full = _crowding(verdict.used_bytes, verdict.capacity_bytes) if verdict.fits else None
+    used, capacity = verdict.used_bytes, verdict.capacity_bytes
+    full = used / capacity if verdict.fits and used is not None and capacity else None
     found = estimate(spec, **own, crowding=full, measured=None if measured is None else measured(spec))
     return PredictedSpeed(found, unknown(spec, own["backend"]) if found is None else None)
 
@@ -57,17 +58,14 @@ def priced(
 
 
 def _with_speed(fix: Fix, before: SpeedEstimate, parts: PartsOf, measured: Measured | None) -> Fix:
-    from launcher.estimate.speed.estimate import estimate  # Late, as above.
+    from launcher.estimate.speed.estimate import step_seconds  # Late, as above.
 
-    full = None if fix.excess_bytes else _crowding(fix.peak_bytes, fix.spec.rank_memory_bytes)
     own = None if measured is None else measured(fix.spec)
-    after = estimate(fix.spec, **parts(fix.spec), crowding=full, measured=own)
-    return fix if after is None else replace(fix, speed=after.tokens_per_second / before.tokens_per_second)
+    seconds = step_seconds(fix.spec, **parts(fix.spec), measured=own)
+    if seconds is None:
+        return fix
+    return replace(fix, speed=fix.spec.tokens_per_step / seconds / before.tokens_per_second)
 
 
 def _slowness(fix: Fix) -> float:
     return 0.0 if fix.speed is None else -round(fix.speed, 2)
-
-
-def _crowding(used: int | None, capacity: int | None) -> float | None:
-    return used / capacity if used is not None and capacity else None

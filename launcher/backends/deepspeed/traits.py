@@ -98,7 +98,6 @@ def execution(spec: RunSpec) -> Execution:
         gradient_overlap=overlaps and zero.stage > 0 and spec.parallel.pipeline == 1,
         parameter_overlap=overlaps and zero.stage == 3,
         bucket_bytes=float(zero.reduce_bucket_size * DTYPE_BYTES[dtypes(spec).reduce]),
-        fused_optimizer=engine(spec).optimizer == "fused",
     )
 
 

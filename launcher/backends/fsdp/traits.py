@@ -105,7 +105,7 @@ def execution(spec: RunSpec) -> Execution:
         fused_rotary=spec.train.kernels == "liger",
         fused_activation=spec.train.kernels == "liger",
         compiled=spec.train.compile,
-        fused_optimizer=engine(spec).optimizer == "fused",
+        fused_optimizer=_step(spec) == "fused",
         uneven_experts=UNEVEN if spec.parallel.expert > 1 else 1.0,
     )
 
