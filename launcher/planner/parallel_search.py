@@ -4,18 +4,16 @@ Of the degrees every other one belongs to the second process. Each finds the bes
 best of both are the answer. The parts are the same on every machine, so that the counts are, too.
 """
 
+import multiprocessing
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from multiprocessing.connection import Connection
 
 from launcher.planner.candidates import Found
 from launcher.planner.judge import Preflight
 from launcher.planner.search import OpenedDegrees, Search
 from launcher.planner.space import Space
-
-if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
 
 _FEW = 400  # Degrees that one processor is done with in about the time in which a second process has started.
 
@@ -56,8 +54,6 @@ def _begun(spaces: Sequence[Space], judge: Preflight, opened: Sequence[OpenedDeg
     """
     if threading.active_count() > 1 or (os.cpu_count() or 1) < 2 or not hasattr(os, "fork"):
         return lambda: _part(spaces, judge, opened)
-    import multiprocessing  # Late, because few degrees need one process.
-
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_send, args=(theirs, spaces, judge, opened), daemon=True)
@@ -75,7 +71,7 @@ def _begun(spaces: Sequence[Space], judge: Preflight, opened: Sequence[OpenedDeg
     return received
 
 
-def _send(pipe: "Connection", spaces: Sequence[Space], judge: Preflight, opened: Sequence[OpenedDegrees]) -> None:
+def _send(pipe: Connection, spaces: Sequence[Space], judge: Preflight, opened: Sequence[OpenedDegrees]) -> None:
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent is interrupted, too, and ends this process.

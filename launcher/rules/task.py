@@ -1,11 +1,11 @@
 """The task: the backend that trains it, the data sets that it reads, and keys that are another task's."""
 
 from collections.abc import Iterator, Mapping
-from functools import cache
 
 from launcher.base import registry
 from launcher.base.errors import ConfigError
 from launcher.spec import DataSpec, RunSpec, edit
+from launcher.spec.training import PRETRAIN
 
 READ: Mapping[str, tuple[str, ...]] = {
     "beta": ("dpo", "kto", "grpo"),
@@ -43,20 +43,12 @@ def _presets(task: str) -> Iterator[str]:
 
 
 def _idle(spec: RunSpec) -> Iterator[ConfigError]:
-    if _values(spec) == _defaults():
+    if spec.task == PRETRAIN:
         return
     for key, tasks in READ.items():
         if spec.task.name not in tasks:
             rule = f"it is read by task={' and '.join(tasks)}"
             yield from edit.refused(spec, f"task.{key}", rule, first=[f"task={task}" for task in tasks])
-
-
-_values = edit.reader(f"task.{key}" for key in READ)
-
-
-@cache
-def _defaults() -> tuple[object, ...]:
-    return tuple(edit.default(f"task.{key}") for key in READ)
 
 
 def _data(spec: RunSpec) -> Iterator[ConfigError]:

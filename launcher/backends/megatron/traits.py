@@ -3,14 +3,7 @@
 from fractions import Fraction
 from math import ceil
 
-from launcher.backends.megatron.implementation import (
-    Implementation,
-    dtypes,
-    fsdp,
-    implementation,
-    reads_gradients_as_they_are,
-    recipe,
-)
+from launcher.backends.megatron.implementation import dtypes, fsdp, implementation, reads_gradients_as_they_are, recipe
 from launcher.backends.megatron.quantised import quantised
 from launcher.base.units import DTYPE_BYTES
 from launcher.estimate.rank.engine import (
@@ -43,7 +36,7 @@ def engine(spec: RunSpec) -> EngineTraits:
         # An RMSNorm of torch keeps its input and what it normalised in fp32: seen by hooks on a layer's saved tensors.
         unfused_norm=2 * 4 - size if cpu and spec.model.normalization == "rmsnorm" else 0,
         weighting=how.grouped and spec.backend.argument("use-fused-weighted-squared-relu") is True,
-        rotary=_rotary(spec, how, size),
+        rotary=_rotary(spec, size, fused=_fuses_rotation(spec, own=not how.transformer_engine)),
         key_heads=None if how.transformer_engine else spec.model.num_attention_heads,
         sequence_length=spec.sequence_length,
         scores=how.attention == "unfused",
@@ -63,15 +56,14 @@ def engine(spec: RunSpec) -> EngineTraits:
     )
 
 
-def _rotary(spec: RunSpec, how: Implementation, size: int) -> int:
+def _fuses_rotation(spec: RunSpec, *, own: bool) -> bool:
+    return not spec.backend.argument("no-rope-fusion", default=own or spec.model.kv_lora_rank > 0)
+
+
+def _rotary(spec: RunSpec, size: int, *, fused: bool) -> int:
     """Bytes of cosines and sines, for queries and for keys anew, of all sequences at once; 0 where a kernel rotates."""
-    rotates = spec.model.position_embedding == "rope" and not _fuses_rotation(spec, how)
+    rotates = spec.model.position_embedding == "rope" and not fused
     return ceil(Fraction(4 * size, spec.micro_batch_size)) if rotates else 0
-
-
-def _fuses_rotation(spec: RunSpec, how: Implementation) -> bool:
-    apart = not how.transformer_engine or spec.model.kv_lora_rank > 0
-    return not spec.backend.argument("no-rope-fusion", default=apart)
 
 
 def _attention_copy(spec: RunSpec) -> bool:
@@ -123,7 +115,7 @@ def execution(spec: RunSpec) -> Execution:
         attention=attention,
         fused_projections=True,
         fused_norm=True,
-        fused_rotary=_fuses_rotation(spec, how),
+        fused_rotary=_fuses_rotation(spec, own=own),
         fused_activation=not (backend.argument("no-bias-swiglu-fusion") or backend.argument("no-bias-gelu-fusion")),
         fused_residual=not backend.argument("no-bias-dropout-fusion"),
         fused_loss=spec.train.loss == "fused",

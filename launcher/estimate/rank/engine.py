@@ -223,12 +223,6 @@ def of_passes(execution: Execution) -> Execution:
 
 
 @lru_cache(maxsize=256)
-def unhooked(execution: Execution) -> Execution:
-    """Return the traits with no time for hooks of sharding."""
-    return replace(execution, hook_seconds=0.0) if execution.hook_seconds else execution
-
-
-@lru_cache(maxsize=256)
 def of_blocks(execution: Execution) -> Execution:
     """Return the traits that blocks depend on, as :func:`of_passes` does, without the loss."""
     return kept(replace(of_passes(execution), fused_loss=False))

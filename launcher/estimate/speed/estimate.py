@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Unpack
 
-from launcher.estimate.rank.engine import EngineTraits, Execution, kept, of_passes, unhooked
+from launcher.estimate.rank.engine import EngineTraits, Execution, kept, of_passes
 from launcher.estimate.rank.formats import Dtypes
 from launcher.estimate.rank.model import Backend, Parts, RankModel, rank_model
 from launcher.estimate.rank.stages import FOLDED, SPLIT, cut_of, rank_layers
@@ -162,8 +162,8 @@ def _timed(spec: RunSpec, parts: Parts, *, hooked: bool = True) -> Timed | None:
     card, network, execution = card_of(spec.hardware), network_of(spec), backend.execution(spec)
     if card is None or network is None or execution is None or _unknown(spec, execution) is not None:
         return None
-    if not hooked:
-        execution = unhooked(execution)
+    if not hooked and execution.hook_seconds:
+        execution = replace(execution, hook_seconds=0.0)
     execution, engine, dtypes = kept(execution), kept(backend.engine(spec)), backend.dtypes(spec)
     view = view_of(spec, parts["strategies"], 0)
     shape = shape_of(spec, view, dtypes, engine, of_passes(execution), card, network)
