@@ -44,10 +44,10 @@ def ordered(monkeypatch: pytest.MonkeyPatch, ratios: dict[str, float], *ways: Fi
     before = speed_of()
     turns = iter(ways)
 
-    def told(*_: object, **__: object) -> SpeedEstimate:
-        return speed_of(step=before.step_seconds / ratios[next(turns).cost])
+    def told(spec: RunSpec, **_: object) -> float:
+        return spec.tokens_per_step / (ratios[next(turns).cost] * before.tokens_per_second)
 
-    monkeypatch.setattr("launcher.estimate.speed.estimate.estimate", told)
+    monkeypatch.setattr("launcher.estimate.speed.estimate.step_seconds", told)
     found = pricing.priced(Search(found=ways), ways[0].spec, before, assess.parts)
     return [fix.cost for fix in found.found]
 
