@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from launcher.backends import _models
+from launcher.backends.fsdp import check as fsdp_check
 from launcher.config.hub import reading as hugging_face
 from launcher.estimate import families
 from launcher.estimate.families._decoders import TYPES, checks, values, windows
@@ -23,6 +24,11 @@ from tests.support.helpers import make_spec, needs
 torch = pytest.importorskip("torch")
 transformers: Any = pytest.importorskip("transformers")
 
+DBRX: dict[str, Any] = {
+    "d_model": 6144, "n_heads": 48, "n_layers": 40, "vocab_size": 100352,
+    "attn_config": {"kv_n_heads": 8, "clip_qkv": 8},
+    "ffn_config": {"ffn_hidden_size": 10752, "moe_num_experts": 16, "moe_top_k": 4},
+}  # fmt: skip
 PUBLISHED = {
     "gemma": ({"num_hidden_layers": 18, "hidden_size": 2048, "intermediate_size": 16384, "num_attention_heads": 8,
                "num_key_value_heads": 1}, 2_506_172_416),
@@ -40,6 +46,7 @@ PUBLISHED = {
     "gptj": ({}, 6_050_882_784),
     "gpt_oss": ({"num_hidden_layers": 24, "num_local_experts": 32}, 20_914_757_184),
     "olmoe": ({"intermediate_size": 1024}, 6_919_161_856),
+    "dbrx": (DBRX, 131_596_523_520),
     "qwen2_moe": ({}, 14_315_784_192),
     "stablelm": ({}, 2_795_443_200),
     "smollm3": ({}, 3_075_098_624),
@@ -192,7 +199,8 @@ def test_the_layers_with_a_window_are_those_of_the_class(kind: str, more: dict[s
     ]
 
 
-@pytest.mark.parametrize("kind", sorted(set(TYPES) - {"mamba2"}))  # Which checks that its heads fit its hidden size.
+# Mamba 2 checks that its heads fit its hidden size, and DBRX has sizes in configurations inside its own.
+@pytest.mark.parametrize("kind", sorted(set(TYPES) - {"mamba2", "dbrx"}))
 def test_any_spelling_of_a_size_is_what_the_class_takes_it_for(kind: str) -> None:
     sizes: dict[str, float] = {
         "num_hidden_layers": 6,
@@ -286,3 +294,30 @@ def test_a_class_whose_layers_take_hidden_states_alone_is_cut_into_stages(kind: 
     spec = decoders.spec_of(decoders.tiny(kind))
     staged = replace(spec, parallel=replace(spec.parallel, pipeline=2))
     assert [way for error in checks.splitting(staged) for way in error.way_out] == ways
+
+
+_LOOP = (
+    *("model=tiny", "model.family=transformers", "model.model_type=dbrx", "model.num_experts=4", "parallel=fsdp"),
+    *("model.num_experts_per_tok=2", "model.moe_intermediate_size=48", "model.extra={attn_config.clip_qkv:8}"),
+)
+_ONE_MATRIX = "transformers' dbrx has the experts in one matrix, which it runs in a loop"
+
+
+@pytest.mark.parametrize(
+    ("word", "path"),
+    [("parallel.expert=2", "parallel.expert"), ("adapter=qlora", "adapter.name"), ("adapter=lora", "")],
+)
+def test_experts_that_a_loop_computes_are_on_one_rank_and_not_packed(word: str, path: str) -> None:
+    spec = make_spec(*_LOOP, word, "cluster.gpus_per_node=2")
+    found = [(error.path, error.rule) for error in checks.splitting(spec)]
+    assert found == ([(path, _ONE_MATRIX)] if path else [])
+
+
+def test_experts_that_the_autocast_of_a_cpu_adds_up_in_two_formats_are_refused_there() -> None:
+    """The loss in bf16 under autocast: ``index_add_(): self (Float) and source (BFloat16)`` on two CPU ranks."""
+    words = (*_LOOP, "parallel=ddp", "precision=bf16", "cluster.gpus_per_node=2")
+    found = [error for error in fsdp_check(make_spec(*words, "hardware=cpu")) if error.path == "model.model_type"]
+    assert [error.way_out for error in found] == [("precision.parameters=bf16", "parallel=fsdp")]
+    for other in ("hardware=h100_80g", "precision=fp32"):
+        errors = fsdp_check(make_spec(*words, "hardware=cpu", other))
+        assert "model.model_type" not in [error.path for error in errors]

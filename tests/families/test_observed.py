@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -148,16 +147,6 @@ def test_the_bytes_of_a_layer_are_those_of_its_kind_and_of_the_length(built: lis
         ("inputs of other weights of mixer experts", 10, True),
     ]
     assert not observed.attends(_spec(FILE).model, 0)
-
-
-def test_rows_of_experts_one_below_the_other_are_as_many_experts(built: list[str]) -> None:
-    """DBRX: a token meets one expert in four, and not the whole matrix."""
-    model = _spec(FILE).model
-    kinds = {"mixer experts": {"ffn.experts.mlp.w1": [24, 8], "ffn.shared_experts.w1": [24, 8]}}
-    found = {**model.extra["observed"], "kinds": {**FOUND["kinds"], **kinds}}
-    stacked, shared = observed.block(replace(model, extra={**model.extra, "observed": found}), 1)
-    assert (stacked.copies, stacked.shape, stacked.split) == (4, (6, 8), "expert")
-    assert (shared.copies, shared.shape) == (1, (24, 8))
 
 
 def test_another_size_than_was_built_is_refused_with_the_one_that_was(built: list[str]) -> None:

@@ -26,11 +26,18 @@ def of_class(config: Any) -> dict[str, Any]:
     common = {field.name for field in dataclasses.fields(import_module("transformers").PreTrainedConfig)}
     code = inspect.getsource(import_module(config.__module__.replace("configuration_", "modeling_")))
     undeclared = {"head_dim": None} if 'self.head_dim = getattr(config, "head_dim"' in code else {}
+    undeclared |= _inside(config) if config.model_type == "dbrx" else {}
     return undeclared | {
         field.name: _default(field)
         for field in dataclasses.fields(config)
-        if field.name not in {*common, *_OF_NO_MODEL}
+        if field.name not in {*common, *_OF_NO_MODEL, *undeclared, *(name.partition(".")[0] for name in undeclared)}
     }
+
+
+def _inside(config: Any) -> dict[str, Any]:
+    """Keys of the configurations inside one, and the base of rotary angles that DBRX's attention reads there."""
+    pairs = ((name, key, value) for name, each in config.sub_configs.items() for key, value in of_class(each).items())
+    return {f"{name}.{key}": value for name, key, value in pairs} | {"attn_config.rope_theta": 10000.0}
 
 
 def _default(field: Any) -> Any:

@@ -21,6 +21,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "nemotron": {"num_key_value_heads": 8},
     "ministral": {"head_dim": 128},
     "hunyuan_v1_dense": {"head_dim": 128},
+    "dbrx": {"attn_config": {"clip_qkv": 8, "rope_theta": 1e4}},
 }
 """Keys without which a class cannot be built."""
 
@@ -80,6 +81,7 @@ _OF_KIND |= {
         "ssm_multipliers": [0.5, 0.6, 0.7, 0.8, 0.9],
         "mlp_multipliers": [0.9, 0.8],
     },
+    "dbrx": {"attn_config.clip_qkv": 8, "attn_config.rope_theta": 1e4},
     "llama4_text": {
         "intermediate_size_mlp": 80,
         "layer_types": None,
@@ -104,7 +106,7 @@ _OF_KIND |= {
     "qwen3_5_text": _DELTA,
     "qwen3_next": _DELTA,
 }
-"""Of types whose layers are of several kinds."""
+"""Of types whose layers are of several kinds, or whose defaults no class computes."""
 
 VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("falcon", {"new_decoder_architecture": True, "num_kv_heads": 2}),
@@ -122,6 +124,7 @@ VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("gemma2", {"tie_word_embeddings": False, "attention_bias": True}),
     ("gpt_oss", {"attention_bias": False}),
     ("nemotron_h", {"tie_word_embeddings": True, "moe_latent_size": 24}),
+    ("dbrx", {"ffn_config.moe_jitter_eps": 0.01}),
 )
 
 
@@ -131,7 +134,7 @@ def tiny(kind: str, **changes: Any) -> dict[str, Any]:
     named = {name: size for key, size in _SIZES.items() if (name := values.their_key(kind, key))}
     more = {key: value for key, value in _MORE.items() if key in there}
     more |= _OF_KIND.get(kind, {})
-    return {"model_type": kind, **named, **more, **dict.fromkeys(TYPES[kind].dropouts, 0.0), **changes}
+    return values.nested({"model_type": kind, **named, **more, **dict.fromkeys(TYPES[kind].dropouts, 0.0), **changes})
 
 
 def spec_of(document: dict[str, Any]) -> RunSpec:

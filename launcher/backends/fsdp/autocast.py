@@ -26,11 +26,15 @@ def weight_cache(rank: RankModel) -> Iterator[MemoryTerm]:
     blocks = times * rank.all_blocks.unpacked
     head, kept = output_elements(rank), times * _kept_copies(rank)
     again = ceil(block * rank.last_block.recomputed_share) if rank.blocks else 0
-    inside = blocks if rank.spec.adapter.name == "none" else kept + again
+    loops = times * sum(kind.count * ceil(kind.elements.stacked * kind.recomputed_share) for kind in rank.blocks)
+    cached = (
+        blocks - loops
+    )  # Of a weight's part, which a loop over experts casts, autocast itself keeps no copy either.
+    inside = cached if rank.spec.adapter.name == "none" else kept + again
     adapters = ceil(times * rank.all_blocks.trained * rank.last_block.recomputed_share) if rank.blocks else 0
     cast: list[tuple[tuple[Moment, ...], int]] = [
         (("forward",), inside),
-        (("output", "loss"), head + (blocks if rank.spec.adapter.name == "none" else kept + adapters)),
+        (("output", "loss"), head + (cached if rank.spec.adapter.name == "none" else kept + adapters)),
         (("loss_backward",), head + kept),
         (("block_backward",), kept + again),
         (("second_layer_backward", "first_layer_backward"), block),

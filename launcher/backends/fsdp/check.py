@@ -246,6 +246,9 @@ def _engine(spec: RunSpec) -> Iterator[ConfigError]:
 
 def _precision(spec: RunSpec) -> Iterator[ConfigError]:
     compute, meaning = spec.precision.compute, dtypes(spec)
+    if spec.model.model_type == "dbrx" and spec.hardware.device == "cpu" and meaning.autocast:
+        rule = "transformers' DbrxExperts adds bf16 to fp32 under the CPU's autocast (not CUDA's), which torch refuses"
+        yield ConfigError("model.model_type", "dbrx", rule, ["precision.parameters=bf16", "parallel=fsdp"])
     products = beside_products(compute)
     parameters = meaning.parameters
     gradients = products if spec.parallel.shard else parameters

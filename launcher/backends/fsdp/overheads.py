@@ -233,7 +233,7 @@ def block_instants(rank: RankModel, kind: BlockKind, moments: Moments) -> Iterat
     values = {"inside": inside, "tok": tok, "z": z, "w": block.last_trained}
     what, expression = "gradients inside the MLP and of its last weight", "inside * tok + z * w"
     yield term("temporary", moments, what, expression, _TRACE, **values).at("weight gradient")
-    if experts.parts(rank, block).expert_trained and experts.ends_with_routed(rank):
+    if experts.parts(rank, block).expert_trained and not block.stacked and experts.ends_with_routed(rank):
         yield from experts.expert_gradients(rank, kind, moments)
     norm, source = first_norm(rank, kind), _TRACE
     what = "first norm of one block"

@@ -40,7 +40,7 @@ class Config:
 
     def has(self, key: str) -> bool:
         """True if the file has the key."""
-        return key in self.content
+        return key in self._inside(key)
 
     def reads(self, key: str) -> bool:
         """True if the class of ``transformers`` takes the key, by its own name or by another that it knows."""
@@ -48,7 +48,15 @@ class Config:
 
     def get(self, key: str, default: Any = None) -> Any:
         """A value; the class's default, else this one, where the file does not have it. An explicit null stays null."""
-        return self.content.get(key, self._defaults.get(key, default))
+        return self._inside(key).get(key, self._defaults.get(key, default))
+
+    def _inside(self, key: str) -> Mapping[str, Any]:
+        """The file, or with a dot in the key a configuration inside it, by the same names."""
+        outer, dot, _ = key.partition(".")
+        inner = self.content.get(outer)
+        if not dot or not isinstance(inner, Mapping):
+            return self.content
+        return {f"{outer}.{name}": value for name, value in inner.items()}
 
     def say(self, key: str, *settings: str) -> None:
         """Enter a key, with all leaves below it, as said by settings of ``model``."""
@@ -67,7 +75,7 @@ class Config:
 
     def error(self, key: str, rule: str, *ways: str) -> None:
         """A value that cannot be had here."""
-        self.errors.append(ConfigError(f"{self.path}: {key}", self.content.get(key), rule, ways))
+        self.errors.append(ConfigError(f"{self.path}: {key}", self._inside(key).get(key), rule, ways))
 
     def size(self, key: str, default: int | None = None, *, null: int | None = None, to: str | None = None) -> int:
         """A count of at least 1, or 0 where a default or ``null`` is 0 (0 stands in for one that is wrong).
@@ -115,7 +123,7 @@ class Config:
 
     def extra(self, keys: Iterable[str]) -> JsonObject:
         """The file's own values of some keys; they are kept for the class."""
-        found = {key: self.content[key] for key in keys if key in self.content}
+        found = {key: self.get(key) for key in keys if self.has(key)}
         self.ledger.keep(*(leaf for key in found for leaf in self._below(key)))
         return found
 

@@ -30,10 +30,6 @@ class NotObservedError(Exception):
 def settings(content: Mapping[str, Any]) -> tuple[JsonObject, frozenset[str]]:
     """The keys of the group ``model`` for a file, and the keys that its class reads; else NotObservedError."""
     config = {key: value for key, value in content.items() if key not in NOT_OF_THE_CLASS}
-    attention = config.get("attn_config", {})
-    if config.get("model_type") == "dbrx" and isinstance(attention, dict):
-        # Its attention reads what its configuration's own to_json leaves out, and rotates by the model's base.
-        config["attn_config"] = {"rope_theta": 10_000.0, **attention}
     found = _observed(config)
     seen = {key: value for key, value in found.items() if key != "reads"}
     sizes = found["sizes"]

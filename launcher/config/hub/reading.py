@@ -222,7 +222,7 @@ def _enter(config: Config, leaf: str, key: str, reads: frozenset[str]) -> None:
     ledger, value = config.ledger, config.content.get(key)
     if key == "architectures":
         _enter_architectures(config, leaf)
-    elif _is_harmless(key, value):
+    elif _is_harmless(key, value) or leaf.endswith(".model_type"):
         ledger.default(leaf)
     elif key in keys.MATTERS:
         ledger.leave(leaf, keys.MATTERS[key])

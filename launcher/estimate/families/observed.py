@@ -21,7 +21,6 @@ from launcher.estimate.rank.tensors import SavedTensor, Weight
 from launcher.spec import ModelSpec, RunSpec, edit
 
 _EXPERT = re.compile(r"\bexperts\.\d+\.")
-_ROUTED = re.compile(r"(?:^|\.)experts\.")
 _ATTENTION = re.compile(r"attn|attention|\b(q|k|qkv|query_key_value|q_a)_proj")
 _NOTHING: Mapping[str, Any] = {"before": {}, "after": {}, "kinds": {"layer": {}}, "layers": ["layer"], "sizes": {}}
 """Of a model that ``choices`` refuses."""
@@ -87,15 +86,7 @@ def block(model: ModelSpec, layer: int) -> list[Weight]:
         key = (_EXPERT.sub("experts.", name), tuple(shape))
         grouped[key] = grouped.get(key, 0) + 1
     linears = found(model).get("linears", ())
-    return [_weight(name, _by_expert(model, name, shape), count, linears) for (name, shape), count in grouped.items()]
-
-
-def _by_expert(model: ModelSpec, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of a matrix that has the rows of every expert, one below the other, with the experts first (DBRX)."""
-    number = model.num_experts
-    if not _ROUTED.search(name) or len(shape) != 2 or not number or shape[0] % number or shape[0] == number:
-        return shape
-    return (number, shape[0] // number, shape[1])
+    return [_weight(name, shape, count, linears) for (name, shape), count in grouped.items()]
 
 
 def head(model: ModelSpec, vocabulary: int) -> list[Weight]:

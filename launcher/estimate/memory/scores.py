@@ -1,8 +1,9 @@
-"""Instants fuller than the MLP's: attention that computes stored scores, and experts' outputs put back into order."""
+"""Instants fuller than the MLP's: stored scores, experts' outputs put back into order, experts that a loop computes."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 
+from launcher.base.formula import Value
 from launcher.estimate.memory.activations import block_input, content, expert_outputs, running_blocks
 from launcher.estimate.memory.moments import Moments
 from launcher.estimate.memory.terms import MemoryTerm, term
@@ -11,6 +12,7 @@ from launcher.estimate.rank.tensors import SavedTensor
 
 _TRACE = "traces of eager attention; aten/src/ATen/native/SoftMax.cpp"
 _EXPERTS = "transformers/integrations/moe.py, grouped_mm_experts_forward, and traces"
+_LOOP = "transformers/models/dbrx/modeling_dbrx.py, DbrxExperts, and traces"
 _MASK = "torch aten/src/ATen/native/transformers/attention.cpp, convert_boolean_attn_mask"
 _INSTANT = "scores"
 
@@ -25,6 +27,7 @@ def scores(rank: RankModel) -> Iterator[MemoryTerm]:
         yield _weighted(rank, rank.last_block, row)
     for moments, kind in running_blocks(rank):
         yield from _backward(rank, kind, moments)
+        yield from _looped(rank, kind, moments)
         if row := expert_outputs(kind):
             yield from _reordered(rank, kind, moments, row)
 
@@ -50,6 +53,29 @@ def _reordered(rank: RankModel, kind: BlockKind, moments: Moments, row: SavedTen
     rows = [replace(row, bytes=row.undone + cast), block_input(rank), *([block_input(rank)] if done else [])]
     what, k = "gradients of the experts' outputs", rank.token_bytes(rows)
     yield term("temporary", moments, what, "k * tok", _EXPERTS, k=k, tok=rank.tokens).at("experts")
+
+
+def _looped(rank: RankModel, kind: BlockKind, moments: Moments) -> Iterator[MemoryTerm]:
+    """The instant at which the second expert's gradient of a matrix is added to the first one's.
+
+    Of each matrix the sum so far is there, as large as all of it, of one the second expert's gradient, zeros but for
+    its rows, and their sum, a tensor of its own where operations are followed (``can_accumulate_inplace``,
+    ``torch/csrc/autograd/input_buffer.cpp``), and that expert's rows. What two of ``e`` experts saved or cast is gone.
+    """
+    counts, e, z = kind.elements, rank.spec.model.num_experts, rank.engine.size
+    if not (counts.stacked and counts.trained >= counts.stacked):
+        return
+    z_grad, z_cast = (rank.dtypes.size("parameters"), z) if rank.engine.autocast else (z, 0)
+    gone = min(2, e)
+    left = [(row, row.bytes * (e - gone if row.share.startswith("routed") else e)) for row in kind.saved]
+    rows = [replace(row, bytes=-(-size // e)) for row, size in left]
+    yield content(rank, kind, moments, saved=rows).at("expert gradients")
+    values: dict[str, Value] = {"z_grad": z_grad, "stacked": counts.stacked, "w": counts.largest_trained, "e": e}
+    values |= {"z_cast": z_cast, "gone": gone, "z_res": rank.engine.residual_size, "tok": rank.tokens}
+    sums, casts = "z_grad * (stacked + 2 * w + ceil(stacked / e))", "z_cast * ceil(gone * stacked / e)"
+    expression, h = f"{sums} - {casts} + 2 * z_res * h * tok", rank.spec.model.hidden_size
+    what = "gradients of experts, of one of them, and their sum"
+    yield term("temporary", moments, what, expression, _LOOP, h=h, **values).at("expert gradients")
 
 
 def _forward(rank: RankModel, kind: BlockKind) -> Iterator[MemoryTerm]:

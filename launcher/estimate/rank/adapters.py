@@ -56,7 +56,8 @@ def folded(block: Sequence[Weight], adapter: AdapterSpec) -> list[Weight]:
 
 def parameter(weight: Weight) -> str:
     """The name of all experts' weights as ``peft`` matches it, with its module's; empty for others."""
-    experts = weight.split == "expert" and len(weight.shape) == 2 and not weight.name.endswith(".weight")
+    together = weight.split == "expert" and not weight.stacked and len(weight.shape) == 2
+    experts = together and not weight.name.endswith(".weight")
     return ".".join(weight.name.split(".")[-2:]) if experts else ""
 
 

@@ -30,6 +30,7 @@ class WeightCounts:
 
     dense: int = 0  # Before sharding, without routed experts.
     expert: int = 0  # Of routed experts, before sharding.
+    stacked: int = 0  # Those of them that a matrix holds one below the other, and a loop computes.
     trained: int = 0  # Those of both that receive gradients; the rest is frozen.
     quantised: int = 0  # Those of both that are quantised.
     parameters: int = 0  # Of the shards of parameters.
@@ -56,8 +57,8 @@ class WeightCounts:
 
     @property
     def unpacked(self) -> int:
-        """Elements before sharding, without routed experts and quantised ones."""
-        return self.dense - self.quantised + self.quantised_experts
+        """Elements before sharding that autocast casts: no experts of grouped products, and no quantised ones."""
+        return self.dense + self.stacked - self.quantised + self.quantised_experts
 
     @property
     def whole(self) -> int:
@@ -158,7 +159,7 @@ def _elements(weight: Weight, rule: ShardRule) -> WeightCounts:
     local = _local_shape(weight, rule)
     copies = rounded_up(weight.copies, rule.experts) if expert else 1
     if expert and rule.joined:
-        local, copies = (copies, *local), 1
+        local, copies = (copies * local[0], *local[1:]) if weight.stacked else (copies, *local), 1
     states = rule.expert_states if expert else rule.states
 
     def shard(share: Fraction) -> int:
@@ -169,7 +170,7 @@ def _elements(weight: Weight, rule: ShardRule) -> WeightCounts:
             return copies * rounded_up(local[0], share) * (one // max(local[0], 1))
         return rounded_up(whole, share)
 
-    drawn = _drawn(weight.shape if not expert else (weight.copies, *weight.shape))
+    drawn = _drawn(local if weight.stacked else (weight.copies, *weight.shape) if expert else weight.shape)
     one, trains = prod(local), not weight.frozen
     whole, matrix = copies * one, trains and len(local) > 1
     parameters, stepped = shard(states.parameters), shard(states.optimizer) if trains else 0
@@ -177,6 +178,7 @@ def _elements(weight: Weight, rule: ShardRule) -> WeightCounts:
     return WeightCounts(
         dense=0 if expert else whole,
         expert=whole if expert else 0,
+        stacked=whole if weight.stacked else 0,
         trained=whole if trains else 0,
         quantised=whole if weight.quantised else 0,
         parameters=parameters,
@@ -187,7 +189,7 @@ def _elements(weight: Weight, rule: ShardRule) -> WeightCounts:
         factors=_factors(copies, _gathered_shape(weight, rule)) if trains else 0,
         largest=one,
         largest_trained=one if trains else 0,
-        last_trained=one if matrix else 0,
+        last_trained=one // (weight.copies if weight.stacked else 1) if matrix else 0,
         drawn=drawn,
         largest_quantised=one if weight.quantised else 0,
         drawn_quantised=drawn if weight.quantised else 0,

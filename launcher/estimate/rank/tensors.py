@@ -24,6 +24,7 @@ class Weight:
     # ``replicated`` on every tensor-parallel rank, or split over the ``tensor`` or the ``expert`` ranks.
     split: Split = "replicated"
     copies: int = 1  # Number of equal tensors: the routed experts of a layer.
+    stacked: bool = False  # True if one matrix has the rows of all copies, one below the other.
     dimension: int = 0  # The dimension that tensor parallelism splits.
     frozen: bool = False  # True if it is not trained.
     quantised: int = 0  # The bits of its codes; 0 where it is held as other parameters are.

@@ -21,6 +21,7 @@ from launcher.worker.memory.live_bytes import LiveBytes
 from launcher.worker.memory.piles import seeing_saved
 from launcher.worker.model.network import base
 from launcher.worker.observe.structure import Structure, linears, structure
+from launcher.worker.trace.loops import evenly
 from launcher.worker.trace.one_depth import gpu_kernels
 
 _CHUNK = 64  # Tokens that every scan without a ``chunk_size`` of its own takes at once, or a divisor of it.
@@ -101,9 +102,9 @@ def _seen(
     fake, cast = FakeTensorMode(allow_non_fake_inputs=True), torch.autocast("cpu", torch.bfloat16, enabled=autocast)
     with fake, cast, gpu_kernels():
         made = made.to_empty(device="cpu")
-        with contextlib.suppress(IndexError), evenly():
+        with contextlib.suppress(IndexError), evenly(most=_EXPERTS):
             return [_at(found, made, length, whole) for length in lengths]
-        with evenly(unused=1):  # A class may have a place more than experts, for choices of none.
+        with evenly(unused=1, most=_EXPERTS):  # A class may have a place more than experts, for choices of none.
             return [_at(found, made, length, whole) for length in lengths]
 
 
@@ -233,61 +234,4 @@ def _dropping_gradients(block: nn.Module) -> Iterator[None]:
         for each in (each for each in block.parameters() if each.requires_grad):
             hook = each.register_post_accumulate_grad_hook(drop)  # type: ignore[no-untyped-call]  # torch has no types.
             stack.callback(hook.remove)
-        yield
-
-
-class _Place(int):
-    """A number that is asked as a tensor of one element is."""
-
-    def __getitem__(self, _: object) -> "_Place":
-        return self
-
-    def item(self) -> int:
-        """It."""
-        return int(self)
-
-
-class _Even(list[int]):
-    """Sizes of as many parts, whatever its numbers are."""
-
-
-@contextlib.contextmanager
-def evenly(*, unused: int = 0) -> Iterator[None]:
-    """Let ``nonzero`` find some of all experts but the last ``unused``, and ``where`` and parts by numbers be equal."""
-    found, where = torch.Tensor.nonzero, torch.where
-    listed: Any = FakeTensor.tolist
-    split: Any = torch.Tensor.split
-    experts = [1]
-
-    def nonzero(mask: torch.Tensor, **options: Any) -> Any:
-        """All places of a mask of one dimension, as numbers: a tensor without values would be asked for its own."""
-        if mask.dim() != 1 or options.get("as_tuple"):
-            return found(mask, **options)
-        there = mask.shape[0] - unused
-        chosen = range(0, there, -(-there // _EXPERTS))
-        experts[0] = len(chosen)
-        return [_Place(place) for place in chosen]
-
-    def places(*given: Any, **options: Any) -> Any:
-        """So many places of a mask as its share, and ``where`` as it is otherwise."""
-        if len(given) != 1 or options:
-            return where(*given, **options)
-        count = -(-given[0].numel() // experts[0])
-        return tuple(torch.zeros(count, dtype=torch.int64) for _ in given[0].shape)
-
-    def sizes(tensor: Any) -> Any:
-        return _Even([0] * tensor.shape[0]) if tensor.dim() == 1 else listed(tensor)
-
-    def parts(tensor: Any, asked: Any, dim: int = 0) -> Any:
-        if isinstance(asked, _Even):
-            each, more = divmod(tensor.shape[dim], len(asked))
-            asked = [each + (part < more) for part in range(len(asked))]
-        return split(tensor, asked, dim)
-
-    with (
-        replaced(torch.Tensor, "nonzero", nonzero),
-        replaced(torch, "where", places),
-        replaced(FakeTensor, "tolist", sizes),
-        replaced(torch.Tensor, "split", parts),
-    ):
         yield

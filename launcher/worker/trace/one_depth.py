@@ -30,7 +30,7 @@ from launcher.worker.engine import Context, Engine
 from launcher.worker.memory import MemoryTracker
 from launcher.worker.memory.live_piles import LivePiles
 from launcher.worker.memory.recording import Recording
-from launcher.worker.trace import shims
+from launcher.worker.trace import loops, shims
 
 _DEVICE = torch.ops.prim.device.default
 _ITEM = torch.ops.aten._local_scalar_dense.default
@@ -81,7 +81,9 @@ def record(spec: RunSpec, rank: int) -> Recording:
 
 
 def _train(context: Context, recorder: "Recorder", phases: Phases) -> None:
-    with prepared(context) as build, FakeTensorMode(allow_non_fake_inputs=True), recorder:
+    number = context.spec.model.num_experts
+    evenly = loops.evenly(most=number, experts=number) if number else contextlib.nullcontext()
+    with prepared(context) as build, FakeTensorMode(allow_non_fake_inputs=True), evenly, recorder:
         recorder.begin(0, "load")
         engine = build()
         phases.engine = engine

@@ -67,6 +67,11 @@ _FAMILIES |= {
         *("model.num_experts_per_tok=2", "model.moe_intermediate_size=688"),
         "model.extra={v_head_dim:48,sliding_window:128}",
     ),
+    "dbrx": (
+        *(*_DECODERS, "model.model_type=dbrx", "model.num_experts=4", "model.num_experts_per_tok=2"),
+        *("model.moe_intermediate_size=1376", "model.head_dim=null", "model.extra={attn_config.clip_qkv:8}"),
+        *("model.normalization=layernorm", "model.intermediate_size=2048"),
+    ),
     "olmo2": (*_DECODERS, "model.model_type=olmo2", "model.qk_norm=true"),
 }
 _FRAMEWORKS = {
@@ -177,6 +182,11 @@ _FSDP = (
     f"moe/hsdp/bf16/none/8/zero=2/parallel.expert=2/{_HEAVY}",
     *(f"moe/fsdp/{cell}/4/parallel.expert=2/{_LONG}" for cell in ("bf16/none", "fp32/full")),
     "gpt-oss/fsdp/bf16/none/4/parallel.expert=2",
+    *(f"dbrx/{cell}/4" for cell in ("fsdp/bf16/none", "fsdp/fp32/full", "ddp/bf16/full", "ddp/fp32/none")),
+    f"dbrx/fsdp/bf16/none/4/{_HEAVY}",
+    f"dbrx/fsdp/bf16/full/4/{_LONG}",
+    f"dbrx/fsdp/bf16/none/4/{_LONG}/{_NARROW}",
+    "dbrx/fsdp/bf16/full/4/adapter=lora/adapter.targets=[Wqkv,out_proj]",
     *(f"llama/fsdp/fp32/full/4/optimizer=sgd/optimizer.{how}" for how in ("foreach=true", "foreach=false")),
 )
 """Family / framework / precision / checkpointing / ranks / more overrides: pairs of these, and what each overrides."""
@@ -203,6 +213,7 @@ _DEEPSPEED = (
     *(f"moe/{stage}/bf16/full/2/model.moe_intermediate_size=128" for stage in ("zero1", "zero3")),
     "moe/zero0/bf16/full/4/optimizer.foreach=true",
     "llama/zero2/bf16/full/4/adapter=lora",
+    *(f"dbrx/{cell}/4" for cell in ("zero1/bf16/full", "zero2/bf16/none", "zero3/bf16/full", "zero3/fp32/full")),
     "llama/zero0/bf16/full/4/optimizer=sgd",
     "llama/zero1/bf16/none/4/optimizer=sgd/optimizer.foreach=false",
     "llama/zero1/bf16/none/4/train.global_batch_size=16",

@@ -61,6 +61,9 @@ def splitting(spec: RunSpec) -> Iterator[ConfigError]:
             rule = f"this version does not split a {kind} so: {_why(spec.model, axis)}"
             yield ConfigError(f"parallel.{axis}", degree, rule, [f"parallel.{axis}=1", "parallel=fsdp"])
     experts = values.decoder(spec.model).experts
+    if experts and experts.kind != "experts":
+        rule = f"transformers' {kind} has the experts in one matrix, which it runs in a loop"
+        yield from edit.refused(spec, "parallel.expert adapter.name" if spec.adapter.bits else "parallel.expert", rule)
     if experts and experts.every and spec.parallel.expert > 1:
         rule = f"each expert of transformers' {spec.model.model_type} computes every token, and none is sent to a rank"
         yield ConfigError("parallel.expert", spec.parallel.expert, rule, ["parallel.expert=1"])

@@ -47,6 +47,7 @@ class Experts:
     wide: bool = False
     gated: bool = True  # True if an expert's activation is of a gate.
     every: bool = False  # True if every expert computes every token, whatever the router chose.
+    kind: str = "experts"  # The module of ``_decoders.kinds`` that describes them.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +92,7 @@ class Decoder:
     # True if queries are put together from a rotated and another part, and attention's output is then copied for its
     # projection.
     joins_queries: bool = False
+    clips_joint: bool = False  # True if the output of one projection is clipped, which keeps that, too.
     keeps_joint: bool = True  # True if the values are a slice of the output of one projection, all of which stays.
     repeats_keys: bool = False  # True if keys and values are copied for each head of queries.
     wide_queries: bool = False  # True if queries and keys are made fp32 for the scores of eager attention.

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from launcher.estimate.families._decoders.description import WORDS, Decoder
+from launcher.estimate.families._decoders.description import WORDS, Decoder, Experts
 
 _INNER: Mapping[str, Any] = {"gate": "", "gated": False}
 _ALL_HEADS: Mapping[str, Any] = {"num_key_value_heads": None}
@@ -60,6 +60,21 @@ TYPES: dict[str, Decoder] = {
         head_norm_size="each",
     ),
     "cohere2": replace(_COHERE, windows="wwwf"),
+    "dbrx": replace(
+        _NO_WEIGHTS,
+        table="wte",
+        first="norm_attn_norm.norm_1",
+        second="norm_attn_norm.norm_2",
+        last="norm_f",
+        attention="norm_attn_norm.attn",
+        inputs=("Wqkv",),
+        output="out_proj",
+        clips_joint=True,
+        experts=Experts(kind="stacked_experts", name="ffn", router="router.layer"),
+        fixed={"tie_word_embeddings": False, "hidden_act": "silu"},
+        settings={"attn_config.rope_theta": 10000.0},  # Its attention reads it, and rotates by the model's own.
+        legal=WORDS["legal"]["dbrx"],
+    ),
     "falcon": replace(
         _FOURFOLD,
         keeps_joint=False,

@@ -31,7 +31,10 @@ def parts(model: ModelSpec, layer: int) -> list[tuple[Kind, Part]]:
     """Each kind of a layer, in order."""
     part = Part(model, values.decoder(model), layer)
     if part.found.layers is None:
-        return [(kind, part) for kind in kinds.all_of(("attention", "experts" if part.found.experts else "mlp"))]
+        return [
+            (kind, part)
+            for kind in kinds.all_of(("attention", part.found.experts.kind if part.found.experts else "mlp"))
+        ]
     return [(kind, of_step(part, step)) for step in steps(model, layer) for kind in kinds.all_of(step.kinds)]
 
 

@@ -67,7 +67,7 @@ def _refuse(config: ConfigFile, found: Decoder, extra: JsonObject, said: set[str
     for key, legal in found.legal.items():
         outer, _, inner = key.partition(".")
         value = extra.get(outer, legal[0])
-        value = value.get(inner, legal[0]) if inner and isinstance(value, Mapping) else value
+        value = value.get(inner, legal[0]) if inner and isinstance(value, Mapping) else extra.get(key, value)
         if outer not in said and value not in legal:
             known = " or ".join(dict.fromkeys(json.dumps(value) for value in legal))
             rule = f"of models of the type {config.model_type} the launcher knows {known} alone"

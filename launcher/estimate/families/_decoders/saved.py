@@ -106,7 +106,7 @@ def backward_extra(model: ModelSpec, layer: int, engine: EngineTraits) -> list[S
     """
     found = values.decoder(model)
     if found.layers is None:
-        if found.experts:
+        if found.experts and found.experts.kind == "experts":
             return _transformers.backward_extra(model, engine, model.moe_intermediate_size * model.num_experts_per_tok)
         inside_mlp = layers.parts(model, layer)[-1]
         return [*inside_mlp[0].gradients(inside_mlp[1], engine), _of_stream(model, engine)]

@@ -109,7 +109,16 @@ def settings(model: ModelSpec) -> JsonObject:
             made[name] = _ours(model, key)
     made |= {theirs: getattr(model, ours) for theirs, ours in flags(found).items()}
     made |= dict.fromkeys(found.dropouts, model.dropout)
-    return {**made, **found.settings, **model.extra}
+    return nested({**made, **found.settings, **model.extra})
+
+
+def nested(flat: JsonObject) -> JsonObject:
+    """Keys of a configuration inside another, ``outer.inner``, as a mapping of its own (DBRX)."""
+    made: JsonObject = {}
+    for key, found in flat.items():
+        outer, dot, inner = key.partition(".")
+        made[outer] = {**made.get(outer, {}), inner: found} if dot else found
+    return made
 
 
 def _ours(model: ModelSpec, key: str) -> Any:

@@ -43,6 +43,9 @@ def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
     model, found, masked = part.model, part.found, windows.is_masked(part.model, part.layer, engine)
     size = engine.size * _widths(model, found)[-1]
     rows = _head_norms(model, found, engine) if values.norms_of_heads(model, found) else []
+    if found.clips_joint:
+        joint = engine.size * sum(_widths(model, found)[:3])
+        rows.append(SavedTensor("queries, keys and values before they are clipped", joint, "tensor", "attention"))
     unfused = engine.unfused_groups and not (masked or found.repeats_keys)
     if unfused:
         rows += _transformers.unfused_groups(model, _widths(model, found)[-1], engine)

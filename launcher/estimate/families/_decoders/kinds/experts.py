@@ -18,7 +18,7 @@ _FP32 = 4
 
 def weights(part: Part) -> list[Weight]:
     """The router, the routed experts, held together in one tensor, and the MLP that every token meets."""
-    model, experts = part.model, _described(part)
+    model, experts = part.model, described(part)
     hidden, width, number, name = _token(model, experts), model.moe_intermediate_size, model.num_experts, experts.name
     rows = linear(f"{name}.{experts.router}", number, model.hidden_size, bias=experts.router_bias, split=False)
     first = {"gate_up_proj": (2 * width, hidden)} if experts.gated else {"up_proj": (width, hidden)}
@@ -34,14 +34,14 @@ def weights(part: Part) -> list[Weight]:
 
 def readers(part: Part) -> tuple[str, ...]:
     """The router, the experts, and where there is one the shared MLP."""
-    experts = _described(part)
+    experts = described(part)
     shared = ("gate_proj", "up_proj") if experts.gated else ("up_proj",)
     return (experts.router, "experts", *(shared if _beside(part) else ()))
 
 
 def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
     """The router, the routed experts that one token meets, and the MLP that every token meets."""
-    model, experts = part.model, _described(part)
+    model, experts = part.model, described(part)
     groups = (values.count(model, "n_group"), values.count(model, "topk_group"))
     hidden = _token(model, experts)
     router: _transformers.Router = "sigmoid" if experts.wide else "narrow"
@@ -61,7 +61,7 @@ def gradients(part: Part, engine: EngineTraits) -> list[SavedTensor]:
     ``integrations/moe.py``, ``weighted_out[inv_perm]``): their gradient, zeros and the gradient put into those; of
     narrower outputs also their own. The MLP that every token meets has run back before, where it is the class's last.
     """
-    model, experts, size = part.model, _described(part), engine.size
+    model, experts, size = part.model, described(part), engine.size
     hidden, choices = _token(model, experts), model.num_experts_per_tok
     each, own = (_FP32, size) if experts.wide else (engine.residual_size, 0)
     outputs = (3 * each + (own if engine.residual_size < _FP32 else 0)) * choices * hidden
@@ -72,7 +72,8 @@ def gradients(part: Part, engine: EngineTraits) -> list[SavedTensor]:
     return [SavedTensor("gradients of the experts", max(inside, outputs) - max(freed, 0), "token", "mlp")]
 
 
-def _described(part: Part) -> Experts:
+def described(part: Part) -> Experts:
+    """The description of a type's experts."""
     assert part.found.experts is not None
     return part.found.experts
 
@@ -103,12 +104,12 @@ def _shared(part: Part, experts: Experts, width: int) -> list[Weight]:
 
 def _beside(part: Part) -> int:
     """Width of the MLP that every token meets."""
-    return values.count(part.model, _described(part).shared_width)
+    return values.count(part.model, described(part).shared_width)
 
 
 def beside(part: Part, engine: EngineTraits) -> list[SavedTensor]:
     """Tensors that the MLP that every token meets saves."""
-    experts = _described(part)
+    experts = described(part)
     if not (width := _beside(part)):
         return []
     one = engine.size * width

@@ -1,0 +1,67 @@
+"""Experts that run in a loop over those that a token has met, under tensors without values: all of them, evenly."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from launcher.worker import replaced
+
+
+class _Place(int):
+    """A number that is asked as a tensor of one element is."""
+
+    def __getitem__(self, _: object) -> "_Place":
+        return self
+
+    def item(self) -> int:
+        """It."""
+        return int(self)
+
+
+class _Even(list[int]):
+    """Sizes of as many parts, whatever its numbers are."""
+
+
+@contextlib.contextmanager
+def evenly(*, most: int, unused: int = 0, experts: int = 0) -> Iterator[None]:
+    """Let ``nonzero`` find ``most`` experts, of ``experts`` or of all but the last ``unused``, and parts be equal."""
+    found, where = torch.Tensor.nonzero, torch.where
+    listed: Any = FakeTensor.tolist
+    split: Any = torch.Tensor.split
+    run = [1]
+
+    def nonzero(mask: torch.Tensor, **options: Any) -> Any:
+        """All places of a mask of one dimension, as numbers: a tensor without values would be asked for its own."""
+        if mask.dim() != 1 or options.get("as_tuple") or not isinstance(mask, FakeTensor):
+            return found(mask, **options)
+        there = experts or mask.shape[0] - unused
+        chosen = range(0, there, -(-there // most))
+        run[0] = len(chosen)
+        return [_Place(place) for place in chosen]
+
+    def places(*given: Any, **options: Any) -> Any:
+        """So many places of a mask as its share, and ``where`` as it is otherwise."""
+        if len(given) != 1 or options or not isinstance(given[0], FakeTensor):
+            return where(*given, **options)
+        count = -(-given[0].numel() // run[0])
+        return tuple(torch.zeros(count, dtype=torch.int64) for _ in given[0].shape)
+
+    def sizes(tensor: Any) -> Any:
+        return _Even([0] * tensor.shape[0]) if tensor.dim() == 1 else listed(tensor)
+
+    def parts(tensor: Any, asked: Any, dim: int = 0) -> Any:
+        if isinstance(asked, _Even):
+            each, more = divmod(tensor.shape[dim], len(asked))
+            asked = [each + (part < more) for part in range(len(asked))]
+        return split(tensor, asked, dim)
+
+    with (
+        replaced(torch.Tensor, "nonzero", nonzero),
+        replaced(torch, "where", places),
+        replaced(FakeTensor, "tolist", sizes),
+        replaced(torch.Tensor, "split", parts),
+    ):
+        yield
