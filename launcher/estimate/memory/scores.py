@@ -74,8 +74,7 @@ def _looped(rank: RankModel, kind: BlockKind, moments: Moments) -> Iterator[Memo
     values |= {"z_cast": z_cast, "gone": gone, "z_res": rank.engine.residual_size, "tok": rank.tokens}
     sums, casts = "z_grad * (stacked + 2 * w + ceil(stacked / e))", "z_cast * ceil(gone * stacked / e)"
     expression, h = f"{sums} - {casts} + 2 * z_res * h * tok", rank.spec.model.hidden_size
-    what = "gradients of experts, of one of them, and their sum"
-    yield term("temporary", moments, what, expression, _LOOP, h=h, **values).at("expert gradients")
+    yield term("temporary", moments, "gradients of experts", expression, _LOOP, h=h, **values).at("expert gradients")
 
 
 def _forward(rank: RankModel, kind: BlockKind) -> Iterator[MemoryTerm]:
