@@ -27,9 +27,7 @@ def weight_cache(rank: RankModel) -> Iterator[MemoryTerm]:
     head, kept = output_elements(rank), times * _kept_copies(rank)
     again = ceil(block * rank.last_block.recomputed_share) if rank.blocks else 0
     loops = times * sum(kind.count * ceil(kind.elements.stacked * kind.recomputed_share) for kind in rank.blocks)
-    cached = (
-        blocks - loops
-    )  # Of a weight's part, which a loop over experts casts, autocast itself keeps no copy either.
+    cached = blocks - loops  # Autocast keeps no copy of a part of a weight, as a loop over experts casts them.
     inside = cached if rank.spec.adapter.name == "none" else kept + again
     adapters = ceil(times * rank.all_blocks.trained * rank.last_block.recomputed_share) if rank.blocks else 0
     cast: list[tuple[tuple[Moment, ...], int]] = [

@@ -106,9 +106,8 @@ class EngineTraits(Hashed):
     documents_mask: bool = False
     # True if an adapter's matrices and their linear layer are one operation (Unsloth's kernels).
     fused_adapters: bool = False
-    wide_adapters: bool = (
-        False  # True if adapters are fp32 in a model of 16 bits under autocast, as ``peft`` makes them.
-    )
+    # True if adapters are fp32 in a model of 16 bits under autocast, as ``peft`` makes them.
+    wide_adapters: bool = False
     logits: LogitsBytes | None = None  # Bytes of the full loss; None is torch's cross entropy on an fp32 copy.
     # Bytes of an element of the master copy, where only the bits that the parameters lack are kept.
     master_size: int | None = None
