@@ -14,9 +14,9 @@ import torch.distributed as dist
 from launcher.base import machine
 from launcher.base.units import GIB, MIB
 from launcher.job import events
-from launcher.job.memory import RECORDS, records
+from launcher.job.memory import RECORDS, host_memory, records
 from launcher.rundir import health
-from launcher.worker import memory
+from launcher.worker import memory, watch
 from launcher.worker.engine import Context
 from launcher.worker.watch import MemoryLog, tokens_of
 from tests.support.helpers import make_spec
@@ -68,7 +68,11 @@ def test_steps_are_followed_as_often_as_the_run_says(tmp_path: Path) -> None:
     assert not any(never.due(step) for step in range(1, 500))
 
 
-def test_a_leak_is_an_event_that_a_running_runs_state_shows_until_it_is_over(tmp_path: Path) -> None:
+def test_a_leak_is_an_event_that_a_running_runs_state_shows_until_it_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = host_memory()  # That of this process may grow by itself.
+    monkeypatch.setattr(watch, "host_memory", lambda: first)
     place = context(tmp_path, "train.steps=1000")
     log = MemoryLog(place, resumed_at=0)
     for step in range(1, 30):
