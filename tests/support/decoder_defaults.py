@@ -26,12 +26,17 @@ def of_class(config: Any) -> dict[str, Any]:
     common = {field.name for field in dataclasses.fields(import_module("transformers").PreTrainedConfig)}
     code = inspect.getsource(import_module(config.__module__.replace("configuration_", "modeling_")))
     undeclared = {"head_dim": None} if 'self.head_dim = getattr(config, "head_dim"' in code else {}
-    undeclared |= _inside(config) if config.model_type == "dbrx" else {}
-    return undeclared | {
-        field.name: _default(field)
-        for field in dataclasses.fields(config)
-        if field.name not in {*common, *_OF_NO_MODEL, *undeclared, *(name.partition(".")[0] for name in undeclared)}
-    }
+    inner = _inside(config) if config.model_type == "dbrx" else {}
+    outer = {name.partition(".")[0] for name in inner}
+    return (
+        undeclared
+        | inner
+        | {
+            field.name: _default(field)
+            for field in dataclasses.fields(config)
+            if field.name not in {*common, *_OF_NO_MODEL, *outer}
+        }
+    )
 
 
 def _inside(config: Any) -> dict[str, Any]:
