@@ -49,7 +49,7 @@ _LONGEST = (
     "worker/megatron/test_same_maths",
     "worker/trace",
     "worker/fsdp/test_pipeline",
-    "importers/test_peers",
+    "importers/test_peers_trained",
     "test_tour",
     "commands/test_resume",
     "commands/test_run",

@@ -36,3 +36,11 @@ PEERS = {
     for kind in KINDS
 }
 """Some files of each as plain values, to be changed."""
+
+
+FILES = [path for kind in KINDS for path in files(kind)]
+
+
+def identity(path: Path) -> str:
+    """The name of a file's test."""
+    return f"{path.parent.name}-{path.name}"
