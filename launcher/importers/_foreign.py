@@ -296,7 +296,7 @@ class Followed:
 
 
 def _of_a_row(function: ast.FunctionDef) -> Any:
-    """What a function of one expression makes of a row, with ``{question}`` for its column; ``???`` of any other."""
+    """The value that a function returns for a row, a column named as ``{question}``; ``???`` beyond one expression."""
     [row, *others], [last, *before] = [*function.args.args, ast.arg("")], function.body[::-1]
     plain = all(isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant) for each in before)
     if len(others) != 1 or not plain or not isinstance(last, ast.Return) or last.value is None:

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from launcher.base import package
-from launcher.base.files import load_json, write_atomically
+from launcher.base.files import json_lines, load_json, write_atomically
 from launcher.job import events
 from launcher.worker import TrainingError, files, spikes
 from launcher.worker.engine import Context, StepResult
@@ -57,7 +57,7 @@ class Metrics:
         """The losses of earlier evaluations, which rank 0 has in its file, where they decide about the run's end."""
         decides, shared = self._context.spec.train.patience is not None, [list[float]()]
         if decides and self._context.rank == 0:
-            lines = map(json.loads, (self._context.directory / "metrics.jsonl").read_text().splitlines())
+            lines = json_lines(self._context.directory / "metrics.jsonl")
             shared = [[line["eval_loss"] for line in lines if "eval_loss" in line]]
         if decides and self._context.world > 1:
             dist.broadcast_object_list(shared)

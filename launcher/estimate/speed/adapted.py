@@ -1,4 +1,4 @@
-"""What layers beside an adapter do between their products: casts, weights unpacked, the adapter's product added.
+"""Passes of layers with an adapter beside their matrix products: casts, unpacked weights, the update added.
 
 Bytes that ``peft`` reads and writes (``tuners/lora/layer.py``, ``bnb.py``, ``dora.py`` of 0.21), an operator at a time.
 """
