@@ -36,6 +36,8 @@ def optimizer(spec: RunSpec, groups: Groups, *, flat: bool = False) -> Optimizer
 
         kind = AdamW4bit if wanted.name == "adamw_4bit" else AdamW8bit
         made = kind(groups, wanted.lr, betas, wanted.epsilon, bf16_stochastic_round=wanted.stochastic_rounding)
+        # Beside bf16 parameters torchao 0.18 says bf16 of a state whose shard says fp32, and steps neither.
+        made._subclass_zeros = lambda *of: kind._subclass_zeros(*of).float()  # type: ignore[attr-defined]
         if groups[0]["params"][0].device.type == "cpu":  # Whose compiler takes half a minute.
             made.step = torch.compiler.set_stance("force_eager")(made.step)  # type: ignore[method-assign]
         return made

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Shard
 
 from launcher.spec.parse import parse
 from launcher.worker.model import shards
@@ -68,6 +70,20 @@ def test_bf16_parameters_move_by_chance_where_a_step_is_less_than_half_of_their_
         moved[rounding] = (parameter != 1).float().mean().item()
     assert moved["false"] == 0
     assert 0 < moved["true"] < 0.1  # A step is 1e-4 of 1, whose next value down is 0.0039 away: 2.6%.
+
+
+@pytest.mark.parametrize("name", ["adamw_8bit", "adamw_4bit"])
+def test_shards_of_bf16_parameters_move_as_whole_ones_do(name: str) -> None:
+    spec = make_spec("model=tiny", f"optimizer={name}", "precision.parameters=bf16", "optimizer.lr=1e-2")
+    mesh = DeviceMesh("cpu", torch.arange(1), _init_backend=False, _rank=0)
+    whole = torch.nn.Parameter(torch.linspace(-1, 1, 64 * 64, dtype=torch.bfloat16).view(64, 64))
+    local = whole.detach().clone()
+    for parameter in (whole, torch.nn.Parameter(DTensor.from_local(local, mesh, [Shard(0)], run_check=False))):
+        parameter.grad = parameter.detach().sin()
+        stepped = shards.optimizer(spec, [{"params": [parameter], "weight_decay": 0.0}])
+        for _ in range(3):
+            stepped.step()
+    assert torch.equal(local, whole)
 
 
 @pytest.mark.parametrize("name", NOISE)
