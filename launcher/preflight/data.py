@@ -138,12 +138,17 @@ def _errors(spec: RunSpec, survey: Survey) -> Iterator[ConfigError]:
     elif not samples:
         rule = f"{tokens} tokens are too few: a sample is {length} tokens and one more"
         shorter = [f"train.sequence_length={tokens - 1}"] if tokens > 1 else []
-        yield ConfigError("data.path", path, rule, ["data=text", *shorter])
+        yield ConfigError("data.path", path, rule, ["data=synthetic data.path=null", *shorter])
     elif _all_cut_off(spec, survey):
         yield from _cut_off(spec, survey)
     elif any(held_out(spec, size) >= size for size in sizes):
         rule = f"all of the data are {samples} samples, and as many are held out for evaluation"
-        yield ConfigError("data.eval_fraction", spec.data.eval_fraction, rule, ["train.eval_every=null", "data=text"])
+        yield ConfigError(
+            "data.eval_fraction",
+            spec.data.eval_fraction,
+            rule,
+            ["train.eval_every=null", "data=synthetic data.path=null"],
+        )
 
 
 def _all_cut_off(spec: RunSpec, survey: Survey) -> bool:
@@ -153,18 +158,30 @@ def _all_cut_off(spec: RunSpec, survey: Survey) -> bool:
 
 
 def _untrained(spec: RunSpec, survey: Survey) -> int:
-    """Conversations that are cut off before anything that is trained."""
+    """Conversations that are cut off before anything that is trained, or prompts that leave an answer too little."""
     if spec.data.packed == "concat":
         return 0
-    return sum(label is None or label > spec.sequence_length for _, label in survey.samples or ())
+    return sum(end is None or end > spec.sequence_length for end in _ends(spec, survey))
+
+
+def _ends(spec: RunSpec, survey: Survey) -> list[int | None]:
+    """Tokens of each conversation up to its first label (None: it has none), or of a prompt with its answer (GRPO)."""
+    if spec.task.name == "grpo":
+        return [length + spec.task.completion_length for length, _ in survey.samples or ()]
+    return [label for _, label in survey.samples or ()]
 
 
 def _cut_off(spec: RunSpec, survey: Survey) -> Iterator[ConfigError]:
     if untrained := _untrained(spec, survey):
-        samples, length = survey.samples or (), spec.sequence_length
-        longest = max((label for _, label in samples if label is not None), default=length)
-        rule = f"{untrained} of {len(samples)} conversations are cut off before anything that is trained"
-        yield ConfigError("train.sequence_length", length, rule, [f"train.sequence_length={longest + 1}"])
+        ends, length, answer = _ends(spec, survey), spec.sequence_length, spec.task.completion_length
+        longest = max((end for end in ends if end is not None), default=0)
+        rule = f"{untrained} of {len(ends)} conversations are cut off before anything that is trained"
+        ways = [f"train.sequence_length={longest + 1}"] if longest > length else []
+        if spec.task.name == "grpo":
+            rule = f"{untrained} of {len(ends)} prompts and an answer are longer, and TRL cuts neither of them"
+            shorter = answer + length - longest
+            ways = [f"train.sequence_length={longest}"] + [f"task.completion_length={shorter}"] * (shorter > 0)
+        yield ConfigError("train.sequence_length", length, rule, ways)
 
 
 def _warnings(spec: RunSpec, survey: Survey) -> Iterator[ConfigError]:

@@ -63,6 +63,21 @@ def test_a_check_counts_the_tokens_of_the_longest_answer_and_rows_that_the_lengt
     assert warning.rule == "1 of 2 conversations are cut off before anything that is trained"
 
 
+@pytest.mark.parametrize(
+    ("length", "ways"), [(39, None), (38, ["train.sequence_length=39", "task.completion_length=31"])]
+)
+def test_a_prompt_needs_room_for_its_answer_and_has_no_label_of_its_own(
+    length: int, ways: list[str] | None, tmp_path: Path
+) -> None:
+    where = written(tmp_path, {"prompt": "1234567"}, {"prompt": "123"})
+    words = (f"train.sequence_length={length}", "task.completion_length=32", "task.generations=2")
+    seen = data.seen(make_spec("task=grpo", "data=rows", "task.rewards=[rewards.length]", where, *words))
+    assert seen.errors == ()
+    assert [(each.rule, list(each.way_out)) for each in seen.warnings] == (
+        [] if ways is None else [("1 of 2 prompts and an answer are longer, and TRL cuts neither of them", ways)]
+    )
+
+
 def test_a_check_names_the_tasks_that_the_columns_would_do_for(tmp_path: Path) -> None:
     seen = data.seen(make_spec("task=kto", "data=rows", written(tmp_path, PAIR), "train.micro_batch_size=2"))
     [error] = seen.errors
