@@ -70,7 +70,8 @@ def _text(path: Path) -> str:
     try:
         return files.read_text(path, handed=True)
     except (OSError, ValueError) as error:
-        raise ConfigErrors([ConfigError(str(path), None, f"the file cannot be read: {unreadable(error)}")]) from None
+        rule = f"the file cannot be read: {unreadable(error)}"
+        raise ConfigErrors([ConfigError(str(path), None, rule, files.near(path))]) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,7 +70,8 @@ def answers(path: Path, own: Measured | None = None) -> Iterator[Answer]:
                     yield from _share_out(batch, lines, submit)
     except OSError as error:
         rule = f"the file cannot be read: {unreadable(error)}"
-        raise ConfigErrors([ConfigError("--points", str(path), rule)]) from None
+        ways = [f"--points {other}" for other in files.near(path)]
+        raise ConfigErrors([ConfigError("--points", str(path), rule, ways)]) from None
 
 
 class _Lines:

@@ -98,6 +98,19 @@ def expanded(path: str) -> Path:
         return Path(path)
 
 
+def near(typed: str | Path) -> list[str]:
+    """Paths beside one that is not there whose names are nearest to its own, three at most, spelt as it is typed."""
+    import difflib  # Late, as most files are there.
+
+    path = expanded(str(typed))
+    try:
+        names = () if path.exists() else os.listdir(path.parent)  # noqa: PTH208
+    except OSError:
+        return []
+    start = str(typed).removesuffix("/").removesuffix(path.name)
+    return [f"{start}{name}" for name in difflib.get_close_matches(path.name, names, cutoff=0.8)]
+
+
 class Refused(OSError, ValueError):
     """A file that is not read: it is no regular file, or larger than any of its kind."""
 

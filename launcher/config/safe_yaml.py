@@ -5,6 +5,7 @@ recurses as deep as the text does, and takes a time that grows with the square o
 """
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,7 @@ def load(path: Path) -> object:
     try:
         text = files.read_text(path)
     except (OSError, ValueError) as error:
-        raise _error(where, None, f"it cannot be read: {unreadable(error)}") from None
+        raise _error(where, None, f"it cannot be read: {unreadable(error)}", files.near(path)) from None
     return loads(text, where)
 
 
@@ -160,5 +161,5 @@ def _plain(value: object, path: str, where: str) -> object:
     raise _error(path, str(value), "a date or binary is not read: quote it as text")
 
 
-def _error(where: str, found: object, rule: str) -> ConfigErrors:
-    return ConfigErrors([ConfigError(where, found, rule)])
+def _error(where: str, found: object, rule: str, ways: Iterable[str] = ()) -> ConfigErrors:
+    return ConfigErrors([ConfigError(where, found, rule, ways)])

@@ -206,7 +206,7 @@ def _hub_data_set(data: DataSpec) -> Any:
     except Exception as error:
         said = f"says {type(error).__name__}: {error}" if answers else "does not answer, and its cache has no such data"
         rule = f"no file or folder of this machine; the Hugging Face Hub {said}"
-        raise Unusable("data.path", data.path, rule, ["data=text", "data=synthetic data.path=null"]) from error
+        raise Unusable("data.path", data.path, rule, ["data=synthetic data.path=null"]) from error
 
 
 def _answers(endpoint: str) -> bool:

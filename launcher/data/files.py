@@ -31,6 +31,16 @@ _WORDS = {"validation": ("validation", "valid", "val", "dev"), "test": ("test", 
 """Words in the names of files that say to which split they belong (datasets, ``data_files.py``)."""
 
 _SUFFIX = re.compile(r"\.(jsonl|ndjson|json|csv|tsv|parquet|arrow|txt|bin)(\.gz|\.zst)?\Z", re.IGNORECASE)
+_PLAIN = re.compile(r"[A-Za-z0-9_./~+@%-]+")  # A value that neither Hydra nor a shell would read as anything else.
+_READ = {
+    "text": "text, or rows of JSON lines, JSON, CSV, Parquet or Arrow with the column data.column",
+    "chat": "conversations (messages, or prompt and completion) of JSON lines, JSON, CSV, Parquet or Arrow",
+    "rows": "rows of JSON lines, JSON, CSV, Parquet or Arrow with the columns that the task names",
+    "huggingface": "rows of JSON lines, JSON, CSV, Parquet or Arrow with the column data.column",
+    "tokens": "token ids of data.token_dtype end to end, or PREFIX.bin beside PREFIX.idx of Megatron-LM's",
+}
+"""What a source reads, for whoever has typed another path than was meant."""
+
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
@@ -88,7 +98,7 @@ def files_of(data: DataSpec) -> list[Path]:
 
     For a name on the Hub those that ``datasets`` has made of it in its cache; none where it has not yet.
     """
-    others = [] if data.source == "rows" else ["data=text", "data=synthetic data.path=null"]  # A task that reads rows.
+    others = [] if data.source == "rows" else ["data=synthetic data.path=null"]  # A task that reads rows.
     found = local_files(data)
     if not found and is_on_hub(data):
         made = hub.built(data)
@@ -97,7 +107,10 @@ def files_of(data: DataSpec) -> list[Path]:
         rule = "no file matches"
         if data.source not in ("text", "tokens"):
             rule = "no file matches, and it cannot be a name on the Hugging Face Hub (OWNER/NAME)"
-        raise NotHere("data.path", data.path, rule, others)
+        near = (f"data.path={path}" for path in files.near(data.path or "") if _PLAIN.fullmatch(path))
+        raise NotHere(
+            "data.path", data.path, f"{rule}; data={data.source} reads {_READ[data.source]}", [*near, *others]
+        )
     for key in ("revision", "config"):
         if found and (value := getattr(data, key)) is not None and not is_on_hub(data):
             rule = "the data are files of this machine, and a data set on the Hub alone has that"
@@ -107,7 +120,7 @@ def files_of(data: DataSpec) -> list[Path]:
     except OSError as error:
         raise Unusable("data.path", str(error.filename), f"it cannot be read: {error.strerror}") from None
     if not held:
-        raise Unusable("data.path", data.path, "every file that matches is empty", others[:1])
+        raise Unusable("data.path", data.path, "every file that matches is empty", others)
     return held
 
 

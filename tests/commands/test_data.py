@@ -151,13 +151,13 @@ def test_conversations_that_are_all_cut_off_before_an_answer_are_refused(capsys:
             ("data=text", "data.path=short.txt"),
             "data.path",
             "5 tokens are too few: a sample is 256 tokens and one more",
-            ["data=text", "train.sequence_length=4"],
+            ["data=synthetic data.path=null", "train.sequence_length=4"],
         ),
         (
             ("data=text", "data.path=medium.txt", "train.eval_every=5"),
             "data.eval_fraction",
             "all of the data are 1 samples, and as many are held out for evaluation",
-            ["train.eval_every=null", "data=text"],
+            ["train.eval_every=null", "data=synthetic data.path=null"],
         ),
     ],
 )
@@ -177,7 +177,7 @@ def test_a_run_is_stopped_before_anything_is_written(capsys: pytest.CaptureFixtu
     here = ("model=tiny", "hardware=auto", "data=text")
     assert main(["run", *here, "data.path=typo.txt"]) == 2
     said = " ".join(capsys.readouterr().err.split())
-    assert said.startswith("error: data.path=typo.txt: no file matches try data=text or data=synthetic data.path=null")
+    assert said.startswith("error: data.path=typo.txt: no file matches; data=text reads text, or")
     assert main(["run", *here, "data.path=chat.jsonl"]) == 2
     assert main(["-m", *here, "data.path=chat.jsonl", "train.seed=1,2"]) == 2
     assert "it has messages (conversations, which data=chat trains on)" in " ".join(capsys.readouterr().out.split())

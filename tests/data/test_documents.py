@@ -155,10 +155,22 @@ def test_files_of_several_kinds_are_not_mixed(tmp_path: Path) -> None:
 
 def test_nothing_to_read_is_said(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").touch()
-    assert "every file that matches is empty; try data=text" in str(_refused(_data(f"data.path={tmp_path}/*")))
-    assert "no file matches; try data=text or data=synthetic data.path=null" in str(
-        _refused(_data(f"data.path={tmp_path}/x"))
+    assert "every file that matches is empty; try data=synthetic data.path=null" in str(
+        _refused(_data(f"data.path={tmp_path}/*"))
     )
+    assert "no file matches; data=text reads text, or rows of JSON" in str(_refused(_data(f"data.path={tmp_path}/x")))
+
+
+def test_a_mistyped_path_is_told_with_files_of_nearly_its_name_and_what_it_should_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("chat.jsonl", "chats.jsonl", "pairs.jsonl", "chat l.jsonl"):
+        _lines(tmp_path / name, [{"prompt": "a", "completion": "b"}])
+    finding = _refused(_data("data.path=./chatt.jsonl", source="chat")).finding
+    assert "; data=chat reads conversations (messages, or prompt and completion) of JSON lines" in finding.rule
+    assert finding.way_out == ("data.path=./chat.jsonl", "data.path=./chats.jsonl", "data=synthetic data.path=null")
+    assert _refused(_data("data.path=nowhere/chat.jsonl", source="rows")).finding.way_out == ()
 
 
 def test_a_local_path_is_never_asked_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

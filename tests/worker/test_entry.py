@@ -20,11 +20,13 @@ from tests.support.helpers import make_spec
     [
         (
             ("data=text", "data.path=typo.txt"),
-            "data.path=typo.txt: no file matches; try data=text or data=synthetic data.path=null",
+            "data.path=typo.txt: no file matches; data=text reads text, or rows of JSON lines, JSON, CSV, Parquet or "
+            "Arrow with the column data.column; try data=synthetic data.path=null",
         ),
         (
             ("data=tokens", "data.path=typo.bin"),
-            "data.path=typo.bin: no file matches; try data=text or data=synthetic data.path=null",
+            "data.path=typo.bin: no file matches; data=tokens reads token ids of data.token_dtype end to end, or "
+            "PREFIX.bin beside PREFIX.idx of Megatron-LM's; try data=synthetic data.path=null",
         ),
         (
             ("backend=megatron", "data=text", "data.path=rows.jsonl"),

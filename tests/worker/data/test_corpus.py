@@ -85,8 +85,12 @@ def test_a_cache_folder_is_shared_by_runs(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({}, "data.path={path}: no file matches; try data=text or data=synthetic data.path=null"),
-        ({"a": b"", "b": b""}, "data.path={path}: every file that matches is empty; try data=text"),
+        (
+            {},
+            "data.path={path}: no file matches; data=text reads text, or rows of JSON lines, JSON, CSV, Parquet or "
+            "Arrow with the column data.column; try data=synthetic data.path=null",
+        ),
+        ({"a": b"", "b": b""}, "data.path={path}: every file that matches is empty; try data=synthetic data.path=null"),
         (
             {"a": b"good", "b": b"\x7fELF\xff\xfe"},
             "data.path={path}/b.txt: it is not UTF-8 text (byte 4 cannot be decoded), nor any of text, JSON lines, "
