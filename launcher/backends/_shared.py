@@ -39,9 +39,7 @@ def _of_kernels(name: str) -> Borrowed:
 
 
 BORROWED = (
-    Borrowed(
-        "adapter.name", lambda spec: spec.adapter.name in ("lora", "qlora"), ("peft",), package.TRAINING, "adapter=none"
-    ),
+    Borrowed("adapter.name", lambda spec: spec.adapter.name != "none", ("peft",), package.TRAINING, "adapter=none"),
     Borrowed(
         "adapter.name", lambda spec: spec.adapter.name == "qlora", ("bitsandbytes",), package.TRAINING, "adapter=lora"
     ),

@@ -14,7 +14,7 @@ from launcher.base.files import JsonObject
 from launcher.config.ledger import leaves
 from launcher.importers import _fine_tuning, _table
 from launcher.importers._reading import Reading
-from launcher.importers._table import choose, rows, under
+from launcher.importers._table import OFF, choose, rows, under
 from launcher.importers.deepspeed import read_keys
 from launcher.importers.deepspeed.reading import content_of
 
@@ -211,7 +211,10 @@ def fsdp(reading: Reading, key: str) -> None:
         reading.ledger.default(key)
         return
     shard = {"shard_grad_op": {"parallel": "fsdp", "zero": "2"}, "hybrid_shard": {"parallel": "hsdp"},
-             "no_shard": {"parallel": "ddp"}}  # fmt: skip
+             "hybrid_shard_zero2": {"parallel": "hsdp", "zero": "2"}, "no_shard": {"parallel": "ddp"}}  # fmt: skip
+    if unknown := sorted(found - {*shard, "full_shard", "auto_wrap", "offload", "True", "true"}):
+        reading.ledger.leave(key, f"{', '.join(unknown)}: no word of FSDP's that is known here: set parallel")
+        return
     said: dict[str, object] = {"parallel": "fsdp"}
     for word in found:
         said |= shard.get(word, {})
@@ -240,11 +243,16 @@ def precision(reading: Reading, *, pure: bool, otherwise: str = "fp32") -> None:
     for key, name in (("bf16", "bf16"), ("bfloat16", "bf16"), ("fp16", "fp16"), ("float16", "fp16")):
         if not reading.ledger.is_open(key):
             continue
-        if chosen == "fp8" and name == "bf16":
+        on = str(reading.value(key)).lower() in ("auto", "full", "true")
+        if chosen == "fp8" and name == "bf16" and on:
             reading.ledger.say(key, "precision")  # What is not computed in fp8 is in bf16.
-        elif str(reading.value(key)).lower() in ("auto", "full", "true") and chosen in (None, name):
+        elif on and chosen in (None, name):
             chosen = name
             choose(reading, key, {"precision": name})
+        elif on and chosen == "bf16":
+            reading.idle("bf16 is chosen before it", key)
+        elif on or chosen == "fp8" or reading.value(key) not in OFF:
+            reading.ledger.leave(key, f"the run computes in {chosen or otherwise} here: set precision")
         else:
             reading.ledger.default(key)
     said = any(reading.value(key) is not None for key in ("bf16", "fp16"))

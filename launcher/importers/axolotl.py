@@ -246,6 +246,17 @@ def _balances(reading: Reading, key: str) -> None:
         reading.say(key, {"model.router_aux_loss_coef": found})
 
 
+def _liger(reading: Reading, key: str) -> None:
+    names = ("liger_rope", "liger_rms_norm", "liger_swiglu", "liger_glu_activation")
+    if reading.flag(key):
+        choose(reading, key, {"train.kernels": "liger"})
+    elif any(reading.flag(name) for name in names):
+        effect = "Liger's kernels of norms, rotation and MLPs are taken together here, with the same maths"
+        reading.ledger.leave(key, effect, matters=False)
+    else:
+        reading.ledger.default(key)
+
+
 def _lowest_rate(reading: Reading, key: str) -> None:
     share, rate = reading.number(key), reading.number("learning_rate")
     reading.say(key, {"optimizer.min_lr": _trainer.times(share, rate)})
@@ -258,7 +269,7 @@ def _project(reading: Reading, key: str) -> None:
 _FIELDS = ("field_messages", "field_chosen", "field_rejected")
 _OF_A_DATA_SET = rows("axolotl_data_set", _thinks, _fine_tuning.template)
 TABLE = rows(
-    "axolotl", _balances, _lowest_rate, _plugins, _project,
+    "axolotl", _balances, _liger, _lowest_rate, _plugins, _project,
     _thaws,
     _trainer.often, _fine_tuning.held_out, _fine_tuning.own_template, _fine_tuning.parameters,
     _fine_tuning.targets, _fine_tuning.template,

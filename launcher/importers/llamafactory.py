@@ -45,7 +45,7 @@ def read(text: str, path: str) -> Imported:
 
 def _adapter(reading: Reading) -> dict[str, Any]:
     reading.choose.setdefault("adapter", "lora")
-    if reading.choose["adapter"] == "none":
+    if reading.choose["adapter"] in ("none", "oft"):
         return {}
     rank = reading.settings.get("adapter.rank", _LORA["adapter.rank"])
     return {**_LORA, "adapter.alpha": 2 * rank}
@@ -114,8 +114,17 @@ def _saves_modules(reading: Reading, key: str) -> None:
     reading.say(key, {"adapter.modules_to_save": [each.strip() for each in str(reading.value(key)).split(",")]})
 
 
+def _starts(reading: Reading, key: str) -> None:
+    """PiSSA by ``pissa_iter`` iterations; -1 there is an exact SVD."""
+    if not reading.flag(key):
+        reading.ledger.default(key)
+        return
+    found = reading.number("pissa_iter")
+    reading.say_together({"adapter.pissa": max(0, int(16 if found is None else found))}, key, "pissa_iter")
+
+
 TABLE = rows(
-    "llamafactory", _data_sets, _saves_modules,
+    "llamafactory", _data_sets, _saves_modules, _starts,
     _fine_tuning.held_out, _fine_tuning.special_tokens, _fine_tuning.targets, _template,
     sharding=_trainer.SHARDING, trainer=_trainer.ROWS,
 )  # fmt: skip

@@ -83,8 +83,8 @@ _MOE = (
     "parallel.expert_tensor"
 )
 _MLA = "model.q_lora_rank model.qk_nope_head_dim model.qk_rope_head_dim model.v_head_dim"
-_VARIANTS = "adapter.dora adapter.rslora adapter.lora_plus adapter.modules_to_save adapter.parameters"
-_ADAPTER = "adapter.rank adapter.alpha adapter.dropout adapter.targets"
+_VARIANTS = "adapter.dora adapter.rslora adapter.lora_plus adapter.modules_to_save adapter.parameters adapter.pissa"
+_LOW_RANK = "adapter.rank adapter.alpha adapter.dropout"
 
 
 def _offloads_to_nvme(spec: RunSpec) -> bool:
@@ -114,7 +114,7 @@ REFUSED: tuple[Row, ...] = (
     *_rows(_MOE, lambda spec: spec.model.num_experts > 0, "model.num_experts=8", "where the model has experts"),
     *_rows(_MLA, lambda spec: spec.model.kv_lora_rank > 0, "model.kv_lora_rank=512", "by multi-head latent attention"),
     *(OfAnEngine(path) for path in OF_ENGINES.split()),
-    *_rows(_VARIANTS, lambda spec: spec.adapter.name != "none", "adapter=lora", "by an adapter"),
+    *_rows(_VARIANTS, lambda spec: spec.adapter.low_rank, "adapter=lora", "by LoRA"),
     *_rows("adapter.quant_type", lambda spec: spec.adapter.name == "qlora", "adapter=qlora", "by qlora"),
     *_rows("zero.nvme_path", _offloads_to_nvme, "zero.offload_optimizer=nvme", "where something is offloaded to NVMe"),
     *_rows("optimizer.adamw_lr",
@@ -151,7 +151,9 @@ REFUSED: tuple[Row, ...] = (
 )  # fmt: skip
 
 WARNED: tuple[Row, ...] = (
-    *_rows(_ADAPTER, lambda spec: spec.adapter.name != "none", "adapter=lora", "by an adapter"),
+    *_rows(_LOW_RANK, lambda spec: spec.adapter.low_rank, "adapter=lora", "by LoRA"),
+    *_rows("adapter.targets", lambda spec: spec.adapter.name != "none", "adapter=lora", "by an adapter"),
+    *_rows("adapter.block_size", lambda spec: spec.adapter.name == "oft", "adapter=oft", "by OFT"),
     *_rows("adapter.double_quant", lambda spec: spec.adapter.bits == 4, "adapter=qlora adapter.quant_type=nf4",
            "by qlora in 4 bits"),
     *_rows("train.loss_chunk", lambda spec: spec.train.loss == "chunked", "train.loss=chunked", "by the chunked loss"),

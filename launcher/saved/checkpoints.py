@@ -189,7 +189,9 @@ def sizes(spec: RunSpec) -> JsonObject:
         adapter = spec.adapter
         found |= {"adapter.rank": adapter.rank, "adapter.targets": list(adapter.targets)}
         found |= {"adapter.dora": adapter.dora, "adapter.modules_to_save": list(adapter.modules_to_save)}
-        found |= {"adapter.parameters": list(adapter.parameters)}
+        found |= {"adapter.parameters": list(adapter.parameters), "adapter.pissa": adapter.pissa}
+        if adapter.name == "oft":
+            found["adapter.block_size"] = adapter.block_size
     return {**found, "adapter.name": spec.adapter.name, "optimizer.name": spec.optimizer.name}
 
 

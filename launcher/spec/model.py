@@ -99,7 +99,7 @@ class ModelSpec(Hashed):
 class AdapterSpec(Hashed):
     """Parameter-efficient fine-tuning: ``targets`` are module names as ``peft`` takes them."""
 
-    name: Literal["none", "lora", "qlora"]
+    name: Literal["none", "lora", "qlora", "oft"]
     rank: Count
     alpha: Count
     dropout: Dropped
@@ -111,6 +111,13 @@ class AdapterSpec(Hashed):
     rslora: bool = False  # True if the update is scaled by alpha over the root of the rank.
     lora_plus: Factor | None = None  # Learning rate of the B matrices over that of the A matrices; None is 1.
     modules_to_save: tuple[str, ...] = ()  # Modules outside the blocks that are trained as a whole.
+    pissa: Natural | None = None  # Iterations of the SVD that the matrices begin with; 0 is exact, None begins at 0.
+    block_size: Count = 32  # Inputs of a linear layer that OFT rotates together.
+
+    @property
+    def low_rank(self) -> bool:
+        """True if the adapter is LoRA's, of two low-rank matrices beside a layer."""
+        return self.name in ("lora", "qlora")
 
     @property
     def bits(self) -> int:

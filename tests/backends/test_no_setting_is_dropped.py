@@ -154,6 +154,7 @@ OTHER: dict[str, tuple[object, ...]] = {
     "adapter.targets": (("q_proj",),),
     "adapter.parameters": (("experts.down_proj",),),
     "adapter.lora_plus": (8.0,),
+    "adapter.pissa": (4,),
     "adapter.modules_to_save": (("lm_head",),),
     "train.sequence_length": (64,),
     "train.global_batch_size": (4,),

@@ -13,8 +13,8 @@ from launcher.spec.parse import known_keys
 from tests.support.helpers import composed_once
 
 HARMLESS = {
-    "adapter": "alpha dora double_quant dropout lora_plus modules_to_save name parameters quant_type rank rslora "
-    "targets",
+    "adapter": "alpha block_size dora double_quant dropout lora_plus modules_to_save name parameters pissa quant_type "
+    "rank rslora targets",
     "backend": "bucket_cap_mb bucket_view micro_step_sync name reshard_after_forward",
     "checkpointing": "layers method mode modules offload offload_modules",
     "cluster": "account constraint container cpus_per_node dependency exclusive gpu_request gpu_type gpus_per_node "

@@ -108,6 +108,13 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         precision=fp16 precision.loss_scale=8 precision.initial_loss_scale=8
         hardware=v100_32g
         adapter=lora adapter.targets=[]
+        parallel=fsdp adapter=oft adapter.block_size=16
+        parallel=ddp adapter=lora adapter.pissa=4
+        task=sft parallel=fsdp adapter=oft adapter.block_size=16
+        task=sft parallel=zero2 adapter=lora adapter.pissa=4
+        task=sft parallel=ddp adapter=oft
+        task=sft parallel=ddp adapter=qlora adapter.pissa=0
+        task=sft parallel=ddp adapter=oft adapter.block_size=16 model.num_experts=8
         hardware=h100_80g cluster.gpus_per_node=8 parallel=fsdp_pp adapter=lora
         hardware=h100_80g parallel=fsdp precision=fp8 precision.recipe=rowwise zero.quantized_weights=true
         hardware=h100_80g parallel=fsdp precision=fp8 zero.quantized_weights=true optimizer=muon
@@ -291,6 +298,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         adapter.lora_plus=8
         adapter.modules_to_save=[lm_head]
         adapter.parameters=[experts.down_proj]
+        adapter.pissa=4
         optimizer=lion optimizer.fused=true
         optimizer=lion optimizer.foreach=true
         tracking.project=words

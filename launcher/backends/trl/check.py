@@ -5,6 +5,7 @@ would have it; what is here is TRL's: presets, losses and schedules that it has,
 """
 
 from collections.abc import Iterator
+from math import gcd
 from pathlib import Path
 
 from launcher.backends import _optimizers
@@ -14,6 +15,7 @@ from launcher.base import files
 from launcher.base.errors import ConfigError
 from launcher.base.units import DTYPE_BYTES
 from launcher.estimate import families
+from launcher.estimate.rank import adapters
 from launcher.estimate.rank.counts import parameter_counts
 from launcher.spec import RunSpec, edit
 from launcher.spec.model import OF_ENGINES
@@ -77,6 +79,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     yield from _optimizer(spec)
     yield from _quantised(spec)
     yield from _experts(spec)
+    yield from _begun_whole(spec)
     yield from _precision(spec)
     yield from _zero(spec)
     yield from _task(spec)
@@ -163,6 +166,37 @@ def _experts(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.adapter.bits and spec.model.num_experts:
         rule = "transformers packs linears alone, and the experts' weights, one tensor a layer, would stay as they are"
         yield ConfigError("adapter.name", "qlora", rule, ["adapter=lora", "task=pretrain"])
+
+
+def _begun_whole(spec: RunSpec) -> Iterator[ConfigError]:
+    """Adapters that ``peft`` makes of whole weights, or multiplies by: OFT, and LoRA that begins as PiSSA."""
+    adapter = spec.adapter
+    path, back = ("adapter.name", "adapter=lora") if adapter.name == "oft" else ("adapter.pissa", "adapter.pissa=null")
+    if adapter.name == "oft":
+        yield from _rotated(spec)
+    elif adapter.pissa is None:
+        return
+    found = edit.value_at(spec, path)
+    if adapter.bits:
+        rule = "PiSSA takes what it begins with off the weights, and these are packed"
+        yield ConfigError(path, found, rule, [back, "adapter=lora"])
+    if engine_of(spec) != "ddp":
+        rule = "this version trains it where each rank has the whole model"
+        yield ConfigError(path, found, rule, ["parallel=ddp", back])
+
+
+def _rotated(spec: RunSpec) -> Iterator[ConfigError]:
+    """OFT's blocks of inputs, of which peft would take another size than was asked for (``adjust_oft_parameters``)."""
+    adapter, model = spec.adapter, spec.model
+    if model.num_experts:
+        rule = "peft rotates inputs of linears alone, and experts' weights are one tensor a layer"
+        yield ConfigError("adapter.name", "oft", rule, ["adapter=lora", "model.num_experts=0"])
+    block = families.of(model).block(model, 0)
+    sizes = {weight.shape[1] for weight in adapters.targeted(block, adapter)}
+    if any(size % adapter.block_size for size in sizes) or adapter.block_size == 1:
+        rule = f"inputs of layers are cut into blocks of at least 2, and there are {', '.join(map(str, sorted(sizes)))}"
+        ways = [edit.override("adapter.block_size", each) for each in edit.divisors(gcd(*sizes)) if 1 < each <= 64]
+        yield ConfigError("adapter.block_size", adapter.block_size, rule, ways[:-4:-1] or ["adapter=lora"])
 
 
 def _precision(spec: RunSpec) -> Iterator[ConfigError]:

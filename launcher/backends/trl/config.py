@@ -138,7 +138,7 @@ def _engine(spec: RunSpec) -> JsonObject:
 
 def _adapter(spec: RunSpec) -> JsonObject:
     adapter = spec.adapter
-    if adapter.name == "none":
+    if not adapter.low_rank:  # Of OFT TRL's arguments say nothing; ``spec.json`` does.
         return {"use_peft": False}
     found: JsonObject = {
         "use_peft": True,

@@ -9,7 +9,7 @@ from fractions import Fraction
 
 from launcher.base.formula import Value, evaluated
 from launcher.estimate.memory.activations import block_input, content, fullest_in_forward, running_blocks
-from launcher.estimate.memory.moments import BLOCK_BACKWARD, LOAD, Moment, Moments
+from launcher.estimate.memory.moments import ALWAYS, BLOCK_BACKWARD, LOAD, PASSES, Moment, Moments
 from launcher.estimate.memory.terms import MemoryTerm, term
 from launcher.estimate.rank.adapters import folded, packable, targeted
 from launcher.estimate.rank.counts import block_weights
@@ -33,6 +33,10 @@ def temporaries(rank: RankModel) -> Iterator[MemoryTerm]:
     if rank.cuda and rank.spec.adapter.bits == 8 and rank.blocks:
         yield product_of_8_bits(rank)
     yield from packing(rank)
+    if rank.spec.adapter.name == "oft" and rank.blocks:
+        yield from rotations(rank)
+    if rank.spec.adapter.pissa is not None and rank.blocks:
+        yield singular_values(rank)
     if rank.spec.adapter.dora and rank.blocks:
         yield from dora(rank)
         yield from magnitudes(rank)
@@ -180,6 +184,37 @@ def packing(rank: RankModel) -> Iterator[MemoryTerm]:
         values: dict[str, Value] = {"z": z, "w": w, "rows": rows, "z_code": z_code}
         formula = "z * w + max(4 * rows, ceil(z_code * w))"
         yield term("temporary", LOAD, what, formula, source, **values).at("packing")
+
+
+def rotations(rank: RankModel) -> Iterator[MemoryTerm]:
+    """OFT's rotations in the blocks that save them: ``in / b`` matrices of ``b x b`` a layer, and what makes them.
+
+    Autograd keeps the skew-symmetric matrices, two powers of them and their sum (``_cayley_batch`` of peft 0.21), and
+    beside fp32 parameters the operands of each product, in 16 bits. A layer has the places of its matrices' upper
+    half, too, in int64.
+    """
+    engine, blocks = rank.engine, sum(kind.count for kind in rank.blocks if not kind.recomputed)
+    shapes, b = _shapes(rank), rank.spec.adapter.block_size
+    sizes: dict[str, Value] = {"L": blocks or 1, "n": 7 if engine.wide_adapters else 4, "z": engine.size}
+    sizes |= {"inputs": sum(inputs for _, inputs in shapes), "b": b}
+    source = "peft tuners/oft/layer.py, OFTRotationModule; tensors that autograd saved of it"
+    yield term("activations", PASSES, "OFT's rotations", "L * n * z * inputs * b", source, **sizes)
+    what, values = "places of OFT's numbers", {"n": rank.layers * len(shapes), "b": b}
+    yield term("parameters", ALWAYS, what, "n * 8 * b * (b - 1)", source, **values)
+
+
+def singular_values(rank: RankModel) -> MemoryTerm:
+    """While an adapter begins as PiSSA: the largest weight, its part of the adapter and their difference, in fp32.
+
+    An exact SVD has both of its factors beside them (``pissa_init`` of ``tuners/lora/layer.py``).
+    """
+    outputs, inputs = max(_shapes(rank), key=lambda shape: shape[0] * shape[1])
+    sizes: dict[str, Value] = {"w": outputs * inputs}
+    formula = "12 * w"
+    if not rank.spec.adapter.pissa:
+        formula, sizes["k"] = "16 * w + 4 * k * k", min(outputs, inputs)
+    what, source = "PiSSA's start of a weight", "peft tuners/lora/layer.py, pissa_init"
+    return term("temporary", LOAD, what, formula, source, **sizes).at("pissa")
 
 
 def dora(rank: RankModel) -> Iterator[MemoryTerm]:

@@ -74,6 +74,9 @@ def matrices(weight: Weight, adapter: AdapterSpec) -> tuple[Weight, ...]:
     """
     (outputs, inputs), rank = weight.shape, adapter.rank * weight.copies
     name = weight.name.removesuffix(".weight")
+    if adapter.name == "oft":  # The upper halves of skew-symmetric blocks (peft ``tuners/oft/layer.py``).
+        b = adapter.block_size
+        return (Weight(name=f"{name}.oft_R.weight", shape=(inputs // b, b * (b - 1) // 2)),)
     down = Weight(name=f"{name}.lora_A.weight", shape=(rank, inputs))
     up = Weight(name=f"{name}.lora_B.weight", shape=(outputs, rank))
     if weight.split == "tensor":
@@ -104,6 +107,8 @@ def saved(
     found = targeted(block, adapter)
     names = frozenset(module(weight) for weight in (*found, *folded(block, adapter)))
     reads = engine.fused_adapters or not adapter.dropout
+    if adapter.name == "oft":
+        reads = not engine.wide_adapters
     start = next((at for at, row in enumerate(rows) if names.intersection(row.readers)), len(rows)) if first else 0
     idle = _idle(block, adapter)
     left = [row for row in rows[start:] if _needed(row, names, reads=reads) and row.name not in idle]
@@ -178,6 +183,10 @@ def _own(weight: Weight, adapter: AdapterSpec, engine: EngineTraits, attention_o
     Unsloth's kernels compute the adapter again in backward from its input after dropout, with no mask.
     """
     inputs, size = weight.shape[1], engine.size
+    if adapter.name == "oft":
+        if engine.wide_adapters:
+            yield SavedTensor("input that is rotated", size * inputs, "token", "adapter")
+        return
     if engine.fused_adapters:
         if adapter.dropout:
             yield SavedTensor("adapter's dropout", size * inputs, "token", "adapter")

@@ -38,6 +38,10 @@ def passes(block: Sequence[Weight], adapter: AdapterSpec, own: Sequence[Product]
         ahead, behind = ahead.plus(unpacked), behind.plus(unpacked)
     if not shape.fused_adapters:
         for weight in adapters.targeted(block, adapter):
+            if adapter.name == "oft":
+                rotated, rotated_back = _rotated(weight, adapter, shape)
+                ahead, behind = ahead.plus(rotated), behind.plus(rotated_back)
+                continue
             added, added_back = _dora(weight, adapter, shape) if adapter.dora else _added(weight, adapter, shape)
             read, read_back = _inputs(weight, adapter, shape)
             ahead, behind = ahead.plus(read).plus(added), behind.plus(read_back).plus(added_back)
@@ -77,6 +81,19 @@ def _added(weight: Weight, adapter: AdapterSpec, shape: Shape) -> tuple[Pass, Pa
     elements, z = shape.tokens * _sizes(weight, shape)[0], shape.size
     copied = 2 * z * (adapter.bits == 4)
     return _pass((5 * z + copied) * elements, 2 + bool(copied), shape), _pass(2 * z * elements, 1, shape)
+
+
+def _rotated(weight: Weight, adapter: AdapterSpec, shape: Shape) -> tuple[Pass, Pass]:
+    """OFT's rotation of a layer's input (``OFTRotationModule.forward``), and that gradient on its way back.
+
+    The input is read, rotated by small matrices and written; beside wider parameters it is cast to these before, and
+    back for the product. What makes the matrices is left out of the bytes: it does not grow with the tokens.
+    """
+    elements, z, p = shape.tokens * _sizes(weight, shape)[1], shape.size, shape.adapter_size
+    casts = 2 * (z + p) if p != z else 0
+    return _pass((2 * z + casts) * elements, 14 + (p != z) * 8, shape), _pass(
+        (4 * z + casts) * elements, 30 + (p != z) * 8, shape
+    )
 
 
 def _dora(weight: Weight, adapter: AdapterSpec, shape: Shape) -> tuple[Pass, Pass]:

@@ -13,7 +13,8 @@ from torch.distributed.tensor import DTensor
 
 from launcher.estimate import families
 from launcher.spec import RunSpec
-from launcher.worker import TrainingError
+from launcher.worker import TrainingError, replaced
+from launcher.worker.engine import Context
 from launcher.worker.model import initial
 
 _NAME = "default"
@@ -23,13 +24,15 @@ def settings(spec: RunSpec) -> Any:
     """The ``peft`` configuration of the run's adapter."""
     import peft  # Seconds of imports that only a run with an adapter pays.
 
-    adapter = spec.adapter
+    adapter, task = spec.adapter, "SEQ_CLS" if spec.task.name == "reward" else "CAUSAL_LM"
+    modules = {"target_modules": sorted(adapter.targets), "task_type": task}
+    if adapter.name == "oft":
+        return peft.OFTConfig(**modules, oft_block_size=adapter.block_size, base_model_name_or_path=spec.model.weights)
     return peft.LoraConfig(
         r=adapter.rank,
         lora_alpha=adapter.alpha,
         lora_dropout=adapter.dropout,
-        target_modules=sorted(adapter.targets),
-        task_type="CAUSAL_LM",
+        **modules,
         base_model_name_or_path=spec.model.weights,
         fan_in_fan_out=families.of(spec.model).traits.transposed,
         use_dora=adapter.dora,
@@ -37,6 +40,24 @@ def settings(spec: RunSpec) -> Any:
         modules_to_save=list(adapter.modules_to_save) or None,
         target_parameters=list(adapter.parameters) or None,
     )
+
+
+def start(spec: RunSpec) -> str:
+    """How PiSSA's matrices begin, in ``peft``'s word: by so many iterations, or by an exact SVD."""
+    iterations = spec.adapter.pissa
+    return f"pissa_niter_{iterations}" if iterations else "pissa"
+
+
+def keep_start(network: Any, context: Context) -> None:
+    """Keep PiSSA's first matrices, with which an export is told as LoRA beside the weights as they were."""
+    if context.spec.adapter.pissa is not None and context.rank == 0:
+        found = network.peft_config[_NAME]
+        with replaced(found, "init_lora_weights", True):
+            network.save_pretrained(str(context.directory / PISSA))
+
+
+PISSA = "pissa"
+"""The folder of a run directory with PiSSA's first matrices."""
 
 
 def quantise(network: Any, spec: RunSpec, compute: torch.dtype) -> None:

@@ -18,6 +18,7 @@ from launcher.worker.engine import Context, PendingSave, StepResult
 from launcher.worker.loop import Agreement
 from launcher.worker.memory import live_bytes
 from launcher.worker.memory.piles import Kept, flat, model_piles
+from launcher.worker.model.adapters import PISSA
 from launcher.worker.model.network import numbered
 from launcher.worker.saving import Checkpoints
 from launcher.worker.trl.samples import Samples
@@ -29,7 +30,7 @@ class Follower(TrainerCallback):  # type: ignore[misc]
 
     def __init__(self, context: Context, trainer: Any, samples: Samples) -> None:
         self._context, self._spec, self._trainer = context, context.spec, trainer
-        self._engine = _Files(trainer)
+        self._engine = _Files(trainer, context.directory / PISSA)
         self._checkpoints = Checkpoints(context, samples.identity)
         self._start = self._checkpoints.restore(self._engine)
         self._step = self._start.step
@@ -132,8 +133,8 @@ class Follower(TrainerCallback):  # type: ignore[misc]
 class _Files:
     """The trainer's files, as the launcher's checkpoints ask an engine for them."""
 
-    def __init__(self, trainer: Any) -> None:
-        self._trainer = trainer
+    def __init__(self, trainer: Any, start: Path) -> None:
+        self._trainer, self._start = trainer, start
         self._write: Callable[[Any, Any], None] = trainer._save_checkpoint
         self.resumed: str | None = None
 
@@ -149,10 +150,13 @@ class _Files:
 
     def export(self, directory: Path) -> None:
         """Write the model, or its adapter, as ``transformers`` or ``peft`` load it."""
-        plugin = self._trainer.accelerator.state.fsdp_plugin
+        plugin = getattr(self._trainer.accelerator.state, "fsdp_plugin", None)
         if plugin is not None:
             plugin.set_state_dict_type("FULL_STATE_DICT")
         self._trainer.save_model(str(directory))
+        if self._start.is_dir() and self._trainer.args.should_save:
+            model = self._trainer.accelerator.unwrap_model(self._trainer.model)
+            model.save_pretrained(str(directory), path_initial_model_for_weight_conversion=str(self._start))
 
     def piles(self) -> Iterable[Kept]:
         """Tensors that the trainer keeps, by pile."""

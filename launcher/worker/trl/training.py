@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from launcher.worker import TrainingError
 from launcher.worker.engine import Context
 from launcher.worker.model import adapters
@@ -27,6 +29,7 @@ def run(context: Context, arguments: Sequence[str]) -> object:
         own = samples.of(context)
         trainer = _trainer(context, own, arguments)
         adapters.let_inputs_go(trainer.model, context.spec)
+        adapters.keep_start(trainer.model, context)
         follower = Follower(context, trainer, own)
     follower.train()
     return follower
@@ -60,9 +63,23 @@ def _trainer(context: Context, own: samples.Samples, arguments: Sequence[str]) -
             eval_dataset=held_out,
             processing_class=start.tokenizer(context),
             quantization_config=trl.get_quantization_config(model),
-            peft_config=trl.get_peft_config(model),
+            peft_config=_adapter(context, trl.get_peft_config(model)),
             **({"reward_funcs": _rewards(script)} if name == "GRPO" else {}),
         )
+
+
+def _adapter(context: Context, found: Any) -> Any:
+    """The configuration of the adapter: what TRL's own arguments say of LoRA, with PiSSA's start, or OFT's.
+
+    PiSSA draws the start of its iterations, so that a run which goes on makes the same base again.
+    """
+    spec = context.spec
+    if spec.adapter.name == "oft":
+        return adapters.settings(spec)
+    if spec.adapter.pissa is not None:
+        found.init_lora_weights = adapters.start(spec)
+        torch.manual_seed(spec.train.seed)
+    return found
 
 
 def _parsed(trl: Any, name: str, arguments: Sequence[str]) -> tuple[Any, Any, Any]:

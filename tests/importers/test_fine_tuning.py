@@ -1,0 +1,58 @@
+"""Adapters of other programs that are more than LoRA's two matrices."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher.base import registry
+from launcher.importers import llamafactory
+
+FILE = "model_name_or_path: meta-llama/Llama-3.1-8B\nstage: sft\ndo_train: true\ndataset: alpaca_en_demo\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "left"),
+    [
+        (
+            "finetuning_type: oft\noft_block_size: 64\noft_target: all\n",
+            {"adapter=oft", "adapter.block_size=64"},
+            set(),
+        ),
+        ("finetuning_type: oft\noft_rank: 8\n", {"adapter=oft"}, {"oft_rank"}),
+        ("finetuning_type: oft\nquantization_bit: 4\n", {"adapter=oft"}, {"quantization_bit"}),
+        ("finetuning_type: lora\npissa_init: true\n", {"adapter=lora", "adapter.pissa=16"}, set()),
+        ("finetuning_type: lora\npissa_init: true\npissa_iter: -1\n", {"adapter=lora", "adapter.pissa=0"}, set()),
+    ],
+)
+def test_oft_and_pissa_of_llama_factory_are_said(text: str, words: set[str], left: set[str]) -> None:
+    found = llamafactory.read(FILE + text, "file.yaml")
+    assert words <= set(found.overrides)
+    assert {each.key for each in found.left_out if each.matters} == left
+
+
+def test_what_lora_alone_reads_has_no_effect_beside_oft() -> None:
+    found = llamafactory.read(FILE + "finetuning_type: oft\nlora_rank: 64\nuse_dora: true\n", "file.yaml")
+    assert not [word for word in found.overrides if word.startswith(("adapter.rank", "adapter.dora", "adapter.alpha"))]
+    idle = [each.key for each in found.left_out if each.effect == "no effect: OFT has no low-rank matrices"]
+    assert idle == ["lora_rank", "use_dora"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "key", "effect"),
+    [
+        ("llamafactory", "fp8: true\nbf16: false\n", "bf16", "the run computes in fp8 here: set precision"),
+        ("llamafactory", "fp8: true\nfp16: true\n", "fp16", "the run computes in fp8 here: set precision"),
+        ("axolotl", "bf16: true\nfp16: true\n", "fp16", "no effect: bf16 is chosen before it"),
+        ("axolotl", "fp16: half\n", "fp16", "the run computes in bf16 here: set precision"),
+        ("axolotl", "fsdp: [wrapped]\n", "fsdp", "wrapped: no word of FSDP's that is known here: set parallel"),
+        (
+            "axolotl",
+            "liger_rope: true\nliger_rms_norm: false\n",
+            "liger_rms_norm",
+            "Liger's kernels of norms, rotation and MLPs are taken together here, with the same maths",
+        ),
+    ],
+)
+def test_words_that_another_word_overrules_are_said(kind: str, text: str, key: str, effect: str) -> None:
+    found = registry.load("importers", kind).read(text, "file.yaml")
+    assert {each.key: each.effect for each in found.left_out}[key] == effect

@@ -1,0 +1,80 @@
+"""OFT and PiSSA under TRL on two CPU ranks: where they begin, what they hold, runs that go on, and what is exported."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from launcher.preflight import assess
+from launcher.spec.parse import parse
+from tests.support import training
+from tests.support.helpers import needs
+
+needs("trl", "its runs need the extra 'trl'")
+
+pytestmark = pytest.mark.thorough
+
+COMMON = ("task=sft", "parallel=ddp", "train.steps=4", "train.micro_batch_size=2", "train.sequence_length=33")
+SAVED = ("save.every=2", "save.last=true", "save.export=safetensors")
+OFT = (*COMMON, "adapter=oft")
+PISSA = (*COMMON, "adapter=lora", "adapter.rank=4", "adapter.alpha=4", "adapter.pissa=4")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, list[float]]]:
+    """The first run's memory is its own; the last two go on from the half of the first two."""
+    folder = tmp_path_factory.mktemp("adapters")
+    runs = {
+        "oft": (*OFT, *SAVED),
+        "pissa": (*PISSA, *SAVED),
+        "lora": (*COMMON, "adapter=lora", "save.last=false"),
+        "oft on": (*OFT, "save.last=false", f"save.load={folder}/oft@2"),
+        "pissa on": (*PISSA, "save.last=false", f"save.load={folder}/pissa@2"),
+    }
+    return folder, training.train_all(folder, runs, ranks=2)
+
+
+def test_both_begin_as_the_model_is_and_learn(trained: tuple[Path, dict[str, list[float]]]) -> None:
+    losses = trained[1]
+    for name in ("oft", "pissa"):
+        assert losses[name][0] == pytest.approx(losses["lora"][0], rel=1e-5), name
+        assert losses[name][-1] < losses[name][0]
+        assert losses[name][1:] != pytest.approx(losses["lora"][1:], rel=1e-4), name
+
+
+def test_a_run_that_goes_on_has_the_losses_of_one_that_was_not_stopped(
+    trained: tuple[Path, dict[str, list[float]]],
+) -> None:
+    """PiSSA takes its start off the base again, which is in no checkpoint."""
+    for name in ("oft", "pissa"):
+        assert trained[1][f"{name} on"] == pytest.approx(trained[1][name][2:], rel=1e-5), name
+
+
+def test_the_memory_of_rotations_is_the_predicted_one(trained: tuple[Path, dict[str, list[float]]]) -> None:
+    """Also of what autograd keeps of the rotations, which here is more than what it keeps of the tokens."""
+    memory = json.loads((trained[0] / "oft" / "memory.json").read_text())
+    predicted = assess.estimated(parse(json.loads((trained[0] / "oft" / "spec.json").read_text())))
+    for phase in ("forward", "backward"):
+        measured = max(rank["phases"][phase] for rank in memory["ranks"])
+        assert predicted.phases[phase] == pytest.approx(measured, rel=0.03), phase
+    static = max(rank["static_bytes"] for rank in memory["ranks"])
+    assert predicted.static_bytes == pytest.approx(static, rel=0.02)
+
+
+def test_an_adapter_that_began_as_pissa_is_exported_as_lora_beside_the_weights_as_they_were(
+    trained: tuple[Path, dict[str, list[float]]],
+) -> None:
+    """Twice the rank, ``B A - B0 A0``: a small change of the weights, where PiSSA's own product is most of them."""
+    from safetensors.torch import load_file
+
+    folder = trained[0] / "pissa"
+    [exported] = folder.rglob("export*/adapter_model.safetensors")
+    assert json.loads(exported.with_name("adapter_config.json").read_text())["r"] == 8
+    tensors, first = load_file(exported), load_file(folder / "pissa" / "adapter_model.safetensors")
+    for name in [name for name in tensors if name.endswith("lora_A.weight")]:
+        other = name.replace("lora_A", "lora_B")
+        change = torch.linalg.norm(tensors[other] @ tensors[name])
+        assert 0 < change < 0.3 * torch.linalg.norm(first[other] @ first[name]), name
