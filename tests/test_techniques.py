@@ -29,11 +29,13 @@ _PRESETS = ("fsdp", "ddp", "zero1", "zero3", "tp", "fsdp_pp", "tp_pp", "ep")
 _MODELS = ("tiny", "mixtral_8x7b", "gpt2")
 
 _LORA = ("adapter=lora", "model.weights=weights")
+_ROTATED = ("task=sft", "parallel=ddp", "model.weights=weights", "adapter.block_size=16")  # What OFT asks for.
 _ROWS = ("data=rows", "data.path=rows.jsonl", "train.micro_batch_size=2")
 _TASKS = ((), _ROWS, (*_ROWS, "task.rewards=[rewards.length]"))
 
 _BESIDE: dict[str, tuple[tuple[str, ...], ...]] = {
-    "adapter": (("model.weights=weights",),),
+    "adapter": (("model.weights=weights",), _ROTATED),
+    "adapter.name": (_ROTATED,),
     "backend": (("task=sft",),),
     "backend.": (("task=sft",),),
     "data": (("data.path=words.txt",), ("task=dpo", "data.path=rows.jsonl")),
@@ -222,6 +224,8 @@ _TECHNIQUES: dict[str, tuple[str, ...]] = {
     "LoRA": _LORA,
     "LoRA beside tensor parallelism": (*_LORA, "parallel.tensor=2"),
     "DoRA, rsLoRA, LoRA+": (*_LORA, "adapter.dora=true", "adapter.rslora=true", "adapter.lora_plus=16"),
+    "PiSSA": ("task=sft", *_LORA, "adapter.pissa=16"),
+    "OFT": ("task=sft", "adapter=oft", "model.weights=weights", "adapter.block_size=16"),
     "QLoRA": _QLORA,
     "LoRA beside 8-bit weights": (*_QLORA, "adapter.quant_type=int8"),
     "bf16": ("precision=bf16",),
