@@ -61,9 +61,9 @@ def first() -> tuple[Point, ...]:
 
 
 def rest() -> tuple[Point, ...]:
-    """Everything else."""
+    """Everything else; what takes a minute or more comes last."""
     made = (_few_layers(), _shared(), _changes(), _techniques(), _families(), _more_shared(), _combined(), _rare())
-    return tuple(point for points in made for point in points)
+    return tuple(sorted((point for points in made for point in points), key=lambda point: point.seconds >= 60.0))
 
 
 def _engines() -> Iterator[Point]:
@@ -278,7 +278,13 @@ def _combined() -> Iterator[Point]:
         "adapter.parameters=[experts.gate_up_proj,experts.down_proj]",
     )
     triton = {"needs": ("triton",), "seconds": 25.0}
+    in_24_gb = (*_SEVEN, "parallel=ddp", "adapter=qlora", "optimizer=paged_adamw_8bit", "checkpointing=full")
+    shared_experts = ("model=qwen3_30b_a3b", _FEW, *_EIGHT[1:], "parallel=fsdp", "parallel.expert=8")
+    rounded = (*ddp, "precision.parameters=bf16", "optimizer=adamw_8bit", "optimizer.stochastic_rounding=true")
     for name, words, more in (
+        ("7b alone, qlora, paged 8-bit AdamW, checkpointing full", in_24_gb, {"needs": ("peft", "bitsandbytes")}),
+        ("qwen3_30b_a3b of 4 layers, expert parallel by 8", shared_experts, {"world": 8, "seconds": 8.0}),
+        ("1b alone, 8-bit AdamW, parameters in bf16, rounded at random", rounded, {"needs": ("torchao",)}),
         ("7b, lora, fsdp over 8", (*tuned, "parallel=fsdp"), {"needs": ("peft",), "world": 8}),
         ("7b, lora, zero 3 over 8", (*tuned, *_preset("zero3")), {"needs": ("peft", "deepspeed"), "world": 8}),
         ("mixtral of 2 layers alone, lora on experts", experts, {"needs": ("peft",)}),

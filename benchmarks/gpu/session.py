@@ -19,11 +19,12 @@ from benchmarks.gpu.compared import predicted, predicted_speed, ratios
 from benchmarks.gpu.document import Document
 from benchmarks.gpu.matrix import Point
 from benchmarks.gpu.process import RankProcess
+from launcher.base.errors import ConfigError
 from launcher.base.machine import Machine
 from launcher.config.catalog import Catalog
 from launcher.config.request import request
 from launcher.estimate.memory.result import MemoryEstimate
-from launcher.preflight import assess, findings
+from launcher.preflight import assess, findings, job_python
 from launcher.spec import RunSpec
 
 AHEAD = max(1, min(6, (os.cpu_count() or 2) // 2 - 1))
@@ -99,7 +100,9 @@ class Session:
         if missing:
             return Item(point=point, row={**row, "error": f"not measured: {', '.join(missing)} is not installed here"})
         asked = request(point.words, facts=self._here, catalog=Catalog(folder=self._scratch))
-        errors = asked.errors if asked.spec is None else (*asked.errors, *findings.errors(asked.spec))
+        errors: list[ConfigError] = list(asked.errors)
+        if asked.spec is not None:
+            errors += [*findings.errors(asked.spec), *job_python.errors(asked.spec)]
         if asked.spec is None or errors:
             return Item(point=point, row={**row, "error": "; ".join(str(error) for error in errors)})
         estimate = assess.estimated(asked.spec)

@@ -51,9 +51,9 @@ def _measured(options: argparse.Namespace, document: Document, session: Session,
     size = training.REHEARSED if options.rehearse else training.SIZE
     if options.only in "50 steps":
         training.compare(session, document, scratch, size)
+    session.measure(_chosen(matrix.rest(), options))
     if options.only in "tasks":
         tasks.measure(session, document, scratch, size)
-    session.measure(_chosen(matrix.rest(), options))
     rows = document.rows("runs") + document.rows("training") + document.rows("tasks")
     done = sum(row["measured"] is not None for row in rows)
     print(f"{done} of {len(rows)} rows measured: {document.path}", flush=True)

@@ -30,6 +30,7 @@ def engine(spec: RunSpec) -> EngineTraits:
         size=size,
         residual_size=size,
         sequence_length=spec.sequence_length,
+        one_sequence=spec.micro_batch_size == 1,
         scores=spec.model.attention == "eager",
         unfused_groups=unfused_groups(spec),
         exchanged_heads=spec.parallel.ulysses > 1,

@@ -28,6 +28,7 @@ def engine(spec: RunSpec) -> EngineTraits:
         residual_size=4 if meaning.autocast else size,
         autocast=meaning.autocast,
         sequence_length=spec.sequence_length,
+        one_sequence=spec.micro_batch_size == 1,
         scores=spec.model.attention == "eager",
         unfused_groups=unfused_groups(spec),
         exchanged_heads=spec.parallel.ulysses > 1,
@@ -48,10 +49,16 @@ def engine(spec: RunSpec) -> EngineTraits:
         optimizer=_step(spec),
         fused_norm=spec.train.kernels == "liger",
         fused_activation=spec.train.kernels == "liger",
-        # As measured on a GPU; beside recomputation and an adapter nobody has looked.
-        compiled=spec.train.compile and not cpu and (spec.checkpointing.mode, spec.adapter.name) == ("none", "none"),
+        compiled=spec.train.compile and not cpu and _keeps_compilers_choice(spec),
         casts_again=meaning.compute == "fp8" and spec.precision.recipe != "rowwise_with_gw_hp",
     )
+
+
+def _keeps_compilers_choice(spec: RunSpec) -> bool:
+    """True where what compiled blocks save was measured on a GPU: without recomputation, also beside a plain LoRA."""
+    adapter = spec.adapter
+    plain = not (adapter.bits or adapter.dora or adapter.dropout or adapter.parameters)
+    return spec.checkpointing.mode == "none" and (adapter.name == "none" or plain)
 
 
 def is_ddp(spec: RunSpec) -> bool:

@@ -18,6 +18,7 @@ type Router = Literal["narrow", "sigmoid", "softmax"]
 _INDEX = 8  # A token index or an expert choice is an int64.
 _DOWN = ("down_proj", "c_proj")  # The last linear of an MLP, in Llama and in GPT-2.
 _PROJECTION = ("o_proj", "c_proj")  # What reads the output of attention, in Llama and in GPT-2.
+_HEAD_NORMS = "head norms"
 _FP32 = 4
 OUTPUT, STREAM = "output of the norm", "residual stream"  # Names of what the linears of a module read, and save.
 _STATISTIC = 4  # A mean, a reciprocal deviation or a log-sum-exp is an fp32 number.
@@ -75,15 +76,20 @@ def compiled(rows: list[SavedTensor], model: ModelSpec, engine: EngineTraits) ->
     ``torch/_functorch/partitioners.py``): normalized ones and the activation of the gate. A norm's input is the block's
     or, of the second, the attention's projection, to which the residual stream is added again; all that read a norm's
     output share a cast. Where products read casts to fp8 (``casts_again``), what is cast is computed again as well.
-    Heads' norms, eager attention and dropout were not looked at, and are counted as they are without a compiler.
+    Norms of heads keep what the projections of queries and keys make, and the reciprocal deviation of each head. Eager
+    attention and dropout were not looked at, and are counted as they are without a compiler.
     """
-    if model.qk_norm or engine.scores or model.dropout or model.normalization == "layernorm" or not model.gated:
+    if engine.scores or model.dropout or model.normalization == "layernorm" or not model.gated:
         return rows
     found: dict[tuple[str, str | None], SavedTensor] = {}
     inputs = [engine.size * model.hidden_size, engine.residual_size * model.hidden_size]
     for row in rows:
         if row.name == "RMSNorm":
             found[row.name, row.input] = replace(row, bytes=inputs.pop() + _STATISTIC)
+        elif row.name == _HEAD_NORMS:
+            heads = model.num_attention_heads + model.key_value_heads
+            made = engine.size * (model.query_size + model.key_value_size)
+            found[row.name, row.module] = replace(row, bytes=made + _STATISTIC * heads)
         elif engine.casts_again and row.name in (OUTPUT, "product"):
             continue
         elif row.name == OUTPUT and (first := found.get((OUTPUT, row.module))):
@@ -114,7 +120,7 @@ def attention(model: ModelSpec, engine: EngineTraits, *, wide_softmax: bool = Tr
         heads = model.num_attention_heads + model.key_value_heads
         # The rotary embedding copies the output of a head's norm, so that is not kept.
         own = size if engine.fused_norm else 4
-        rows.append(SavedTensor("head norms", own * (queries + keys) + _STATISTIC * heads, "tensor", "attention"))
+        rows.append(SavedTensor(_HEAD_NORMS, own * (queries + keys) + _STATISTIC * heads, "tensor", "attention"))
         if not engine.fused_norm:
             rows.append(_scaled(size * (queries + keys), "tensor", "attention"))
     if engine.scores:

@@ -51,6 +51,7 @@ def choices(spec: RunSpec) -> Iterator[ConfigError]:
 traits = replace(
     deepseek.traits,
     mask=lambda model, engine: engine.residual_size * engine.sequence_length**2,
+    masks_tokens=True,
     not_linear="the indexer, which is computed without gradients",
     names=None,
     model_types=(*_CONFIGS,),
@@ -121,12 +122,16 @@ def saved(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTenso
 def _mask(model: ModelSpec, layer: int, engine: EngineTraits) -> SavedTensor:
     """Each layer's mask, in the format of its queries: a kernel with a mask keeps it (``aten`` ``attention.cpp``).
 
-    The indexer's scores of each of its heads are made in fp32, from its key copied for each query
+    The indexer's scores of each of its heads are made in fp32, of several sequences from its key copied for each query
     (``aten`` ``LinearAlgebra.cpp``, ``matmul`` of tensors of four dimensions), then scaled; its queries are there as
-    they were made, rotated and in fp32.
+    they were made and rotated, and until the product in fp32; so are attention's, before and after they are joined.
     """
     heads, size = _size(model, "index_n_heads"), _size(model, "index_head_dim")
-    made = 4 * (heads + max(heads, size)) * engine.sequence_length + (2 * engine.size + 4) * heads * size
+    copied = 0 if engine.one_sequence else size
+    rotated = model.qk_rope_head_dim
+    queries = heads * (2 * size + rotated) + model.num_attention_heads * (model.qk_nope_head_dim + 2 * rotated)
+    product = 4 * (heads + copied) * engine.sequence_length + 4 * heads * size
+    made = max(product, 4 * 2 * heads * engine.sequence_length) + engine.size * queries
     return SavedTensor(
         "mask of tokens that were not chosen",
         engine.size * engine.sequence_length,

@@ -58,6 +58,8 @@ class FamilyTraits:
     model_types: tuple[str, ...] = ()  # The ``model_type`` of each ``config.json`` that it reads.
     # Bytes of the masks that blocks read, one for all sequences; 0 where attention needs none.
     mask: Callable[[ModelSpec, EngineTraits], int] = lambda model, engine: 0
+    # True if each of its blocks masks tokens of its own choice, so that attention's kernel counts every pair.
+    masks_tokens: bool = False
     # Tokens that a block's attention sees at most; None where it sees all before.
     window: Callable[[ModelSpec, int], int | None] = lambda model, layer: None
     # True if what its blocks save was found by running them without values, not by formulas.

@@ -151,7 +151,7 @@ def _seen(key: BlockKey, shape: Shape, kernel: str) -> tuple[int, bool]:
     mask instead, and count every pair.
     """
     window = key.family.traits.window(key.model, key.layer)
-    if shape.execution.masked:
+    if shape.execution.masked or key.family.traits.masks_tokens:
         return shape.keys, False
     if window is None or window >= shape.keys:
         return shape.keys, True
