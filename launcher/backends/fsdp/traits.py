@@ -57,8 +57,8 @@ def engine(spec: RunSpec) -> EngineTraits:
 def _keeps_compilers_choice(spec: RunSpec) -> bool:
     """True where what compiled blocks save was measured on a GPU: without recomputation, also beside a plain LoRA."""
     adapter = spec.adapter
-    plain = not (adapter.bits or adapter.dora or adapter.dropout or adapter.parameters)
-    return spec.checkpointing.mode == "none" and (adapter.name == "none" or plain)
+    plain = adapter.name in ("none", "lora") and not (adapter.dora or adapter.dropout or adapter.parameters)
+    return spec.checkpointing.mode == "none" and plain
 
 
 def is_ddp(spec: RunSpec) -> bool:
