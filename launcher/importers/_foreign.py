@@ -171,8 +171,8 @@ class Followed:
     """The configuration of a text, and sentences about what of it was not followed.
 
     Followed are assignments, calls with keywords and returns. A call is a mapping of its arguments with its name as
-    ``class``; a function of the same text that takes part is followed. Conditions, loops and calls that may change a
-    configuration in place are named, not followed.
+    ``class``; a function of the same text that takes part is followed, and so are conditions on known words. Others,
+    loops and calls that may change a configuration in place are named, not followed.
     """
 
     def __init__(self, text: str, path: str) -> None:
@@ -220,7 +220,12 @@ class Followed:
         return self._made(function.body, {**self._constants, **self._defaults(function), **given}, depth)
 
     def _made(self, body: Sequence[ast.stmt], names: dict[str, Any], depth: int) -> Any:
-        for statement in body:
+        waiting = [*body]
+        while waiting:
+            statement = waiting.pop(0)
+            if isinstance(statement, ast.If) and (holds := _decided(statement.test, names)) is not None:
+                waiting[:0] = statement.body if holds else statement.orelse
+                continue
             if isinstance(statement, ast.Return) and statement.value is not None:
                 return self._value(statement.value, names, depth)
             self._assign(statement, names, depth)
@@ -312,6 +317,26 @@ class _Columns(ast.NodeTransformer):
         column = node.slice.value if isinstance(node.slice, ast.Constant) else None
         of_row = isinstance(node.value, ast.Name) and node.value.id == self._row
         return ast.Constant("{" + column + "}") if of_row and isinstance(column, str) else node
+
+
+def _decided(test: ast.expr, names: Mapping[str, Any]) -> bool | None:
+    """Whether a condition on known words holds: that it is one, or is one of some; None where that is open."""
+    if isinstance(test, ast.BoolOp):
+        found = [_decided(each, names) for each in test.values]
+        ends = isinstance(test.op, ast.Or)
+        return ends if ends in found else None if None in found else not ends
+    if isinstance(test, ast.Call) and called(test) == "isinstance" and ast.unparse(test.args[-1]) == "str":
+        value = literal(test.args[0], names)
+        return None if value == OPEN else isinstance(value, str)
+    if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.In | ast.Eq) or len(test.ops) > 1:
+        return None
+    lowers = isinstance(test.left, ast.Call) and _called_last(test.left) == "lower" and not test.left.args
+    word = literal(test.left.func.value if lowers else test.left, names)  # type: ignore[attr-defined]
+    other = test.comparators[0]
+    several = [literal(each, names) for each in getattr(other, "elts", [other])]
+    if not isinstance(word, str) or OPEN in (word, *several):
+        return None
+    return (word.lower() if lowers else word) in several
 
 
 def _is_whole(name: str) -> bool:

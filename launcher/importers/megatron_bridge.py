@@ -336,9 +336,9 @@ def _adapts(reading: Reading, key: str) -> None:
         reading.ledger.leave(key, f"{kind} is no adapter here: set adapter.name")
     elif name in ("class", "value", "peft"):
         choose(reading, key, {"adapter": "lora"} | ({"adapter.dora": True} if kind == "dora" else {}))
-    elif name == "target_modules" and isinstance(value, list) and {str(each) for each in value} == {*_LAYERS, *_SCANS}:
+    elif name == "target_modules" and isinstance(value, list) and {*map(str, value)} == _ALL:
         reading.ledger.default(key)  # All linear layers.
-    elif name == "target_modules" and isinstance(value, list) and {str(each) for each in value} <= _LAYERS.keys():
+    elif name == "target_modules" and isinstance(value, list) and {*map(str, value)} <= _LAYERS.keys():
         reading.say(key, {"adapter.targets": [name for each in value for name in _LAYERS[each].split()]})
     elif name in _OF_LORA:
         reading.say_number(key, _OF_LORA[name])
@@ -349,8 +349,10 @@ def _adapts(reading: Reading, key: str) -> None:
 
 
 _LAYERS = {"linear_qkv": "q_proj k_proj v_proj", "linear_proj": "o_proj", "linear_fc1": "gate_proj up_proj",
-           "linear_fc2": "down_proj"}  # fmt: skip
-_SCANS = ("in_proj", "out_proj")
+           "linear_fc2": "down_proj", "linear_q_proj": "q_proj", "linear_q_down_proj": "q_a_proj",
+           "linear_q_up_proj": "q_b_proj", "linear_kv_down_proj": "kv_a_proj_with_mqa",
+           "linear_kv_up_proj": "kv_b_proj"}  # fmt: skip
+_ALL = {"linear_qkv", "linear_proj", "linear_fc1", "linear_fc2", "in_proj", "out_proj"}
 _OF_LORA = {"dim": "adapter.rank", "alpha": "adapter.alpha", "dropout": "adapter.dropout"}
 
 

@@ -68,8 +68,8 @@ def _sections(found: JsonObject) -> JsonObject:
         ]
         content["model"]["converters"] = [name.lower() for name in names]
         for each in converters:
-            if isinstance(each, dict) and "recipe_name" in each:
-                content["float8"] = {"recipe_name": each["recipe_name"]}
+            if isinstance(each, dict) and str(each.get("class")).startswith("Float8Linear"):
+                content["float8"] = {name: each[name] for name in ("recipe_name", "filter_fqns") if name in each}
     rows_of = content.get("dataloader")
     if isinstance(rows_of, dict) and isinstance(rows_of.get("sample_processor"), list):
         rows_of["sample_processor"] = _turns(rows_of["sample_processor"])
@@ -234,6 +234,8 @@ def _schedule(reading: Reading) -> None:
             "optimizer.wsd_decay": _DECAYS.get(kind, "linear"),
         }
     reading.say_together(said, f"{block}.decay_ratio", f"{block}.decay_type")
+    if kind not in _DECAYS:
+        reading.ledger.leave(f"{block}.decay_type", f"{kind} is no decay of torchtitan's: set optimizer.schedule")
     factor = reading.number(f"{block}.min_lr_factor") or reading.number(f"{block}.lr_min") or 0.0
     for key in (f"{block}.min_lr_factor", f"{block}.lr_min"):
         if reading.value(key) is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from launcher.base import registry
-from launcher.importers import llamafactory
+from launcher.importers import llamafactory, megatron_bridge, torchtitan, torchtune
 
 FILE = "model_name_or_path: meta-llama/Llama-3.1-8B\nstage: sft\ndo_train: true\ndataset: alpaca_en_demo\n"
 
@@ -42,6 +42,12 @@ def test_what_lora_alone_reads_has_no_effect_beside_oft() -> None:
     [
         ("llamafactory", "fp8: true\nbf16: false\n", "bf16", "the run computes in fp8 here: set precision"),
         ("llamafactory", "fp8: true\nfp16: true\n", "fp16", "the run computes in fp8 here: set precision"),
+        (
+            "axolotl",
+            "adapter: qlora\nload_in_8bit: true\nload_in_4bit: true\n",
+            "load_in_4bit",
+            "axolotl refuses weights in 4 bits and in 8: set adapter.quant_type",
+        ),
         ("axolotl", "bf16: true\nfp16: true\n", "fp16", "no effect: bf16 is chosen before it"),
         ("axolotl", "fp16: half\n", "fp16", "the run computes in bf16 here: set precision"),
         ("axolotl", "fsdp: [wrapped]\n", "fsdp", "wrapped: no word of FSDP's that is known here: set parallel"),
@@ -56,3 +62,38 @@ def test_what_lora_alone_reads_has_no_effect_beside_oft() -> None:
 def test_words_that_another_word_overrules_are_said(kind: str, text: str, key: str, effect: str) -> None:
     found = registry.load("importers", kind).read(text, "file.yaml")
     assert {each.key: each.effect for each in found.left_out}[key] == effect
+
+
+def test_a_kernel_of_the_optimizer_that_torchtune_switches_off_is_off_here() -> None:
+    text = "optimizer:\n  _component_: torch.optim.{}\n  fused: {}\n"
+    for kind, fused, said in (("AdamW", "false", True), ("AdamW", "true", False)):
+        found = torchtune.read(text.format(kind, fused), "file.yaml")
+        assert ("optimizer.fused=false" in found.overrides) is said
+
+
+BRIDGE = """
+def tuned(scheme: str = "lora"):
+    cfg = _peft_common()
+    found = default_peft_config(scheme)
+    if isinstance(scheme, str) and scheme.lower() in {"lora", "dora"}:
+        found.dim = 8
+        found.target_modules = ["linear_q_down_proj", "linear_kv_up_proj"]
+    if scheme == "none" or not scheme:
+        found.dim = 64
+    cfg.peft = found
+    return cfg
+"""
+
+
+def test_conditions_on_known_words_are_followed_in_a_recipe_of_megatron_bridge() -> None:
+    found = megatron_bridge.read(BRIDGE, "file.py")
+    assert {"adapter.rank=8", "adapter.targets=[q_a_proj,kv_b_proj]"} <= set(found.overrides)
+    assert [note for note in found.not_understood if "not followed" in note] == [
+        "line 8 is not followed: if scheme == 'none' or not scheme:"
+    ]
+
+
+def test_words_of_torchtitan_that_nothing_here_does_are_said() -> None:
+    text = '[lr_scheduler]\ndecay_type = "step"\n[model]\nconverters = ["float8"]\n[float8]\nfilter_fqns = ["wk"]\n'
+    found = torchtitan.read(text, "file.toml")
+    assert {each.key for each in found.left_out if each.matters} >= {"lr_scheduler.decay_type", "float8.filter_fqns"}
