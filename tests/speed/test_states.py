@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from launcher.base.files import JsonObject
 from launcher.estimate.speed.estimate import estimate
+from launcher.estimate.speed.result import SpeedEstimate
 from launcher.estimate.speed.states import SLOWED, chunk_by_chunk
 from launcher.estimate.speed.terms import PARTS, SpeedTerm
 from launcher.preflight.assess import parts
@@ -122,38 +125,57 @@ def test_torchs_own_sum_of_gradients_begins_with_the_first_micro_batch() -> None
 
 
 _UNEXPLAINED = (
-    "zero 0",  # Its five steps lie 32% apart.
     "megatron",  # Scores in memory by Megatron-core's own modules.
-    ", fp8",  # The host starts 12,400 kernels, by Python for each; transposed copies of fp8 are slow.
-    "paged 8-bit AdamW",  # The driver moves pages.
-    "1b alone, checkpointing selective",  # Python is asked about each operation: 4 times the host's time.
-    "Adafactor",
+    "fp8 by rows, compiled",
+    "fp8 all-gather",  # The host starts 12,000 kernels, by Python for each.
     "fsdp over 8, Muon",  # Products of DTensors, each started by Python.
-    "tensor parallel by 2",  # So are these: the card works for a quarter of the step.
-    "gpt2_medium",  # The card works for half of the step, and waits for Python in the rest.
     "gemma2_2b",  # Copies and products by elements of eager attention with a soft cap.
-    "4-bit AdamW",
-    "8-bit base weights",
-    "1b, fsdp over 2",  # The card works for 0.107 of 0.136 s.
-    "fsdp, compiled",  # A fifth of the step waits for FSDP's hooks.
     "Liger's loss",  # 32,768 tokens: attention at 69% of the card's peak is faster than is said.
-    "offloaded to the host",  # Measured with one thread; the worker takes all of them since.
+    "deepseek_v3_2",  # What the indexer computes is not counted.
+)
+
+_CARD_UNEXPLAINED = (
+    "gpt2_medium",  # Small products and kernels take 1.34 times what is said.
+    "offloaded to the host",  # The optimizer's step there is the most of what is said.
 )
 
 
 def test_steps_of_our_engines_on_an_h100_are_near_what_is_predicted() -> None:
-    """Of a rank whose peers do not exist without what they exchange and the wait for them."""
-    runs = json.loads((Path(__file__).parents[2] / "benchmarks" / "results" / "gpu.json").read_text())["runs"]
-    off = []
-    for run in runs:
-        if not run["measured"] or any(words in run["name"] for words in _UNEXPLAINED):
-            continue
-        spec = make_spec(*run["overrides"], "hardware=h100_80g")
-        found = estimate(spec, **parts(spec))
-        assert found is not None
-        absent = sum(term.exposed_seconds for term in found.terms if term.part in ("data", "waiting"))
-        seconds = found.step_seconds - (absent if run["world"] > 1 else 0)
-        off.append(abs(seconds / run["measured"]["step_seconds_median"] - 1))
-    assert len(off) >= 35
-    assert statistics.median(off) < 0.055
-    assert max(off) < 0.155
+    """Of runs whose card worked for nine tenths of the step, or of which nobody has looked."""
+    off = {}
+    for run, found, absent in _on_the_h100():
+        card, measured = run["measured"].get("card"), run["measured"]["step_seconds_median"]
+        waits = card is not None and card["busy_seconds"] < _BUSY * measured
+        if not waits and not any(words in run["name"] for words in _UNEXPLAINED):
+            off[run["name"]] = abs((found.step_seconds - absent) / measured - 1)
+    assert len(off) >= 50
+    assert statistics.median(off.values()) < 0.055
+    assert {name: value for name, value in off.items() if value >= 0.155} == {}
+
+
+def test_the_card_of_an_h100_works_as_long_as_is_predicted_also_where_it_waits_for_the_host() -> None:
+    off = {}
+    for run, found, absent in _on_the_h100():
+        card = run["measured"].get("card")
+        if card is not None and not any(words in run["name"] for words in _CARD_UNEXPLAINED):
+            host = sum(term.exposed_seconds for term in found.terms if term.part == "host")
+            off[run["name"]] = abs((found.step_seconds - absent - host) / card["busy_seconds"] - 1)
+    assert len(off) >= 50
+    assert statistics.median(off.values()) < 0.08
+    assert {name: value for name, value in off.items() if value >= 0.21} == {}
+
+
+_BUSY = 0.9
+"""Share of a step in which the card works where it does not wait for the host."""
+
+
+def _on_the_h100() -> Iterator[tuple[JsonObject, SpeedEstimate, float]]:
+    """Runs that were measured, what is predicted of each, and seconds of exchanges with ranks that do not exist."""
+    content = json.loads((Path(__file__).parents[2] / "benchmarks" / "results" / "gpu.json").read_text())
+    for run in content["runs"]:
+        if run["measured"]:
+            spec = make_spec(*run["overrides"], "hardware=h100_80g")
+            found = estimate(spec, **parts(spec))
+            assert found is not None
+            absent = sum(term.exposed_seconds for term in found.terms if term.part in ("data", "waiting"))
+            yield run, found, absent if run["world"] > 1 else 0.0

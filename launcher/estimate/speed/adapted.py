@@ -42,6 +42,10 @@ def passes(block: Sequence[Weight], adapter: AdapterSpec, own: Sequence[Product]
                 rotated, rotated_back = _rotated(weight, adapter, shape)
                 ahead, behind = ahead.plus(rotated), behind.plus(rotated_back)
                 continue
+            if shape.execution.compiled and not (adapter.dora or adapter.dropout or adapter.bits):
+                joined, joined_back = _joined(weight, shape)
+                ahead, behind = ahead.plus(joined), behind.plus(joined_back)
+                continue
             added, added_back = _dora(weight, adapter, shape) if adapter.dora else _added(weight, adapter, shape)
             read, read_back = _inputs(weight, adapter, shape)
             ahead, behind = ahead.plus(read).plus(added), behind.plus(read_back).plus(added_back)
@@ -58,6 +62,16 @@ def _cast(weights: Iterable[Weight], shape: Shape) -> tuple[Pass, Pass]:
         _pass(each * sum(weight.elements for weight in wide), len(wide), shape),
         _pass(each * sum(weight.elements for weight in trained), len(trained), shape),
     )
+
+
+def _joined(weight: Weight, shape: Shape) -> tuple[Pass, Pass]:
+    """The sums of :func:`_added` and :func:`_inputs` in a compiled block, in kernels that run without LoRA, too.
+
+    These read one tensor more each, the adapter's product and the gradient of its input, and backward writes the scaled
+    gradient of the product. Casts are written once for the layer and the adapter.
+    """
+    (n, k), z = _sizes(weight, shape), shape.size
+    return _pass(z * shape.tokens * n, 0, shape), _pass(z * shape.tokens * (n + k), 0, shape)
 
 
 def _inputs(weight: Weight, adapter: AdapterSpec, shape: Shape) -> tuple[Pass, Pass]:
