@@ -11,10 +11,12 @@ import importlib
 import json
 import os
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from launcher.preflight import plan
+from launcher.spec import RunSpec
 from launcher.spec.parse import parse
 
 _LATE = (
@@ -34,6 +36,16 @@ _LATE_OF_ITS_COMPILER = ("torch._dynamo.backends.inductor", "torch.export._trace
 
 ADAPTERS = ("peft", "torchao.float8", "torchao.quantization")
 """Modules that a rank with an adapter imports late, about a thousand: the agent imports them once for all ranks."""
+
+_FP8 = ("torchao.float8", "torch._inductor.codegen.triton")
+"""The same of a rank in fp8: torchao asks for the compiler as it converts a model, half a thousand modules."""
+
+
+def late(specs: Collection[RunSpec]) -> list[str]:
+    """Return the modules that ranks of some of these runs import late."""
+    adapted = any(spec.adapter.name != "none" for spec in specs)
+    in_fp8 = any(spec.precision.compute == "fp8" for spec in specs)
+    return [*(ADAPTERS if adapted else ()), *(_FP8 if in_fp8 else ())]
 
 
 def with_fsdp() -> None:

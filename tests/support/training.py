@@ -113,7 +113,7 @@ def train_all(folder: Path, runs: Mapping[str, Sequence[str]], *, ranks: int) ->
         count=ranks,
         environment=environment(),
         log=folder / "ranks.log",
-        late=train_many.ADAPTERS if any(spec.adapter.name != "none" for spec in specs.values()) else (),
+        late=train_many.late(specs.values()),
     )
     return {name: losses(folder / name) for name in runs}
 

@@ -272,6 +272,7 @@ def _traced(cells: Sequence[str], folder: Path) -> dict[str, dict[str, int]]:
         count=1,
         environment=training.environment(),
         log=folder / "log",
+        late=train_many.late(specs.values()),
     )
     answers: dict[str, dict[str, int]] = json.loads(found.read_text())
     return answers
