@@ -62,6 +62,16 @@ def test_on_the_cpu_the_tensors_come_beside_the_interpreters_and_on_gpus_they_do
     assert list(offloaded.piles) == ["offloaded", "processes"]
 
 
+def test_fsdp2_offloads_parameters_gradients_and_moments_and_nothing_on_the_cpu() -> None:
+    offload = ("parallel=fsdp", "zero.offload_optimizer=cpu", "zero.offload_parameters=cpu")
+    estimate = assess.estimated(make_spec(*GPU, *offload))
+    shard = estimate.parameters.per_rank
+    pinned = 1 << (4 * shard - 1).bit_length()
+    assert size(estimate.host, "offloaded") == 8 * (2 * pinned + 8 * shard)
+    moved, stayed = (assess.estimated(make_spec(*CPU, *words)) for words in (offload, offload[:1]))
+    assert (moved.phases, moved.host.terms) == (stayed.phases, stayed.host.terms)
+
+
 def test_nvme_leaves_buffers_in_host_memory_and_files_on_the_disk() -> None:
     """Four buffers for a sub-group in fp32, five for a parameter, and beside them the pinned gradients."""
     offload = ("zero.offload_optimizer=nvme", "zero.offload_parameters=nvme", "zero.nvme_path=/disk")

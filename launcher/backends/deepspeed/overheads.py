@@ -13,6 +13,7 @@ from launcher.backends.deepspeed.traits import buffers_partition, flat_fp32_grad
 from launcher.base.formula import Value
 from launcher.estimate.memory import states
 from launcher.estimate.memory.activations import content, inside_mlp, running_blocks
+from launcher.estimate.memory.host import offloaded_bytes
 from launcher.estimate.memory.moments import (
     BACKWARD_FROM_BLOCKS,
     BLOCK_BACKWARD,
@@ -29,6 +30,7 @@ from launcher.estimate.memory.moments import (
 from launcher.estimate.memory.optimizer import flat_groups, list_copies, optimizer_states, stepped_at_once
 from launcher.estimate.memory.states import STATES_MADE
 from launcher.estimate.memory.terms import MemoryTerm, Pile, term
+from launcher.estimate.rank.formats import moment_bytes
 from launcher.estimate.rank.model import BlockKind, RankModel
 
 _LARGEST_REDUCTION = 500_000_000  # Elements; MEMORY_OPT_ALLREDUCE_SIZE of DeepSpeed's runtime/engine.py.
@@ -267,6 +269,8 @@ def step_copies(rank: RankModel) -> Iterator[MemoryTerm]:
     """
     zero, shard = rank.spec.zero, stepped_at_once(rank)
     if zero.offload_optimizer != "none":
+        if zero.offload_optimizer == "cpu" and not rank.cuda:
+            yield from torch_temporaries(rank, shard, ("step",))
         return
     z_acc = rank.dtypes.size("accumulate")
     flattens = zero.stage > 0 and not flat_fp32_gradients(rank.spec)
@@ -326,13 +330,21 @@ def fp32_partition(rank: RankModel) -> Iterator[MemoryTerm]:
 def offloading(rank: RankModel) -> Iterator[MemoryTerm]:
     """ZeRO 1 and 2: a buffer of the largest weight, kept, through which gradients go to the host and back.
 
-    ``temp_grad_buffer_for_gpu_offload`` in ``stage_1_and_2.py``.
+    ``temp_grad_buffer_for_gpu_offload`` in ``stage_1_and_2.py``. What CPU ranks offload stays in their own memory,
+    where moments come with the first step.
     """
     zero, z, w = rank.spec.zero, rank.dtypes.size("parameters"), rank.elements.largest_trained
     if zero.stage in (1, 2) and zero.offload_optimizer != "none":
-        made = _term("reduce_buffers", LOAD, "buffer for gradients of the host", "z_par * w", z_par=z, w=w)
+        what, n = "buffer for gradients of the host", 1 if rank.cuda else 2  # Its twin lies on the host.
+        made = _term("reduce_buffers", LOAD, what, "n * z_par * w", n=n, z_par=z, w=w)
         yield made._replace(moments=TRAINING)
         yield made.at(STATES_MADE)
+    if zero.offload_optimizer == "cpu" and not rank.cuda:
+        size, shard = offloaded_bytes(rank), rank.elements.optimizer
+        moments = moment_bytes(rank.spec.optimizer.name, shard, rank.root.optimizer, 4)
+        what = "states on the host, a CPU rank's own memory"
+        yield _term("optimizer_states", TRAINING, what, "size", size=size)
+        yield _term("optimizer_states", LOAD, what, "size", size=size - moments).at(STATES_MADE)
 
 
 def first_step(rank: RankModel) -> Iterator[MemoryTerm]:

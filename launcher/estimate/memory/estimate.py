@@ -9,6 +9,7 @@ error band are added to that one.
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
 from math import ceil
@@ -204,8 +205,16 @@ def rank_terms(
 
 
 def _models(stages: Iterable[RankView], spec: RunSpec, family: Family, backend: Backend) -> Iterator[RankModel]:
+    spec = _without_a_host(spec)
     dtypes, engine = backend.dtypes(spec), kept(backend.engine(spec))
     return (rank_model(spec, view, family, dtypes, engine) for view in stages)
+
+
+def _without_a_host(spec: RunSpec) -> RunSpec:
+    """The run as the memory of its ranks is: on the CPU what FSDP2 offloads stays in the rank's own memory."""
+    if spec.hardware.device == "cuda" or not spec.parallel.shard or spec.zero.offload_parameters == "none":
+        return spec
+    return replace(spec, zero=replace(spec.zero, offload_parameters="none", offload_optimizer="none"))
 
 
 def _all_terms(

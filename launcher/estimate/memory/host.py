@@ -47,9 +47,9 @@ def host_memory(of_stages: tuple[RankModel, ...], device_bytes: int) -> HostMemo
     move all of it to the host.
     """
     spec = of_stages[0].spec
-    offloaded = max(offloaded_bytes(rank) for rank in of_stages)
+    allocated = device_bytes if spec.hardware.device == "cpu" else 0  # What CPU ranks keep on the host is among it.
+    offloaded = 0 if allocated else max(offloaded_bytes(rank) for rank in of_stages)
     waiting = max(waiting_bytes(rank) for rank in of_stages)
-    allocated = device_bytes if spec.hardware.device == "cpu" else 0
     terms = tuple(one for one in _terms(spec, allocated, offloaded, waiting) if one.bytes)
     return HostMemory(bytes_per_node=sum(one.bytes for one in terms), capacity_bytes=_capacity(spec), terms=terms)
 
@@ -108,12 +108,16 @@ def offloaded_bytes(rank: RankModel) -> int:
 
     ``(4 + 4 + 8) P / N`` for an optimizer on the CPU and the parameters' own ``size P / N`` in staging; offloaded
     parameters ``size P / N`` more. On NVMe only buffers stay (:func:`_swapped_bytes`). Pinned blocks are rounded up to
-    a power of two (PyTorch issues 95823 and 150517): master and gradients are, the moments are pageable.
+    a power of two (PyTorch issues 95823 and 150517): master and gradients are, the moments are pageable. FSDP2 has no
+    master and no staging: parameters, gradients and moments in the parameters' format (``CPUOffloadPolicy``).
     """
     zero, dtypes, optimizer = rank.spec.zero, rank.dtypes, rank.spec.optimizer.name
     size = _swapped_bytes(rank)
     elements = rank.elements.optimizer
-    if zero.offload_optimizer == "cpu":
+    if rank.spec.parallel.shard and zero.offload_optimizer == "cpu":
+        size += _pinned(dtypes.size("parameters") * elements, rank)
+        size += moment_bytes(optimizer, elements, rank.root.optimizer, dtypes.size("parameters"))
+    elif zero.offload_optimizer == "cpu":
         size += 2 * _pinned(4 * elements, rank) + moment_bytes(optimizer, elements, rank.root.optimizer, 4)
         size += _pinned(dtypes.size("parameters") * elements, rank)
     elif optimizer == "paged_adamw_8bit":

@@ -16,6 +16,8 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
+from launcher.preflight.assess import estimated
+from launcher.spec.parse import parse
 from tests.support import memory_lines, training
 from tests.support.chat import TRAINED
 from tests.support.training import GPT, MOE, lines
@@ -230,6 +232,18 @@ def test_the_held_out_loss_is_that_of_one_process(name: str, folder: Path) -> No
     )
     assert len(expected) == 2
     assert found == pytest.approx(expected, rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("name", ["zero2_offloaded", "zero3_offloaded"])
+def test_states_that_cpu_ranks_offload_are_counted_as_their_own(name: str, tmp_path: Path) -> None:
+    words = (*FP32[name], "zero.reduce_bucket_size=100000", "train.steps=2")
+    training.train_all(tmp_path, {name: words}, ranks=2)  # By itself: buffers of a run before would be counted, too.
+    predicted = estimated(parse(json.loads((tmp_path / name / "spec.json").read_text())))
+    [rank, _] = json.loads((tmp_path / name / "memory.json").read_text())["ranks"]
+    assert predicted.ranks[0].static_bytes == pytest.approx(rank["static_bytes"], rel=0.02)
+    for phase in ("load", "forward", "backward", "optimizer"):
+        assert predicted.phases[phase] == pytest.approx(rank["phases"][phase], rel=0.1), phase
+    assert {one.pile for one in predicted.host.terms} == {"tensors", "processes"}
 
 
 @pytest.mark.usefixtures("fp32")

@@ -215,7 +215,7 @@ def test_an_adapter_of_stages_is_exported_whole(folder: Path, two: Mapping[str, 
 
 @pytest.mark.parametrize(
     ("ranks", "name"),
-    [("two", name) for name in TWO_RANKS if "offloaded" not in name] + [("four", name) for name in FOUR_RANKS],
+    [("two", name) for name in TWO_RANKS] + [("four", name) for name in FOUR_RANKS],
 )
 def test_each_stage_takes_about_what_is_predicted(
     ranks: str, name: str, two: Mapping[str, list[float]], four: Mapping[str, list[float]], folder: Path
