@@ -16,8 +16,8 @@ def weight_cache(rank: RankModel) -> Iterator[MemoryTerm]:
 
     Checkpointed blocks cast again in backward, one block at a time; a copy goes with the backward pass of its product,
     the output projection's first. Embeddings are looked up in fp32, and the grouped products of routed experts run in
-    fp32. Of a frozen weight autocast itself keeps no copy, so that a checkpointed block's are gone after its forward
-    pass, but for its adapters'; weights in 4 bits are not cast.
+    fp32. Of a frozen weight autocast itself keeps no copy, so that those of a checkpointed block are gone one by one in
+    its forward pass, and only its adapters' stay; weights in few bits are not cast.
     """
     if not rank.engine.autocast:
         return
@@ -28,8 +28,8 @@ def weight_cache(rank: RankModel) -> Iterator[MemoryTerm]:
     again = ceil(block * rank.last_block.recomputed_share) if rank.blocks else 0
     loops = times * sum(kind.count * ceil(kind.elements.stacked * kind.recomputed_share) for kind in rank.blocks)
     cached = blocks - loops  # Autocast keeps no copy of a part of a weight, as a loop over experts casts them.
-    inside = cached if rank.spec.adapter.name == "none" else kept + again
     adapters = ceil(times * rank.all_blocks.trained * rank.last_block.recomputed_share) if rank.blocks else 0
+    inside = cached if rank.spec.adapter.name == "none" else kept + adapters + min(_one_frozen(rank), again)
     cast: list[tuple[tuple[Moment, ...], int]] = [
         (("forward",), inside),
         (("output", "loss"), head + (cached if rank.spec.adapter.name == "none" else kept + adapters)),
@@ -73,6 +73,15 @@ def _kept_copies(rank: RankModel) -> int:
     """Elements of the copies that forward saves for backward: of the weights in what is not recomputed."""
     counts = ((kind, kind.elements.unpacked) for kind in rank.blocks)
     return sum(ceil(kind.count * count * (1 - kind.recomputed_share)) for kind, count in counts)
+
+
+def _one_frozen(rank: RankModel) -> int:
+    """Elements of the copy beside which a recomputed block holds most in forward.
+
+    None beside experts that are not cast, or beside what DoRA makes of a whole weight.
+    """
+    block, adapter = rank.largest_block, rank.spec.adapter
+    return 0 if adapter.bits or adapter.dora or block.expert > block.stacked else block.largest
 
 
 def _times_cast(rank: RankModel) -> int:

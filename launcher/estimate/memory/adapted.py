@@ -11,9 +11,10 @@ from launcher.base.formula import Value, evaluated
 from launcher.estimate.memory.activations import block_input, content, fullest_in_forward, running_blocks
 from launcher.estimate.memory.moments import ALWAYS, BLOCK_BACKWARD, LOAD, PASSES, Moment, Moments
 from launcher.estimate.memory.terms import MemoryTerm, term
-from launcher.estimate.rank.adapters import folded, packable, targeted
+from launcher.estimate.rank.adapters import folded, module, packable, targeted
 from launcher.estimate.rank.counts import block_weights
 from launcher.estimate.rank.model import BlockKind, RankModel, code_bits
+from launcher.estimate.rank.recomputed import BLOCK
 from launcher.estimate.rank.tensors import SavedTensor, Weight
 
 _DORA = "peft tuners/lora/dora.py and a trace of the live tensors of one adapted layer"
@@ -21,6 +22,11 @@ _ROWS = ("expert inputs", "expert products", "expert outputs")
 """Of experts that compute all at once, whose backward pass is counted instant by instant."""
 
 _OF_LAYER = "z * inputs * (inputs + r) + z_res * outputs * (n_w * inputs + max(2 * inputs, 3 * tok)) + k * tok"
+_UNSAVED = (
+    "max(z_eye * inputs * inputs + z * inputs * r + z_made * inputs * outputs, "
+    "z_res * outputs * (n_w + 2) * inputs, outputs * (z_res * (n_w * inputs + 3 * tok) + z * tok)) "
+    "+ (k + z * outputs) * tok"
+)
 
 
 def temporaries(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -221,38 +227,57 @@ def dora(rank: RankModel) -> Iterator[MemoryTerm]:
     """DoRA's update of a weight as a matrix, made of an identity of the layer's inputs, and three copies of its output.
 
     First that matrix, its multiple and its sum with the weight meet (``get_weight_norm``); then the products of the
-    tokens with the magnitudes. The identity and the product of it stay as long, since autograd has saved them. Under
-    autocast the weight's side is fp32, and so is a copy of the input. A recomputed block has all of it again, beside
-    the gradient of the residual stream and that itself, where no norm saves it, or under autocast the MLP's input. The
-    last of its layers then has all that the block saves beside it.
+    tokens with the magnitudes. The identity and the product of it stay as long where autograd saves them: a block that
+    is recomputed saves nothing in forward, so that the identity alone is an instant of its own, and each layer's output
+    and the activation of a gate stand beside it. Under autocast the weight's side is fp32, and so is a copy of the
+    input. A recomputed block has all of it again, beside the gradient of the residual stream and that itself, where no
+    norm saves it, or under autocast the MLP's input. The last of its layers then has all that the block saves too.
     """
-    shapes = _shapes(rank)
-    recomputes = rank.spec.checkpointing.mode != "none"
-    by_shape = {shape: _of_layer(rank, *shape) for shape in shapes}
-    values = max(by_shape.values(), key=lambda v: evaluated(_OF_LAYER, v)) if recomputes else by_shape[shapes[-1]]
-    yield term("temporary", ("forward",), "DoRA's norm of a weight", _OF_LAYER, _DORA, **values)
-    if not recomputes:
+    forward, adapted = fullest_in_forward(rank), _adapted(rank)
+    by_shape = [_of_layer(rank, *shape) for shape in _shapes(rank)]
+    stream: dict[str, Value] = {"n": 2, "h": rank.spec.model.hidden_size}
+    values, formula = by_shape[-1], _OF_LAYER
+    if BLOCK in forward.recomputed:
+        formula = _UNSAVED
+        each = [one | _unsaved(rank, forward, weight, one["k"]) for one, weight in zip(by_shape, adapted, strict=True)]
+        values = max(each, key=lambda one: evaluated(formula, one))
+    what = "DoRA's norm of a weight, beside the residual stream"
+    beside = " + n * z_res * h * tok"
+    yield term("temporary", ("forward",), what, f"{formula}{beside}", _DORA, **values, **stream).at("dora")
+    if rank.spec.checkpointing.mode == "none":
         return
-    model, saves = rank.spec.model, rank.family.saves_input(rank.spec.model, rank.engine)
-    residual = {"n": 1 if saves and not rank.engine.autocast else 2, "h": model.hidden_size}
+    saves = rank.family.saves_input(rank.spec.model, rank.engine)
+    stream["n"] = 1 if saves and not rank.engine.autocast else 2
     for moments, kind in running_blocks(rank):
         if not kind.recomputed_share:
             continue
         yield content(rank, kind, moments).at("dora")
-        what, formula = "DoRA's norm of a weight, beside the residual stream", f"{_OF_LAYER} + n * z_res * h * tok"
-        yield term("temporary", moments, what, formula, _DORA, **by_shape[shapes[-1]], **residual).at("dora")
+        yield term("temporary", moments, what, f"{_OF_LAYER}{beside}", _DORA, **by_shape[-1], **stream).at("dora")
+
+
+def _unsaved(rank: RankModel, kind: BlockKind, weight: Weight, k: Value) -> dict[str, Value]:
+    """What a forward pass that saves nothing has besides: its identity, and the activation of the gate beside it."""
+    engine, rows = rank.engine, {row.name: row for row in kind.saved}
+    gate, up = rows.get("activation"), rows.get("up")
+    beside = [gate] if gate and not gate.readers and up and up.output_of == module(weight) else []
+    z_eye, z_made = (4 + engine.size, 0) if engine.autocast else (engine.size, engine.size)
+    return {"z_eye": z_eye, "z_made": z_made, "k": k + rank.token_bytes(beside)}
 
 
 def _shapes(rank: RankModel) -> list[tuple[int, int]]:
+    return [(weight.shape[0], weight.shape[1]) for weight in _adapted(rank)]
+
+
+def _adapted(rank: RankModel) -> list[Weight]:
     model, adapter = rank.spec.model, rank.spec.adapter
-    block = block_weights(rank.family, model, model.num_hidden_layers - 1)
-    return [(weight.shape[0], weight.shape[1]) for weight in targeted(block, adapter)]
+    return targeted(block_weights(rank.family, model, model.num_hidden_layers - 1), adapter)
 
 
 def _of_layer(rank: RankModel, outputs: int, inputs: int) -> dict[str, Value]:
     engine = rank.engine
     weights = 2 if rank.elements.quantised else 1  # The update, and a weight that was unpacked for it.
-    beside = 4 + engine.size if engine.autocast else 0  # Of the input: an fp32 copy, and the one that the block made.
+    # Of the input: an fp32 copy, and the one that the block made, which beside packed weights is that copy.
+    beside = (4 if weights == 2 else 4 + engine.size) if engine.autocast else 0
     return {
         "z": engine.size,
         "inputs": inputs,
@@ -270,5 +295,5 @@ def magnitudes(rank: RankModel) -> Iterator[MemoryTerm]:
     w = max(outputs * inputs for outputs, inputs in _shapes(rank))
     n = 2 if rank.view.states.parameters < 1 or rank.elements.quantised else 1
     what, source = "weights of DoRA's first norms", "launcher/worker/model/adapters.py"
-    z_par = rank.dtypes.size("parameters")
-    yield term("temporary", LOAD, what, "n * z_par * w", source, n=n, z_par=z_par, w=w).at("magnitudes")
+    z = rank.engine.size if rank.elements.quantised else rank.dtypes.size("parameters")
+    yield term("temporary", LOAD, what, "n * z * w", source, n=n, z=z, w=w).at("magnitudes")

@@ -118,7 +118,8 @@ def _own_rule(rank: RankModel) -> tuple[str, dict[str, Value]]:
 
     Kernels of bitsandbytes on a GPU, and torchao's compiled step, have none. On the CPU Lion has three fp32 tensors, as
     AdamW of bitsandbytes with states of 32 bits, with those of 8 bits five, and torchao's, which compiles nothing
-    there, 53 bytes a value: the parameter and both moments in fp32, and what finds the codes. Muon has the update in
+    there, 53 bytes a value: the parameter and both moments in fp32, and what finds the codes; beside parameters in 16
+    bits the gradient in fp32, too. Muon has the update in
     the parameters' format and its bf16 copies with two Gram matrices; of shards the whole matrix as gathered,
     transposed and joined. Adafactor has the update, and of shards the whole parameter and gradient.
     """
@@ -140,10 +141,8 @@ def _own_rule(rank: RankModel) -> tuple[str, dict[str, Value]]:
         return "n * 4 * w", {"n": n, "w": w}
     if name == "lion":
         return "3 * 4 * w", {"w": rank.elements.largest_shard}
-    return "k * w", {
-        "k": 53 if name in ("adamw_8bit", "adamw_4bit") and rank.engine.whole_blocks else 5 * 4,
-        "w": coded,
-    }
+    of_torchao = name in ("adamw_8bit", "adamw_4bit") and rank.engine.whole_blocks
+    return "k * w", {"k": 53 + 4 * (z < 4) if of_torchao else 5 * 4, "w": coded}
 
 
 def flat_groups(rank: RankModel) -> tuple[tuple[tuple[int, ...], int], ...]:

@@ -167,6 +167,8 @@ SYMBOLS = {
     "both": "bytes of one of those by rows and by columns, with its scales",
     "rests": "bytes of segments that are too small to split off",
     "inputs": "inputs of a linear layer",
+    "z_eye": "bytes of an element of an identity that a layer multiplies, its cast included",
+    "z_made": "bytes of an element of the product of that, where the identity is there beside it",
     "outputs": "outputs of a linear layer",
     "n_w": "matrices of a weight's shape that stay",
     "w_next": "elements of the weight whose gradient comes after it",

@@ -112,12 +112,25 @@ def saved(
     start = next((at for at, row in enumerate(rows) if names.intersection(row.readers)), len(rows)) if first else 0
     idle = _idle(block, adapter)
     left = [row for row in rows[start:] if _needed(row, names, reads=reads) and row.name not in idle]
+    if adapter.dora and adapter.bits and engine.autocast:
+        left = _widened(left, names, engine)
     own = (
         replace(row, module=_place(weight, rows))
         for weight in found
         for row in _own(weight, adapter, engine, traits.attention_output)
     )
     return (*left, *own)
+
+
+def _widened(rows: Sequence[SavedTensor], names: frozenset[str], engine: EngineTraits) -> list[SavedTensor]:
+    """Outputs of the adapted linears, and the activation of such a gate, in fp32.
+
+    Beside packed weights ``peft`` does not cast the sum with DoRA's fp32 product back under autocast
+    (``requires_conversion`` of ``tuners/lora/bnb.py``).
+    """
+    wide = {row.name for row in rows if row.output_of in names}
+    wide |= {row.name for row in rows if row.part == "activation" and not row.readers and "gate" in wide}
+    return [replace(row, bytes=4 * row.bytes // engine.size) if row.name in wide else row for row in rows]
 
 
 def _idle(block: Sequence[Weight], adapter: AdapterSpec) -> set[str]:

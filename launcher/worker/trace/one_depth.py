@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.nn import functional
 from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from launcher.backends.deepspeed import ds_config
 from launcher.estimate.memory.moments import Phase
@@ -35,6 +36,7 @@ from launcher.worker.trace import loops, shims
 _DEVICE = torch.ops.prim.device.default
 _ITEM = torch.ops.aten._local_scalar_dense.default
 _WAIT = torch.ops._c10d_functional.wait_tensor.default
+_PRODUCT_OF_4_BITS = "bitsandbytes.gemm_4bit.default"  # A name, since other runs do not import bitsandbytes.
 _SOFTMAX = torch.ops.aten._safe_softmax.default
 _PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten.bmm.default, torch.ops.aten._unsafe_view.default)
 STEPS = 2  # The second is the first that has optimizer states from its start; it is the one that is reported.
@@ -292,6 +294,8 @@ class Recorder(LivePiles):  # type: ignore[no-untyped-call]  # torch types the b
     def _operate(self, func: Any, types: Sequence[type], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func is _ITEM and isinstance(args[0], FakeTensor):
             return _harmless(args[0])
+        if str(func) == _PRODUCT_OF_4_BITS:
+            return self._unpacked(args, kwargs)
         if func is _WAIT:  # Its fake implementation returns a new tensor where the real one returns its argument.
             return args[0]
         result = super()._operate(func, types, args, kwargs)
@@ -312,6 +316,19 @@ class Recorder(LivePiles):  # type: ignore[no-untyped-call]  # torch types the b
         if isinstance(result, torch.Tensor):
             return FakeTensor(mode, result, device)
         return [FakeTensor(mode, part, device) for part in result]
+
+    def _unpacked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Follow a product of 4-bit weights as it unpacks them: always on CPUs, of over 1,536 tokens on every GPU.
+
+        With fewer tokens some cards have a kernel that does not (bitsandbytes ``backends/cuda/ops.py``).
+        """
+        from bitsandbytes.backends.default.ops import _gemm_4bit_default_impl
+
+        TorchDispatchMode.__enter__(self)
+        try:
+            return _gemm_4bit_default_impl(*args, **kwargs)
+        finally:
+            TorchDispatchMode.__exit__(self, None, None, None)
 
     def _counts(self, tensor: torch.Tensor) -> bool:
         return isinstance(tensor, FakeTensor) and tensor.fake_device.type == "cpu" and not self._paused

@@ -22,8 +22,12 @@ needs("bitsandbytes", "lion and paged_adamw_8bit need the extra 'fsdp'")
 needs("torchao", "adamw_8bit needs the extra 'fsdp'")
 
 NOISE = {"adafactor": 1e-5, "lion": 1e-4, "muon": 1e-4, "adamw_8bit": 1e-4, "paged_adamw_8bit": 1e-4}
-NOISE |= {"adamw_4bit": 1e-3}
-"""Relative, over four steps. Lion steps by signs, Muon multiplies in bf16, 8-bit states round in blocks of a shard."""
+NOISE |= {"adamw_4bit": 1e-3, "rounded": 3e-3}
+"""Relative, over four steps. Lion steps by signs, Muon multiplies in bf16, 8-bit states round in blocks of a shard.
+
+Parameters in bf16 that are ``rounded`` by chance are so by other draws where they are in shards.
+"""
+WORDS = {"rounded": ("optimizer=adamw_8bit", "optimizer.stochastic_rounding=true", "precision.parameters=bf16")}
 
 STEPS, SAVED = 4, 2
 SHARDED = ("fsdp", "fsdp_tp")
@@ -34,7 +38,8 @@ def overrides(name: str, preset: str) -> tuple[str, ...]:
     rate = RATE.get(name, "optimizer.lr=3e-3")
     size, saved = ("model.hidden_size=128", "model.head_dim=32"), (f"save.every={SAVED}", "save.keep=3")
     batch = "train.micro_batch_size=8" if preset == "fsdp_tp" else "train.micro_batch_size=4"
-    return (f"train.steps={STEPS}", rate, *size, *saved, batch, f"optimizer={name}", f"parallel={preset}")
+    words = WORDS.get(name, (f"optimizer={name}",))
+    return (f"train.steps={STEPS}", rate, *size, *saved, batch, *words, f"parallel={preset}")
 
 
 @dataclass(frozen=True)

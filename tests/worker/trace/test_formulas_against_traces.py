@@ -162,6 +162,11 @@ _FSDP = (
     f"gpt-oss/ddp/fp32/full/4/{_LONG}",
     *(f"llama/{cell}/4/adapter=lora" for cell in ("tp/bf16/none", "tp+sp/bf16/selective")),
     "llama/fsdp/bf16/full/4/adapter=lora/adapter.dora=true",
+    *(f"llama/ddp/bf16/{mode}/4/adapter=qlora/adapter.dora=true/{_FEW}" for mode in _MODES[::2]),
+    f"llama/ddp/fp32/full/4/adapter=qlora/adapter.dora=true/{_FEW}",
+    "llama/ddp/bf16/full/4/adapter=qlora/adapter.dora=true",
+    *(f"llama/ddp/bf16/full/4/adapter={name}/{_FEW}" for name in ("lora", "lora/adapter.dora=true", "qlora")),
+    f"llama/fsdp/fp32/full/4/adapter=lora/adapter.dora=true/{_FEW}",
     "llama/fsdp/bf16/full/4/adapter=lora/adapter.modules_to_save=[embed_tokens,lm_head]",
     *(f"moe/ddp/bf16/full/4/adapter={name}/adapter.targets=[q_proj,v_proj]" for name in ("lora", "qlora")),
     *(f"moe/{cell}/4/adapter={_EXPERTS}" for cell in ("fsdp/bf16/full", "ddp/fp32/full")),
@@ -187,6 +192,10 @@ _FSDP = (
     f"dbrx/fsdp/bf16/full/4/{_LONG}",
     f"dbrx/fsdp/bf16/none/4/{_LONG}/{_NARROW}",
     "dbrx/fsdp/bf16/full/4/adapter=lora/adapter.targets=[Wqkv,out_proj]",
+    *(
+        f"llama/{cell}/4/optimizer={name}/optimizer.stochastic_rounding=true/precision.parameters=bf16/hardware=cpu"
+        for cell, name in (("fsdp/bf16/full", "adamw_8bit"), ("ddp/bf16/none", "adamw_4bit"))
+    ),
     *(f"llama/fsdp/fp32/full/4/optimizer=sgd/optimizer.{how}" for how in ("foreach=true", "foreach=false")),
 )
 """Family / framework / precision / checkpointing / ranks / more overrides: pairs of these, and what each overrides."""
