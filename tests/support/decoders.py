@@ -119,6 +119,7 @@ VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("persimmon", {"qk_layernorm": False}),
     ("opt", {"word_embed_proj_dim": 48, "enable_bias": False}),
     ("gpt_neox", {"attention_bias": False, "use_parallel_residual": False}),
+    ("cwm", {"mlp_bias": True, "head_dim": 96}),
     ("granite", {"attention_bias": True, "mlp_bias": True}),
     ("ernie4_5", {"use_bias": True}),
     ("gemma2", {"tie_word_embeddings": False, "attention_bias": True}),

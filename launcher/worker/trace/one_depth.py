@@ -324,11 +324,11 @@ class Recorder(LivePiles):  # type: ignore[no-untyped-call]  # torch types the b
         """
         from bitsandbytes.backends.default.ops import _gemm_4bit_default_impl
 
-        TorchDispatchMode.__enter__(self)
+        TorchDispatchMode.__enter__(self)  # type: ignore[no-untyped-call]
         try:
             return _gemm_4bit_default_impl(*args, **kwargs)
         finally:
-            TorchDispatchMode.__exit__(self, None, None, None)
+            TorchDispatchMode.__exit__(self, None, None, None)  # type: ignore[no-untyped-call]
 
     def _counts(self, tensor: torch.Tensor) -> bool:
         return isinstance(tensor, FakeTensor) and tensor.fake_device.type == "cpu" and not self._paused

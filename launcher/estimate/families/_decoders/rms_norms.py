@@ -37,7 +37,7 @@ TYPES: dict[str, Decoder] = {
         legal={"hidden_act": ("xielu",)},
     ),
     "arcee": Decoder(gate="", gated=False),
-    "cwm": Decoder(windows="fwww", mlp_bias=False, settings=_IDS),
+    "cwm": Decoder(windows="fwww", settings=_IDS),
     "ernie4_5": Decoder(input_bias="use_bias", output_bias="use_bias", mlp_bias="use_bias"),
     "exaone4": replace(_AFTER, windows="wwwf"),
     "gemma": _GEMMA,
