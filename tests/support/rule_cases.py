@@ -332,6 +332,9 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         zero.offload_optimizer=nvme zero.nvme_path=/nvme
         zero=0 zero.offload_optimizer=cpu
         zero=2 optimizer=lion
+        optimizer=lion
+        optimizer=muon precision=fp16
+        optimizer=muon precision=fp32
         precision.parameters=fp32
         precision=fp16 precision.accumulate=fp32
         precision.master=bf16

@@ -21,6 +21,7 @@ WARNINGS = cases(
     save.last=false
     adapter.rank=8
     adapter.alpha=8
+    adapter.block_size=16
     adapter.dropout=0.1
     adapter.targets=[q_proj]
     adapter=lora adapter.double_quant=false model.weights=llama

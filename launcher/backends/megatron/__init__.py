@@ -17,6 +17,7 @@ from launcher.backends.megatron.traits import engine, execution
 from launcher.backends.megatron.translate import translate
 from launcher.backends.megatron.validator import native, natives
 from launcher.base import package
+from launcher.job.versions import Borrowed
 from launcher.spec import RunSpec
 from launcher.spec.change import Change, EngineChange
 
@@ -28,6 +29,15 @@ __all__ = [
 profile = Profile(
     counts_epochs=False,
     framework="megatron-core",
+    borrowed=(
+        Borrowed(
+            path="optimizer.name",
+            asked=lambda spec: spec.optimizer.name == "muon",
+            packages=("emerging-optimizers",),
+            extra="megatron",
+            way_out="optimizer=adamw",
+        ),
+    ),
     install=package.install("megatron"),
     settings={
         "backend.path": "backend=megatron",

@@ -18,7 +18,7 @@ from launcher.estimate.rank.counts import padded
 from launcher.spec import RunSpec, edit
 from launcher.spec.hardware import BLACKWELL, HOPPER
 
-_OPTIMIZERS = ("adamw", "sgd", "lion", "muon")
+_OPTIMIZERS = ("adamw", "sgd", "muon")
 _BALANCING = ("moe-aux-loss-coeff", "moe-router-load-balancing-type", "moe-router-enable-expert-bias")
 _CAPABILITIES = {"blockwise": (HOPPER, 99.0), "mxfp8": (BLACKWELL, 12.0)}
 """Compute capabilities from which on, and below which, recipes run; the others run wherever there is fp8."""
@@ -207,11 +207,30 @@ def _precision_aware(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError(path, edit.value_at(spec, path), rule, way_out)
 
 
+def _muon(spec: RunSpec) -> Iterator[ConfigError]:
+    """Formats and devices that Muon of megatron-core 0.19 has not; sharded, a rank has the states of whole weights."""
+    compute = spec.precision.compute
+    if compute == "fp16":
+        rule = "Megatron-core steps no fp16 weights with it (core/optimizer/__init__.py)"
+        yield ConfigError("optimizer.name", "muon", rule, ["precision=bf16", "optimizer=adamw"])
+    elif spec.zero.stage and compute == "fp32":
+        rule = "Megatron-core shards its states beside bf16 weights alone (core/optimizer/layer_wise_optimizer.py)"
+        yield ConfigError("optimizer.name", "muon", rule, ["zero=0", "precision=bf16", "optimizer=adamw"])
+    elif spec.zero.stage and spec.hardware.device == "cpu":
+        rule = "sharded, its weights are gathered in tensors of several sizes, which gloo does not do"
+        yield ConfigError("optimizer.name", "muon", rule, ["zero=0", "optimizer=adamw"])
+
+
 def _training(spec: RunSpec) -> Iterator[ConfigError]:
     train, optimizer = spec.train, spec.optimizer
     if optimizer.name not in _OPTIMIZERS:
         rule = f"Megatron-LM has the optimizers {', '.join(_OPTIMIZERS)}"
+        if optimizer.name == "lion":
+            own = "its Lion takes Adam's betas, and steps embeddings and norms by Adam (core/optimizer)"
+            rule = f"{rule}; {own}"
         yield ConfigError("optimizer.name", optimizer.name, rule, ["optimizer=adamw", "parallel=fsdp"])
+    elif optimizer.name == "muon":
+        yield from _muon(spec)
     rule = "Megatron-LM has one rate for what Muon and what AdamW step"
     yield from edit.refused(spec, "optimizer.adamw_lr", rule, "parallel=fsdp")
     yield from _optimizers.round_to_nearest(spec)

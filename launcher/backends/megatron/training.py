@@ -61,8 +61,6 @@ def _momentum(spec: RunSpec) -> Arguments:
     optimizer = spec.optimizer
     if optimizer.name == "sgd":
         return {"sgd-momentum": optimizer.beta1}
-    if optimizer.name == "lion":
-        return {"lion-beta1": optimizer.beta1, "lion-beta2": optimizer.beta2}
     adam: Arguments = {"adam-beta1": optimizer.beta1, "adam-beta2": optimizer.beta2, "adam-eps": optimizer.epsilon}
     return {"muon-momentum": optimizer.beta1, **adam} if optimizer.name == "muon" else adam
 

@@ -172,7 +172,8 @@ def kept(chunks: Iterable[Any], optimizer: Any) -> Iterator[Kept]:
         masters = [tensor for name in _MASTERS for tensor in flat(getattr(one, name, ()))]
         yield "master_weights", masters
         yield "gradients", [tensor.grad for tensor in masters if tensor.grad is not None]
-        yield "optimizer_states", list(flat(getattr(one.optimizer, "state", {})))
+        bare = getattr(one, "optimizer", one)  # Muon stands in the chain itself.
+        yield "optimizer_states", list(flat(getattr(bare, "state", {})))
 
 
 def _listed(chunk: Any, name: str) -> list[Any]:
