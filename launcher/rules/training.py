@@ -161,7 +161,7 @@ def _adapter(spec: RunSpec) -> Iterator[ConfigError]:
     if not adapter.targets and not adapter.parameters:
         rule = f"{adapter.name} needs at least one module to adapt"
         yield ConfigError("adapter.targets", [], rule, ["adapter.targets=[all-linear]"])
-    if spec.backend.name != "trl" and (adapter.name == "oft" or adapter.pissa is not None):
+    if spec.task.name == "pretrain" and (adapter.name == "oft" or adapter.pissa is not None):
         path = "adapter.name" if adapter.name == "oft" else "adapter.pissa"
         ways = ["task=sft parallel=ddp", "adapter=lora adapter.pissa=null"]
         yield ConfigError(path, edit.value_at(spec, path), "peft makes it of whole weights, under TRL alone", ways)
