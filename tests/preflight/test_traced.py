@@ -20,7 +20,7 @@ from tests.support.helpers import make_spec
 
 pytest.importorskip("torch", reason="the trace needs the extra 'fsdp'")
 
-from launcher.worker.trace import adapt_run, depths, one_depth
+from launcher.worker.trace import adapt_run, depths
 from launcher.worker.trace.allocator import Depth, Traced, report
 from launcher.worker.trace.one_depth import record
 
@@ -73,15 +73,6 @@ def _measured(folder: Path) -> dict[str, int]:
     """Bytes of the first rank by phase, and between two steps."""
     measured = json.loads((folder / "memory.json").read_text())["ranks"][0]
     return {phase: measured["phases"][phase] for phase in _PHASES} | {"static": measured["static_bytes"]}
-
-
-def test_shapes_that_the_trace_asks_the_kernels_for_are_those_of_the_fake_mode(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = make_spec("model=tiny", "model.num_hidden_layers=2", "parallel=fsdp", "checkpointing=full", *_GPU)
-    quick = record(adapt_run(spec, 2), 0)
-    asked: list[object] = []
-    monkeypatch.setattr(one_depth, "_kind", asked.append)
-    assert record(adapt_run(spec, 2), 0) == quick
-    assert len(asked) > 1000
 
 
 def test_two_depths_give_what_the_full_depth_gives() -> None:

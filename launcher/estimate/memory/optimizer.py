@@ -119,9 +119,9 @@ def _own_rule(rank: RankModel) -> tuple[str, dict[str, Value]]:
     Kernels of bitsandbytes on a GPU, and torchao's compiled step, have none. On the CPU Lion has three fp32 tensors, as
     AdamW of bitsandbytes with states of 32 bits, with those of 8 bits five, and torchao's, which compiles nothing
     there, 53 bytes a value: the parameter and both moments in fp32, and what finds the codes; beside parameters in 16
-    bits the gradient in fp32, too. Muon has the update in
-    the parameters' format and its bf16 copies with two Gram matrices; of shards the whole matrix as gathered,
-    transposed and joined. Adafactor has the update, and of shards the whole parameter and gradient.
+    bits the gradient in fp32, too. Muon has the update in the parameters' format and its bf16 copies with two Gram
+    matrices; of shards the whole matrix as gathered, transposed and joined. Adafactor has the update, and of shards the
+    whole parameter and gradient.
     """
     name, z, sharded = rank.spec.optimizer.name, rank.dtypes.size("parameters"), rank.view.states.optimizer < 1
     coded = max(matrices_in_few_bits(rank), default=0)

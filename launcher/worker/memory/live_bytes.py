@@ -77,7 +77,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ty
         if kwargs:
             self.follow(kwargs.values())
         try:
-            result = self._computed(func, args, kwargs)
+            result = func(*args, **kwargs)
         except RuntimeError as error:
             self.failed(error, str(func))
             raise
@@ -87,9 +87,6 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ty
             result = None  # So that what was refused is gone when it is told.
             self._refuse(asked, str(func))
         return result
-
-    def _computed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return func(*args, **kwargs)
 
     def _refuse(self, requested: int, operation: str) -> NoReturn:
         free = max(0, int(self.limit) - self.bytes)

@@ -12,11 +12,11 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.nn import functional
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -38,7 +38,6 @@ _ITEM = torch.ops.aten._local_scalar_dense.default
 _WAIT = torch.ops._c10d_functional.wait_tensor.default
 _PRODUCT_OF_4_BITS = "bitsandbytes.gemm_4bit.default"  # A name, since other runs do not import bitsandbytes.
 _SOFTMAX = torch.ops.aten._safe_softmax.default
-_PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten.bmm.default, torch.ops.aten._unsafe_view.default)
 STEPS = 2  # The second is the first that has optimizer states from its start; it is the one that is reported.
 _CUDA_GRANULARITY = 512  # torch ``c10/core/AllocatorConfig.h``, ``kMinBlockSize``.
 
@@ -303,20 +302,6 @@ class Recorder(LivePiles):  # type: ignore[no-untyped-call]  # torch types the b
             self.follow((torch.isneginf(args[0]),))
         return result
 
-    def _computed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Ask the kernel for shapes itself: the fake mode would, but the key of its cache takes five times as long."""
-        kind = None if kwargs else _kind(func)
-        if kind is None or type(args[0]) is not FakeTensor or not all(map(_is_plain, args)):
-            return super()._computed(func, args, kwargs)
-        if kind == "in place":
-            return args[0]
-        mode, device = args[0].fake_mode, args[0].fake_device
-        with in_kernel_invocation_manager(mode):
-            result = func(*args)
-        if isinstance(result, torch.Tensor):
-            return FakeTensor(mode, result, device)
-        return [FakeTensor(mode, part, device) for part in result]
-
     def _unpacked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Follow a product of 4-bit weights as it unpacks them: always on CPUs, of over 1,536 tokens on every GPU.
 
@@ -344,27 +329,6 @@ class Recorder(LivePiles):  # type: ignore[no-untyped-call]  # torch types the b
                 return propagate(propagator, *args, **kwargs)
 
         return propagated
-
-
-@functools.cache
-def _kind(func: Any) -> Literal["in place", "of its inputs"] | None:
-    """How an operation's result follows from the shapes of its inputs; None where the fake mode is to find out."""
-    composite = torch._C.DispatchKey.CompositeImplicitAutograd
-    if func.namespace != "aten" or torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), composite):
-        return None
-    if len(func._schema.returns) != 1:
-        return None
-    if func._schema.is_mutable:
-        in_place = func._schema.name.endswith("_") and torch.Tag.inplace_view not in func.tags
-        return "in place" if in_place else None
-    return "of its inputs" if func.is_view or torch.Tag.pointwise in func.tags or func in _PRODUCTS else None
-
-
-def _is_plain(argument: object) -> bool:
-    """False for tensors with values, and for those that may have some."""
-    if isinstance(argument, torch.Tensor):
-        return type(argument) is FakeTensor and argument.constant is None
-    return True
 
 
 def _harmless(tensor: torch.Tensor) -> float | int | bool:
