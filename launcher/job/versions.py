@@ -25,7 +25,8 @@ BELOW = {"megatron-core": "0.20", "trl": "2"}
 
 PACKAGES = ("llm-launch", "torch", "deepspeed", "megatron-core", "transformers", "peft", "bitsandbytes", "datasets",
             "safetensors", "numpy", "hydra-core", "omegaconf", "submitit", "trl", "accelerate", "torchao",
-            "liger-kernel", "emerging-optimizers", "triton", "flash-linear-attention", "mamba-ssm", "causal-conv1d")  # fmt: skip
+            "liger-kernel", "triton", "emerging-optimizers", "flash-linear-attention", "mamba-ssm",
+            "causal-conv1d")  # fmt: skip
 """Packages whose version can change the numbers of a run: a Python is asked about these, and a record has them."""
 
 LACKS = (("torch", "2.12", "gives ranks 30 s for their last checkpoint after SIGTERM, in place of 120"),)
