@@ -14,6 +14,7 @@ import contextlib
 import dataclasses
 import difflib
 import importlib
+import importlib.metadata
 import importlib.util
 import io
 import json
@@ -144,11 +145,26 @@ def _near(text: str, parser: argparse.ArgumentParser) -> list[str]:
     return difflib.get_close_matches(unknown, known, n=2) if unknown and "unrecognized" in text else []
 
 
+def _without_emerging_optimizers() -> None:
+    """Let Megatron-core find no emerging-optimizers: nothing is stepped, and that package imports Triton."""
+    metadata: Any = importlib.metadata
+    version = metadata.version
+
+    def found(name: str) -> str:
+        if name == "emerging-optimizers":
+            raise metadata.PackageNotFoundError(name)
+        return str(version(name))
+
+    metadata.version = found
+    sys.modules["emerging_optimizers"] = None  # type: ignore[assignment]
+
+
 def _prepare() -> argparse.ArgumentParser:
     import torch
 
     plain: Any = lambda function=None, **_: function or (lambda inner: inner)  # noqa: E731
     torch.compile = plain  # Nothing is computed, and the compiler takes as long to import as all the rest.
+    _without_emerging_optimizers()
     _without_training_loop()
     arguments: Any = importlib.import_module("megatron.training.arguments")
     parser: argparse.ArgumentParser = _Parser(allow_abbrev=False)
