@@ -39,7 +39,7 @@ _READ = {
     "huggingface": "rows of JSON lines, JSON, CSV, Parquet or Arrow with the column data.column",
     "tokens": "token ids of data.token_dtype end to end, or PREFIX.bin beside PREFIX.idx of Megatron-LM's",
 }
-"""What a source reads, for whoever has typed another path than was meant."""
+"""The files that each data source reads, in words for an error message."""
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 

@@ -320,7 +320,7 @@ class _Columns(ast.NodeTransformer):
 
 
 def _decided(test: ast.expr, names: Mapping[str, Any]) -> bool | None:
-    """Whether a condition on known words holds: that it is one, or is one of some; None where that is open."""
+    """The truth of a condition that compares words; None where one of them is not known."""
     if isinstance(test, ast.BoolOp):
         found = [_decided(each, names) for each in test.values]
         ends = isinstance(test.op, ast.Or)

@@ -29,11 +29,10 @@ def weight_cache(rank: RankModel) -> Iterator[MemoryTerm]:
     loops = times * sum(kind.count * ceil(kind.elements.stacked * kind.recomputed_share) for kind in rank.blocks)
     cached = blocks - loops  # Autocast keeps no copy of a part of a weight, as a loop over experts casts them.
     adapters = ceil(times * rank.all_blocks.trained * rank.last_block.recomputed_share) if rank.blocks else 0
-    inside = cached if rank.spec.adapter.name == "none" else kept + adapters + min(_one_frozen(rank), again)
-    if rank.spec.adapter.parameters:  # Experts' adapters are joined with their weights, and no copy of them stays.
-        inside = kept + again
+    # Experts' adapters are joined with their weights, and no copy of them stays.
+    inside = again if rank.spec.adapter.parameters else adapters + min(_one_frozen(rank), again)
     cast: list[tuple[tuple[Moment, ...], int]] = [
-        (("forward",), inside),
+        (("forward",), cached if rank.spec.adapter.name == "none" else kept + inside),
         (("output", "loss"), head + (cached if rank.spec.adapter.name == "none" else kept + adapters)),
         (("loss_backward",), head + kept),
         (("block_backward",), kept + again),

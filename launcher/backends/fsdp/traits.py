@@ -49,13 +49,13 @@ def engine(spec: RunSpec) -> EngineTraits:
         optimizer=_step(spec),
         fused_norm=spec.train.kernels == "liger",
         fused_activation=spec.train.kernels == "liger",
-        compiled=spec.train.compile and not cpu and _keeps_compilers_choice(spec),
+        compiled=spec.train.compile and not cpu and _counts_compiled(spec),
         casts_again=meaning.compute == "fp8" and spec.precision.recipe != "rowwise_with_gw_hp",
     )
 
 
-def _keeps_compilers_choice(spec: RunSpec) -> bool:
-    """True where what compiled blocks save was measured on a GPU: without recomputation, also beside a plain LoRA."""
+def _counts_compiled(spec: RunSpec) -> bool:
+    """True where what compiled blocks save was measured: without recomputation, with no adapter or a plain LoRA."""
     adapter = spec.adapter
     plain = adapter.name in ("none", "lora") and not (adapter.dora or adapter.dropout or adapter.parameters)
     return spec.checkpointing.mode == "none" and plain

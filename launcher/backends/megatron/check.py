@@ -226,8 +226,7 @@ def _training(spec: RunSpec) -> Iterator[ConfigError]:
     if optimizer.name not in _OPTIMIZERS:
         rule = f"Megatron-LM has the optimizers {', '.join(_OPTIMIZERS)}"
         if optimizer.name == "lion":
-            own = "its Lion takes Adam's betas, and steps embeddings and norms by Adam (core/optimizer)"
-            rule = f"{rule}; {own}"
+            rule += "; its Lion takes Adam's betas, and steps embeddings and norms by Adam (core/optimizer)"
         yield ConfigError("optimizer.name", optimizer.name, rule, ["optimizer=adamw", "parallel=fsdp"])
     elif optimizer.name == "muon":
         yield from _muon(spec)

@@ -256,7 +256,7 @@ def dora(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def _unsaved(rank: RankModel, kind: BlockKind, weight: Weight, k: Value) -> dict[str, Value]:
-    """What a forward pass that saves nothing has besides: its identity, and the activation of the gate beside it."""
+    """Values of DoRA's identity, and of the gate's activation beside it, in a forward pass that saves nothing."""
     engine, rows = rank.engine, {row.name: row for row in kind.saved}
     gate, up = rows.get("activation"), rows.get("up")
     beside = [gate] if gate and not gate.readers and up and up.output_of == module(weight) else []

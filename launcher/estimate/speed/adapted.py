@@ -38,18 +38,20 @@ def passes(block: Sequence[Weight], adapter: AdapterSpec, own: Sequence[Product]
         ahead, behind = ahead.plus(unpacked), behind.plus(unpacked)
     if not shape.fused_adapters:
         for weight in adapters.targeted(block, adapter):
-            if adapter.name == "oft":
-                rotated, rotated_back = _rotated(weight, adapter, shape)
-                ahead, behind = ahead.plus(rotated), behind.plus(rotated_back)
-                continue
-            if shape.execution.compiled and not (adapter.dora or adapter.dropout or adapter.bits):
-                joined, joined_back = _joined(weight, shape)
-                ahead, behind = ahead.plus(joined), behind.plus(joined_back)
-                continue
-            added, added_back = _dora(weight, adapter, shape) if adapter.dora else _added(weight, adapter, shape)
-            read, read_back = _inputs(weight, adapter, shape)
-            ahead, behind = ahead.plus(read).plus(added), behind.plus(read_back).plus(added_back)
+            own_ahead, own_behind = _of_layer(weight, adapter, shape)
+            ahead, behind = ahead.plus(own_ahead), behind.plus(own_behind)
     return ahead, behind
+
+
+def _of_layer(weight: Weight, adapter: AdapterSpec, shape: Shape) -> tuple[Pass, Pass]:
+    """Both passes of what stands beside one adapted layer."""
+    if adapter.name == "oft":
+        return _rotated(weight, adapter, shape)
+    if shape.execution.compiled and not (adapter.dora or adapter.dropout or adapter.bits):
+        return _joined(weight, shape)
+    added, added_back = _dora(weight, adapter, shape) if adapter.dora else _added(weight, adapter, shape)
+    read, read_back = _inputs(weight, adapter, shape)
+    return read.plus(added), read_back.plus(added_back)
 
 
 def _cast(weights: Iterable[Weight], shape: Shape) -> tuple[Pass, Pass]:
