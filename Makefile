@@ -18,7 +18,7 @@ PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --durat
 # `make test ARGS="-k word"` runs a part.
 ARGS ?=
 
-.PHONY: demo test test-all test-thorough test-slurm chromium test-oldest lint types style bench gpu-wheels slurm-demo lock clean
+.PHONY: demo test test-all test-thorough test-matrix test-slurm chromium test-oldest lint types style bench gpu-wheels slurm-demo lock clean
 
 demo: $(VENV)/.built-demo ## build the environment and train a small model on this machine
 	$(BIN)/launch model=tiny parallel=fsdp
@@ -30,11 +30,15 @@ test: $(VENV)/.built-test chromium ## build what the tests need and run them, or
 
 # Slurm's tests wait two thirds of their time, so the others run beside them, in what they leave of the processors:
 # Slurm's clocks (time limits, margins) go on while other work has these. What each says is printed at its end.
-test-all: $(VENV)/.built-test ## run what `make test` leaves out: whole matrices, real Slurm (as root), the tools in benchmarks/
+test-all: $(VENV)/.built-test ## run what `make test` leaves out: equal maths, real Slurm (as root), the tools in benchmarks/
 	$(MAKE) --no-print-directory --output-sync -j 2 test-slurm test-thorough
 
 test-thorough: $(VENV)/.built-test
-	nice -n 15 $(PYTEST) -n 2 -m thorough --ignore=tests/slurm $(ARGS) || test $$? = 5
+	nice -n 15 $(PYTEST) -n 2 -m "thorough and not matrix" --ignore=tests/slurm $(ARGS) || test $$? = 5
+
+# Not part of .ci/run: before a release, and whenever a formula, an engine or a library's version changes.
+test-matrix: $(VENV)/.built-test ## run the cases of each matrix that `make test-all` leaves out
+	$(PYTEST) -n 2 -m matrix $(ARGS) || test $$? = 5
 
 # They wait more than they compute, so each of the seven long files has a worker.
 test-slurm: $(VENV)/.built-test

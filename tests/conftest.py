@@ -94,7 +94,10 @@ _THOROUGH = (
     "worker/test_checkpoints",
     "worker/trace/test_formulas_against_traces",
 )
-"""Whole matrices of equal maths, real Slurm, and tools that no user has: `make test-all` has them, `make test` not."""
+"""Equal maths, real Slurm, and tools that no user has: `make test-all` has them, `make test` not.
+
+Of whole matrices it has a covering part (``tests.support.cover``), and `make test-matrix` the rest.
+"""
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -102,16 +105,20 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if not collection_path.name.startswith("test_"):
         return None
     wanted, whole = config.getoption("markexpr"), _is_thorough(collection_path)
-    if wanted == "thorough" and not whole:
-        whole = "mark.thorough" in collection_path.read_text()
-    return True if (wanted == "thorough" and not whole) or (wanted == "not thorough" and whole) else None
+    if wanted == "not thorough":
+        return whole or None
+    if wanted == "matrix" or (wanted == "thorough and not matrix" and not whole):
+        signs = (".marked(",) if wanted == "matrix" else (".marked(", "mark.thorough")
+        text = collection_path.read_text()
+        return None if any(sign in text for sign in signs) else True
+    return None
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what is thorough, and start with what takes longest."""
     for item in items:
-        if _is_thorough(item.path):
+        if _is_thorough(item.path) or item.get_closest_marker("matrix"):
             item.add_marker(pytest.mark.thorough)
     items.sort(key=lambda item: _turn(item.path))
 

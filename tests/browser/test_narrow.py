@@ -67,7 +67,9 @@ def of_a_sweep(folder: Path) -> str:
     return many_sweep.swept(made.sweep(folder / "s", 30, steps=4))
 
 
-@pytest.mark.parametrize("made_of", [of_a_run, of_one_out_of_memory, of_several, of_a_sweep])
+@pytest.mark.parametrize(
+    "made_of", [of_a_run, pytest.param(of_one_out_of_memory, marks=pytest.mark.thorough), of_several, of_a_sweep]
+)
 def test_a_page_is_readable_on_a_telephone(made_of: Callable[[Path], str], browser: Browser, tmp_path: Path) -> None:
     file = tmp_path / "page.html"
     file.write_text(made_of(tmp_path))

@@ -136,6 +136,7 @@ def test_the_keyboard_goes_from_the_top_to_the_table_and_zooms_a_chart(opened: P
     chromium.until(opened, "(least) => views['chart-0'].scale('x').domain()[0] > least", whole[0])
 
 
+@pytest.mark.thorough
 def test_a_hundred_thousand_steps_are_thinned_and_said_to_be(browser: Browser, tmp_path: Path) -> None:
     made.run(tmp_path / "short", steps=1000)
     metrics = made.run(tmp_path / "long", steps=LONG) / "metrics.jsonl"

@@ -105,6 +105,7 @@ def test_what_cannot_be_measured_is_refused(words: tuple[str, ...], rule: str) -
     assert not Path("runs").exists()
 
 
+@pytest.mark.thorough
 def test_layouts_are_measured_here_one_after_the_other_and_ranked_under_a_torchrun_without_torch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

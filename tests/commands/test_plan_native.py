@@ -34,6 +34,7 @@ def _here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "facts", lambda: CPU_HOST)
 
 
+@pytest.mark.thorough
 def test_megatron_takes_what_the_planner_shows(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", *WORDS, "--json"]) == 0
     said = capsys.readouterr()
@@ -48,6 +49,7 @@ def test_arguments_that_megatron_refuses_are_an_error_of_the_words(capsys: pytes
     assert main(["plan", *words, "--no-native"]) == 0
 
 
+@pytest.mark.thorough
 def test_the_search_goes_on_behind_a_layout_that_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     question = ask((*WORDS, "parallel.pipeline=1"))
     found = plan(question)

@@ -8,6 +8,8 @@ import sys
 from itertools import islice
 from pathlib import Path
 
+import pytest
+
 from benchmarks.points import measured, points
 from launcher.actions import points as command
 from launcher.base import machine
@@ -15,6 +17,7 @@ from launcher.config.catalog import Catalog
 from tests.support.slurm_runs import launch
 
 
+@pytest.mark.thorough
 def test_points_are_answered_in_memory_that_does_not_grow(tmp_path: Path) -> None:
     few = measured(islice(points(), 150), tmp_path)
     many = measured(islice(points(), 450), tmp_path)

@@ -33,8 +33,8 @@ BASE = (
 )
 WAYS = [
     pytest.param((4, 2, 3, 1), ("parallel=fsdp",), id="fsdp"),
-    pytest.param((4, 2, 3, 1), ("parallel=ddp",), id="ddp"),
-    pytest.param((4, 2, 3, 1), ("parallel=zero2",), id="zero"),
+    pytest.param((4, 2, 3, 1), ("parallel=ddp",), id="ddp", marks=pytest.mark.matrix),
+    pytest.param((4, 2, 3, 1), ("parallel=zero2",), id="zero", marks=pytest.mark.thorough),
     # Each rank of Megatron takes seconds to begin, so the ways down, up and to one are those of fewer.
     pytest.param((2, 3, 1), ("backend=megatron", "parallel=ddp"), id="megatron", marks=pytest.mark.thorough),
 ]

@@ -151,6 +151,7 @@ def test_a_failing_job_ends_with_its_own_last_error(folder: Path) -> None:
     assert "Root Cause (first observed failure)" in launch(folder, "logs", "c", "--all").stdout
 
 
+@pytest.mark.thorough
 def test_a_killed_rank_is_named(folder: Path) -> None:
     done = launch(folder, *script("d", "die"))
     assert done.returncode == 5

@@ -159,8 +159,14 @@ def chosen(group: str) -> str:
     return {"model": "tiny", "hardware": "auto", "parallel": "fsdp"}.get(group, SHIPPED.groups[group][0])
 
 
-@pytest.mark.parametrize("text", ["", "one"])
-@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize(
+    ("group", "text"),
+    [
+        pytest.param(group, text, marks=[pytest.mark.thorough] if text and group != "model" else [])
+        for group in GROUPS
+        for text in ("", "one")
+    ],
+)
 def test_an_option_of_the_users_inherits_the_base_of_its_group(group: str, text: str, tmp_path: Path) -> None:
     folder = tmp_path / "conf" / group
     folder.mkdir(parents=True)
@@ -184,7 +190,7 @@ def test_a_key_that_an_option_leaves_to_its_base_can_be_set_where_hydra_composes
     assert composed("cluster.gpus_per_node=3", catalog=catalog)["cluster"]["gpus_per_node"] == 3
 
 
-@pytest.mark.parametrize("verb", ["check", "plan", "recipe list"])
+@pytest.mark.parametrize("verb", ["check", "plan", pytest.param("recipe list", marks=pytest.mark.thorough)])
 def test_a_cluster_option_of_two_keys_serves_every_verb(
     verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

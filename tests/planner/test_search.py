@@ -95,7 +95,13 @@ def fastest(found: Found) -> list[tuple[float, Kind]]:
     return [(each.expected, Kind.of(each.spec)) for each in found.shown()]
 
 
-@pytest.mark.parametrize("words", QUESTIONS.values(), ids=QUESTIONS)
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(words, id=name, marks=[pytest.mark.thorough] if name.startswith("dense") else [])
+        for name, words in QUESTIONS.items()
+    ],
+)
 def test_the_search_finds_what_brute_force_finds(words: str) -> None:
     question = ask(words.split())
     found, best = searched(spaces(question), Preflight()), by_brute_force(question)

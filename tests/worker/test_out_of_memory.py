@@ -7,8 +7,10 @@ import errno
 import json
 import os
 import pickle
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,8 +48,16 @@ def left_by(name: str, folder: Path) -> tuple[Path, OutOfMemory]:
     return run, found
 
 
-def runnable(*backends: str) -> list[str]:
-    return [name for name in cases.names(backends) if cases.CASES[name].budget is not None]
+QUICK = {"logits", "activations", "gather", "load", "longer batch", "leak", "host", "disk", "other process"}
+"""Ends in each engine and of each kind, which `make test` makes, too."""
+
+
+def some(names: Iterable[str]) -> list[Any]:
+    return [name if name in QUICK else pytest.param(name, marks=pytest.mark.thorough) for name in names]
+
+
+def runnable(*backends: str) -> list[Any]:
+    return some(name for name in cases.names(backends) if cases.CASES[name].budget is not None)
 
 
 def check_budget(name: str, folder: Path) -> None:
@@ -101,7 +111,7 @@ def test_a_rank_of_megatron_that_needs_more_than_its_budget_ends_and_says_what_w
     check_budget(name, folder)
 
 
-@pytest.mark.parametrize("name", ["logits", "optimizer", "gather", "leak"])
+@pytest.mark.parametrize("name", some(["logits", "optimizer", "gather", "leak"]))
 def test_the_largest_or_the_grown_pile_is_there(name: str, folder: Path) -> None:
     _, found = left_by(name, folder)
     pile = cases.CASES[name].pile
@@ -137,7 +147,7 @@ def test_a_limit_of_the_process_is_told_from_the_nodes_memory(folder: Path) -> N
 
 
 @pytest.mark.skipif(not cases.can_make("disk"), reason="only root mounts a small disk")
-@pytest.mark.parametrize("name", ["disk", "disk in the background"])
+@pytest.mark.parametrize("name", some(["disk", "disk in the background"]))
 def test_a_full_disk_is_the_end_of_a_last_save(name: str, folder: Path) -> None:
     run, found = left_by(name, folder)
     assert (found.kind, found.place, found.phase, found.step) == ("disk", "disk", "checkpoint_save", 2)
@@ -345,7 +355,7 @@ def test_what_autograd_saved_in_a_step_that_was_not_measured_is_told_from_what_w
     assert out_of_memory._piles_of_a_pass(saving, measured=False) == {"temporary": 100}
 
 
-@pytest.mark.parametrize("name", cases.CASES)
+@pytest.mark.parametrize("name", some(cases.CASES))
 def test_why_names_the_pile_of_every_real_end(name: str, folder: Path) -> None:
     if name == "other process":
         pytest.skip("tests/submission/test_killing.py makes it")

@@ -154,7 +154,7 @@ def test_evaluations_before_a_resume_count_and_those_that_are_done_again_do_not(
     assert (event["kind"], event["step"], event["over"]) == ("patience", 30, True)
 
 
-@pytest.mark.parametrize("engine", ["ddp", "zero1"])
+@pytest.mark.parametrize("engine", ["ddp", pytest.param("zero1", marks=pytest.mark.thorough)])
 def test_a_run_whose_evaluations_get_no_better_ends_as_one_that_is_done(engine: str, tmp_path: Path) -> None:
     words = [f"parallel={engine}", "optimizer.lr=1e-30", "optimizer.weight_decay=0", "train.eval_every=2"]
     runs = {"ended": [*words, "train.patience=2", "save.last=true"], "whole": [*words, "train.steps=8"]}

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 from launcher.preflight.assess import estimated
 from launcher.spec.parse import parse
-from tests.support import memory_lines, training
+from tests.support import cover, memory_lines, training
 from tests.support.chat import TRAINED
 from tests.support.training import GPT, MOE, lines
 
@@ -132,6 +132,17 @@ BF16 = {
 }
 """Runs on two ranks, by name."""
 
+RUNS = cover.Runs(
+    parts={"fp32": FP32, "parts": PARTS, "shared": ULYSSES, "four": ON_FOUR_RANKS},
+    ranks={"four": 4},
+    needed=(
+        *("fp32/zero0", "fp32/zero2", "fp32/zero3", "fp32/zero3_coded", "shared/single_zero3"),
+        *("parts/zero1_tensor", "parts/zero3_tensor", "parts/zero1_stages"),
+    ),
+)
+EVALUATING = ("fp32/zero3", "parts/zero0", "parts/zero1")
+CLIPPED = ("1", "2", "2_accumulating", "2_offloaded", "3", "3_offloaded")
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _without_a_compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
@@ -159,13 +170,13 @@ def reference(folder: Path) -> dict[str, list[float]]:
 
 
 @pytest.fixture(scope="module")
-def fp32(folder: Path) -> dict[str, list[float]]:
-    return _trained(folder / "fp32", FP32, ranks=2)
+def fp32(folder: Path, request: pytest.FixtureRequest) -> dict[str, list[float]]:
+    return _trained(folder / "fp32", RUNS.of("fp32", request), ranks=2)
 
 
 @pytest.fixture(scope="module")
-def parts(folder: Path) -> dict[str, list[float]]:
-    return _trained(folder / "parts", PARTS, ranks=2)
+def parts(folder: Path, request: pytest.FixtureRequest) -> dict[str, list[float]]:
+    return _trained(folder / "parts", RUNS.of("parts", request), ranks=2)
 
 
 @pytest.fixture(scope="module")
@@ -174,9 +185,15 @@ def lora(folder: Path) -> dict[str, list[float]]:
 
 
 @pytest.fixture(scope="module")
-def shared(folder: Path) -> None:
-    runs = {name: [text.format(folder=folder / "shared") for text in each] for name, each in ULYSSES.items()}
+def shared(folder: Path, request: pytest.FixtureRequest) -> None:
+    wanted = RUNS.of("shared", request)
+    runs = {name: [text.format(folder=folder / "shared") for text in each] for name, each in wanted.items()}
     _trained(folder / "shared", runs, ranks=2)
+
+
+@pytest.fixture(scope="module")
+def four(folder: Path, request: pytest.FixtureRequest) -> dict[str, list[float]]:
+    return _trained(folder / "four", RUNS.of("four", request), ranks=4)
 
 
 @pytest.fixture(scope="module")
@@ -184,19 +201,20 @@ def bf16(folder: Path) -> dict[str, list[float]]:
     return _trained(folder / "bf16", BF16, ranks=2)
 
 
-@pytest.mark.parametrize("name", FP32)
+@pytest.mark.parametrize("run", RUNS.marked("fp32"))
 def test_every_stage_loses_what_one_process_does(
-    name: str, reference: dict[str, list[float]], fp32: dict[str, list[float]]
+    run: str, reference: dict[str, list[float]], fp32: dict[str, list[float]]
 ) -> None:
+    name = run.removeprefix("fp32/")
     expected = reference.get(name.partition("_")[2], reference["single"])
     assert expected[-1] < 0.97 * expected[0], "nothing was learnt, so equal losses would say little"
     assert fp32[name] == pytest.approx(expected, rel=TOLERANCE)
 
 
-@pytest.mark.parametrize("name", ULYSSES)
+@pytest.mark.parametrize("run", RUNS.marked("shared"))
 @pytest.mark.usefixtures("reference", "shared")
-def test_ranks_of_a_sequence_lose_what_one_process_does(name: str, folder: Path) -> None:
-    _alike(folder / "shared" / name, folder / "reference" / name.partition("_")[0])
+def test_ranks_of_a_sequence_lose_what_one_process_does(run: str, folder: Path) -> None:
+    _alike(folder / run, folder / "reference" / run.removeprefix("shared/").partition("_")[0])
 
 
 def _alike(found: Path, expected: Path) -> None:
@@ -212,18 +230,16 @@ def _numbers(directory: Path) -> list[tuple[float, ...]]:
     return [tuple(line[key] for key in ("loss", "grad_norm", "eval_loss") if key in line) for line in lines(directory)]
 
 
-@pytest.mark.parametrize(
-    "name", ["zero1", "zero2", "zero2_accumulating", "zero2_offloaded", "zero3", "zero3_offloaded"]
-)
+@pytest.mark.parametrize("run", cover.marked([f"fp32/zero{name}" for name in CLIPPED], RUNS.chosen))
 @pytest.mark.usefixtures("fp32")
-def test_every_stage_reports_the_norm_before_clipping(name: str, folder: Path) -> None:
+def test_every_stage_reports_the_norm_before_clipping(run: str, folder: Path) -> None:
     norms = [line["grad_norm"] for line in lines(folder / "fp32" / "zero0") if "loss" in line]
     assert max(norms) > 1.0, "nothing was clipped"
-    found = [line["grad_norm"] for line in lines(folder / "fp32" / name) if "loss" in line]
+    found = [line["grad_norm"] for line in lines(folder / run) if "loss" in line]
     assert found == pytest.approx(norms, rel=1e-3)
 
 
-@pytest.mark.parametrize("name", ["fp32/zero3_evaluated", "parts/zero0_evaluated", "parts/zero1_evaluated"])
+@pytest.mark.parametrize("name", cover.marked([f"{name}_evaluated" for name in EVALUATING], RUNS.chosen))
 @pytest.mark.usefixtures("fp32", "parts", "reference")
 def test_the_held_out_loss_is_that_of_one_process(name: str, folder: Path) -> None:
     found, expected = (
@@ -258,10 +274,11 @@ def test_the_memory_of_every_phase_is_measured(folder: Path) -> None:
     assert {"load", "checkpoint_save"} <= phases
 
 
-@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.parametrize("part", RUNS.marked("parts"))
 def test_ranks_that_share_layers_lose_and_report_what_one_process_does(
-    name: str, reference: dict[str, list[float]], parts: dict[str, list[float]], folder: Path
+    part: str, reference: dict[str, list[float]], parts: dict[str, list[float]], folder: Path
 ) -> None:
+    name = part.removeprefix("parts/")
     run = name.partition("_")[2] if name.partition("_")[2] in reference else "single"
     assert parts[name] == pytest.approx(reference[run], rel=TOLERANCE)
     norms, expected = (
@@ -281,12 +298,14 @@ def test_conversations_are_weighted_by_their_trained_tokens_as_in_one_process(
         _alike(folder / "chat" / name, folder / "reference" / name.partition("_")[0])
 
 
-def test_four_ranks_on_two_axes_lose_what_one_process_does(folder: Path, reference: dict[str, list[float]]) -> None:
-    found = _trained(folder / "four", ON_FOUR_RANKS, ranks=4)
-    for name in ON_FOUR_RANKS:
-        assert found[name] == pytest.approx(reference["single"], rel=TOLERANCE), name
-    for name in ("zero1_pairs", "zero3_together"):  # Four ranks share two key and value heads, which are repeated.
-        _alike(folder / "four" / name, folder / "reference" / "single")
+@pytest.mark.parametrize("run", RUNS.marked("four"))
+def test_four_ranks_on_two_axes_lose_what_one_process_does(
+    run: str, reference: dict[str, list[float]], four: dict[str, list[float]], folder: Path
+) -> None:
+    name = run.removeprefix("four/")
+    assert four[name] == pytest.approx(reference["single"], rel=TOLERANCE)
+    if name in ("zero1_pairs", "zero3_together"):  # Four ranks share two key and value heads, which are repeated.
+        _alike(folder / run, folder / "reference" / "single")
 
 
 @pytest.mark.usefixtures("parts")

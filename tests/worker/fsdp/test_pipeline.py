@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from launcher.preflight.assess import estimated
 from launcher.spec.parse import parse
-from tests.support import memory_lines, routing
+from tests.support import cover, memory_lines, routing
 from tests.support.checkpoints import exported, held_out, held_out_loss
 from tests.support.helpers import make_spec
 from tests.support.training import GPT, MOE, SMALL, lines, train_all
@@ -99,6 +99,14 @@ FOUR_RANKS = {
     "tied-fsdp": (*FSDP, *TIED, "train.micro_batch_size=1", f"save.every={SAVED}"),
     "tied-tensor": ("parallel=fsdp_tp", "parallel.pipeline=2", *TIED),
 }
+RUNS = cover.Runs(
+    parts={"two": TWO_RANKS, "four": FOUR_RANKS},
+    ranks={"four": 4},
+    needed=(
+        *("four/llama-fsdp", "four/llama-dualpipe_v", "four/tied-fsdp"),
+        *("two/tied-1f1b", "two/tied-zbv", "two/lora-1f1b"),
+    ),
+)
 
 
 @pytest.fixture(scope="module")
@@ -119,8 +127,8 @@ def untied(runs: Mapping[str, Sequence[str]], folder: Path) -> dict[str, Sequenc
 
 
 @pytest.fixture(scope="module")
-def four(folder: Path) -> Mapping[str, list[float]]:
-    return train_all(folder / "four", FOUR_RANKS, ranks=4)
+def four(folder: Path, request: pytest.FixtureRequest) -> Mapping[str, list[float]]:
+    return train_all(folder / "four", RUNS.of("four", request), ranks=4)
 
 
 def elsewhere(folder: Path, name: str) -> str:
@@ -128,7 +136,7 @@ def elsewhere(folder: Path, name: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def two(folder: Path, four: Mapping[str, list[float]]) -> Mapping[str, list[float]]:
+def two(folder: Path, four: Mapping[str, list[float]], request: pytest.FixtureRequest) -> Mapping[str, list[float]]:
     """On two ranks, and the checkpoints of two stages of two ranks goes on with other degrees."""
     resumed = {
         "resumed-sharded": ("parallel=fsdp", *LLAMA, elsewhere(folder, "llama-fsdp")),
@@ -138,7 +146,7 @@ def two(folder: Path, four: Mapping[str, list[float]]) -> Mapping[str, list[floa
         "resumed-tied": (*DDP, *INTERLEAVED, *TIED, elsewhere(folder, "tied-fsdp")),
         "resumed-weights": (*FSDP, *LLAMA, f"model.weights={folder}/four/llama-fsdp/export"),
     }
-    return train_all(folder / "two", {**untied(TWO_RANKS, folder), **resumed}, ranks=2)
+    return train_all(folder / "two", {**untied(RUNS.of("two", request), folder), **resumed}, ranks=2)
 
 
 @pytest.fixture(scope="module")
@@ -148,23 +156,12 @@ def one(folder: Path, four: Mapping[str, list[float]]) -> Mapping[str, list[floa
     return train_all(folder / "one", {**untied(ONE_RANK, folder), **resumed}, ranks=1)
 
 
-@pytest.mark.parametrize("name", TWO_RANKS)
-def test_two_stages_lose_what_one_process_does(
-    name: str, one: Mapping[str, list[float]], two: Mapping[str, list[float]], folder: Path
-) -> None:
-    compare(folder, "two", name)
-
-
-@pytest.mark.parametrize("name", FOUR_RANKS)
-def test_stages_with_another_axis_lose_what_one_process_does(
-    name: str, one: Mapping[str, list[float]], four: Mapping[str, list[float]], folder: Path
-) -> None:
-    compare(folder, "four", name)
-
-
-def compare(folder: Path, ranks: str, name: str) -> None:
+@pytest.mark.parametrize("run", RUNS.marked("two", "four"))
+@pytest.mark.usefixtures("one", "two", "four")
+def test_stages_lose_what_one_process_does_also_beside_another_axis(run: str, folder: Path) -> None:
     """Losses and gradient norms of every step, and the evaluation."""
-    found, expected = lines(folder / ranks / name), lines(folder / "one" / name.partition("-")[0])
+    reference = run.rpartition("/")[2].partition("-")[0]
+    found, expected = lines(folder / run), lines(folder / "one" / reference)
     assert len(found) == STEPS
     for key in ("loss", "grad_norm"):
         assert [line[key] for line in found] == pytest.approx([line[key] for line in expected], rel=TOLERANCE), key
@@ -213,14 +210,10 @@ def test_an_adapter_of_stages_is_exported_whole(folder: Path, two: Mapping[str, 
     assert found == {"0", "1", "2", "3"}
 
 
-@pytest.mark.parametrize(
-    ("ranks", "name"),
-    [("two", name) for name in TWO_RANKS] + [("four", name) for name in FOUR_RANKS],
-)
-def test_each_stage_takes_about_what_is_predicted(
-    ranks: str, name: str, two: Mapping[str, list[float]], four: Mapping[str, list[float]], folder: Path
-) -> None:
-    directory = folder / ranks / name
+@pytest.mark.parametrize("run", RUNS.marked("two", "four"))
+@pytest.mark.usefixtures("two", "four")
+def test_each_stage_takes_about_what_is_predicted(run: str, folder: Path) -> None:
+    directory = folder / run
     spec = parse(json.loads((directory / "spec.json").read_text()))
     measured = json.loads((directory / "memory.json").read_text())["ranks"]
     memory_lines.whole(directory, ranks=spec.gpus)

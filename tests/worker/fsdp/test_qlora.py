@@ -23,7 +23,10 @@ from tests.support.adapters import LINEARS, first_rank
 from tests.support.checkpoints import held_out_loss
 from tests.support.helpers import ROOT, make_spec
 
-SAVED = 8
+SAVED = 4
+SHORT = ("train.steps=6", "optimizer.decay_steps=20")
+"""The first steps of the others, at their rates: enough to be held against them."""
+
 SIZES = ("model.intermediate_size=128",)
 LORA = (*SIZES, "adapter.rank=16", "optimizer.lr=1e-2", "train.eval_every=20", "train.eval_steps=2")
 INT8 = "adapter.quant_type=int8"
@@ -47,20 +50,21 @@ def overrides(folder: Path) -> dict[str, tuple[str, ...]]:
     """Runs by name; the first exports the weights that the others start from."""
     base = (*LORA, f"model.weights={folder}/whole/export")
     qlora = ("adapter=qlora", *base)
+    short = (*qlora, *SHORT)
     simple = ("precision=bf16", "adapter.double_quant=false")
     return {
         "whole": (*SIZES, "parallel=ddp", "train.steps=8", "save.export=safetensors"),
         "lora": ("parallel=ddp", "adapter=lora", *base),
         "ddp": ("parallel=ddp", *qlora, *SAVING, "save.export=safetensors"),
-        "fsdp": ("parallel=fsdp", *qlora, *SAVING),
-        "ddp_bf16": ("parallel=ddp", *qlora, *simple),
-        "fsdp_bf16": ("parallel=fsdp", *qlora, *simple),
-        "int8": ("parallel=ddp", *qlora, INT8, "save.export=safetensors"),
-        "int8_full": ("parallel=fsdp", *qlora, INT8, "checkpointing=full", *SAVING),
-        "fp4": ("parallel=ddp", *qlora, "adapter.quant_type=fp4"),
-        "full": ("parallel=fsdp", *qlora, "checkpointing=full"),
+        "fsdp": ("parallel=fsdp", *short, *SAVING),
+        "ddp_bf16": ("parallel=ddp", *short, *simple),
+        "fsdp_bf16": ("parallel=fsdp", *short, *simple),
+        "int8": ("parallel=ddp", *short, INT8, "save.export=safetensors"),
+        "int8_full": ("parallel=fsdp", *short, INT8, "checkpointing=full", *SAVING),
+        "fp4": ("parallel=ddp", *short, "adapter.quant_type=fp4"),
+        "full": ("parallel=fsdp", *short, "checkpointing=full"),
         "recipe": (*of_the_recipe(), *SIZES, f"model.weights={folder}/whole/export"),
-        "selective": ("parallel=ddp", *qlora, "checkpointing=selective"),
+        "selective": ("parallel=ddp", *short, "checkpointing=selective"),
         **{
             f"{name}_{how}": (f"parallel={parallel}", f"adapter={adapter}", *LORA, *more, "train.steps=4")
             for name, more in FAMILIES.items()
@@ -97,12 +101,12 @@ def test_an_adapter_learns_beside_4_bit_weights_nearly_what_it_learns_beside_who
 
 
 def test_8_bits_lose_less_than_4_and_shard_and_recompute_without_another_loss(runs: Runs) -> None:
-    whole = runs.losses["lora"]
+    whole = runs.losses["lora"][: len(runs.losses["int8"])]
     assert runs.losses["int8"] == pytest.approx(whole, rel=1e-3)
     assert runs.losses["int8"] != pytest.approx(whole, rel=1e-6), "the weights were not quantised"
     assert runs.losses["int8_full"] == pytest.approx(runs.losses["int8"], rel=1e-5)
     assert runs.losses["fp4"] == pytest.approx(whole, rel=0.01)
-    assert runs.losses["fp4"] != runs.losses["ddp"]
+    assert runs.losses["fp4"] != runs.losses["ddp"][: len(runs.losses["fp4"])]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -115,7 +119,7 @@ def test_other_weights_are_packed_and_sharded_without_another_loss(runs: Runs, f
 
 @pytest.mark.parametrize("name", ["fsdp", "full", "selective"])
 def test_sharding_and_recomputation_change_no_loss(runs: Runs, name: str) -> None:
-    assert runs.losses[name] == pytest.approx(runs.losses["ddp"], rel=1e-5)
+    assert runs.losses[name] == pytest.approx(runs.losses["ddp"][: len(runs.losses[name])], rel=1e-5)
 
 
 def test_the_recipe_for_24_gb_trains_a_tiny_model_with_8_bit_states(runs: Runs) -> None:
@@ -126,8 +130,9 @@ def test_the_recipe_for_24_gb_trains_a_tiny_model_with_8_bit_states(runs: Runs) 
 
 def test_products_in_bf16_with_plain_constants_lose_about_the_same(runs: Runs) -> None:
     for name in ("ddp_bf16", "fsdp_bf16"):
-        assert runs.losses[name] == pytest.approx(runs.losses["ddp"], rel=0.01)
-        assert runs.losses[name] != runs.losses["ddp"]
+        wanted = runs.losses["ddp"][: len(runs.losses[name])]
+        assert runs.losses[name] == pytest.approx(wanted, rel=0.01)
+        assert runs.losses[name] != wanted
 
 
 def test_a_run_goes_on_from_its_checkpoint_on_one_rank(runs: Runs, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import training
+from tests.support import cover, training
 
 TOLERANCE = 1e-4
 """Relative, over four steps; the bare frameworks agree within 2e-5 on such a model."""
@@ -64,7 +64,7 @@ EIGHT_BITS = 3e-3
 HALF_PRECISION = 1e-3
 """Relative: a number of fp16 has 11 bits; here the losses differ by 2e-4 at most."""
 
-QUICK = {"ddp", "fsdp", "fsdp_accumulating", "fsdp_zero2", "tensor_sequence", "fp16", "fp8"}
+QUICK = {"ddp", "fsdp", "fsdp_zero2", "tensor_sequence", "fp16"}
 """A way of each kind, which `make test` trains, too; the rest of the matrix is in `make test-all`."""
 
 FOUR_RANKS = {
@@ -89,7 +89,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
 @pytest.fixture(scope="module")
 def on_two_ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
     """The runs of this session's tests, and the one that those in fp8 are compared with."""
-    asked = {item.callspec.params.get("name") for item in request.session.items if hasattr(item, "callspec")}
+    asked = cover.asked(request)
     runs = {name: words for name, words in (FSDP | HALF | FP8).items() if name in asked or name == "fsdp"}
     return _trained(tmp_path_factory.mktemp("two"), runs, ranks=2)
 

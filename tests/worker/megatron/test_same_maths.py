@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import batched
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from launcher.spec import RunSpec
 from launcher.worker.data.corpus import Synthetic
 from launcher.worker.data.order import Order
 from launcher.worker.model import network
-from tests.support import megatron_flags, megatron_saved, memory_lines, ranks, train_many
+from tests.support import cover, megatron_flags, megatron_saved, memory_lines, ranks, train_many
 from tests.support.chat import TRAINED
 from tests.support.foreign_files import SIZES as IMPORTED
 from tests.support.helpers import make_spec
@@ -91,6 +91,11 @@ LOADED = {
 """Runs on two ranks from a folder that ``transformers`` has written; Mixtral's has its experts one by one."""
 
 ONE = {"selective": ("checkpointing=selective",), "gpt": GPT, "resumed_one": (DISTRIBUTED,)}
+RUNS = cover.Runs(
+    parts={"four": FOUR, "two": TWO, "one": ONE},
+    ranks={"four": 4, "one": 1},
+    needed=("four/tensor_pipeline", "two/evaluated", "two/moe", "two/saving_beside"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -104,54 +109,42 @@ def reference(folder: Path) -> dict[str, list[float]]:
 
 
 @pytest.fixture(scope="module")
-def four(folder: Path) -> dict[str, list[float]]:
-    return _trained(folder, "four", FOUR, 4)
+def four(folder: Path, request: pytest.FixtureRequest) -> None:
+    _train(folder, "four", RUNS.of("four", request), 4)
 
 
 @pytest.fixture(scope="module")
-def two(folder: Path, four: dict[str, list[float]]) -> dict[str, list[float]]:
-    return _trained(folder, "two", TWO, 2)
+def two(folder: Path, four: None, request: pytest.FixtureRequest) -> None:
+    _train(folder, "two", RUNS.of("two", request), 2)
 
 
 @pytest.fixture(scope="module")
-def one(folder: Path, four: dict[str, list[float]]) -> dict[str, list[float]]:
-    return _trained(folder, "one", ONE, 1)
+def one(folder: Path, four: None, request: pytest.FixtureRequest) -> None:
+    _train(folder, "one", RUNS.of("one", request), 1)
 
 
-def _trained(folder: Path, name: str, runs: dict[str, tuple[str, ...]], ranks: int) -> dict[str, list[float]]:
+def _train(folder: Path, part: str, runs: Mapping[str, Sequence[str]], ranks: int) -> None:
     """Train them in the same ranks; what is resumed goes on from step ``SAVED`` of the run on two axes."""
     load = f"save.load={folder / 'four' / 'tensor_pipeline' / 'checkpoints' / f'iter_{SAVED:07d}'}"
     words = {
         run: (*MEGATRON, *SIZES, *overrides, *((load,) if run.startswith("resumed") else ()))
         for run, overrides in runs.items()
     }
-    return train_all(folder / name, words, ranks=ranks)
+    train_all(folder / part, words, ranks=ranks)
 
 
-def _compare(folder: Path, part: str, runs: Mapping[str, object]) -> None:
-    for name in runs:
-        single = "chat" if name.startswith("chat") else name if name in REFERENCE else "single"
-        found, expected = (lines(run) for run in (folder / part / name, folder / "reference" / single))
-        assert expected[-1]["loss"] < 0.98 * expected[0]["loss"], "nothing was learnt: equal losses would say little"
-        expected = expected[SAVED:] if name.startswith("resumed") else expected
-        for key, tolerance in (("loss", TOLERANCE), ("grad_norm", NORM_TOLERANCE)):
-            values = [line[key] for line in expected]
-            assert [line[key] for line in found] == pytest.approx(values, rel=tolerance), f"{name}: {key}"
-
-
-@pytest.mark.usefixtures("reference", "four")
-def test_four_ranks_lose_what_one_process_does(folder: Path) -> None:
-    _compare(folder, "four", FOUR)
-
-
-@pytest.mark.usefixtures("reference", "two")
-def test_two_ranks_lose_what_one_process_does(folder: Path) -> None:
-    _compare(folder, "two", TWO)
-
-
-@pytest.mark.usefixtures("reference", "one")
-def test_one_rank_loses_what_one_process_does(folder: Path) -> None:
-    _compare(folder, "one", ONE)
+@pytest.mark.parametrize("run", RUNS.marked("four", "two", "one"))
+@pytest.mark.usefixtures("reference")
+def test_ranks_lose_what_one_process_does(run: str, folder: Path, request: pytest.FixtureRequest) -> None:
+    part, _, name = run.partition("/")
+    request.getfixturevalue(part)
+    single = "chat" if name.startswith("chat") else name if name in REFERENCE else "single"
+    found, expected = (lines(place) for place in (folder / run, folder / "reference" / single))
+    assert expected[-1]["loss"] < 0.98 * expected[0]["loss"], "nothing was learnt: equal losses would say little"
+    expected = expected[SAVED:] if name.startswith("resumed") else expected
+    for key, tolerance in (("loss", TOLERANCE), ("grad_norm", NORM_TOLERANCE)):
+        values = [line[key] for line in expected]
+        assert [line[key] for line in found] == pytest.approx(values, rel=tolerance), key
 
 
 @pytest.mark.usefixtures("reference", "two")
