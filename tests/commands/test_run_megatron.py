@@ -10,8 +10,6 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
-
 from launcher.rundir import status
 from tests.support import hostile
 from tests.support.training import SMALL, lines
@@ -69,17 +67,3 @@ def test_a_megatron_run_is_stopped_and_goes_on_where_it_was(tmp_path: Path) -> N
     assert {path.name for path in (run / "data").iterdir()} >= {"corpus.bin", "corpus.idx"}
     assert (run / "export" / "config.json").is_file()
     assert not imported.exists(), imported.read_text()
-
-
-@pytest.mark.thorough
-def test_muon_of_megatron_core_steps_weights_that_tensor_parallel_ranks_share(tmp_path: Path) -> None:
-    words = ("zero=0", "optimizer=muon", "train.steps=4", "save.last=false", "save.export=none", "data=synthetic")
-    done = launch(tmp_path, "--json", *(word for word in WORDS if not word.startswith(("data", "train.st"))), *words)
-    assert done.returncode == 0, done.stderr
-    run = tmp_path / "runs" / "a"
-    losses = [line["loss"] for line in lines(run)]
-    assert losses == sorted(losses, reverse=True)
-    said = {each["pile"]: each["bytes"] for each in json.loads(done.stdout)["check"]["piles"]}
-    last = json.loads((run / "memory.jsonl").read_text().splitlines()[-1])
-    for pile in ("parameters", "gradients", "optimizer_states"):
-        assert said[pile] == pytest.approx(last["phases"]["forward"]["piles"][pile], rel=0.001), pile

@@ -18,7 +18,9 @@ from launcher.backends.megatron.implementation import COUNTED
 from launcher.importers import UNKNOWN
 from launcher.importers.megatron import read
 from launcher.importers.megatron.arguments import KEPT
+from launcher.preflight.assess import estimated
 from launcher.spec import RunSpec
+from launcher.spec.parse import parse
 from launcher.worker.data.corpus import Synthetic
 from launcher.worker.data.order import Order
 from launcher.worker.model import network
@@ -196,6 +198,19 @@ def test_the_export_is_the_model_that_one_process_trains(run: str, expected: str
         with torch.no_grad():
             losses.append(float(model(input_ids=tokens, labels=tokens).loss))
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+def test_muon_of_megatron_core_steps_weights_that_tensor_parallel_ranks_share(tmp_path: Path) -> None:
+    words = ("parallel=tp", "zero=0", "optimizer=muon", f"train.steps={STEPS}")
+    losses = train_all(tmp_path, {"muon": words}, ranks=2)["muon"]
+    assert len(losses) == STEPS
+    assert losses == sorted(losses, reverse=True)
+    spec = parse(json.loads((tmp_path / "muon" / "spec.json").read_text()))
+    assert spec.parallel.tensor == 2
+    said = {each.pile: each.bytes for each in estimated(spec).piles}
+    last = json.loads((tmp_path / "muon" / "memory.jsonl").read_text().splitlines()[-1])
+    for pile in ("parameters", "gradients", "optimizer_states"):
+        assert said[pile] == pytest.approx(last["phases"]["forward"]["piles"][pile], rel=0.001), pile
 
 
 def test_a_run_starts_from_what_transformers_has_written(folder: Path) -> None:
