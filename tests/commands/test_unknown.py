@@ -62,6 +62,7 @@ def test_the_api_says_neither_that_it_fits_nor_that_it_does_not() -> None:
     assert launcher.check([*SCRIPT, "model=tiny"]).fits is True
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("without_torch")
 def test_points_and_sweeps_keep_it(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "points.jsonl").write_text(json.dumps({"id": 1, "overrides": SCRIPT}))

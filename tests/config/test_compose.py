@@ -94,7 +94,7 @@ KEYS = {
 }
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(st.fixed_dictionaries({}, optional=KEYS), st.sampled_from(["fsdp", "zero2", "3d"]))
 def test_values_put_in_place_give_what_hydra_gives(values: dict[str, object], preset: str) -> None:
     overrides, errors = read([f"parallel={preset}", *(f"{key}={value}" for key, value in values.items())], SHIPPED)

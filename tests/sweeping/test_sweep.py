@@ -274,6 +274,7 @@ def test_a_sweep_starts_what_may_run_and_resume_starts_what_has_not_finished(tmp
     assert "launch resume s" in again.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("without_torch")
 def test_a_sampler_runs_its_budget_and_leaves_out_what_cannot_run(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
