@@ -65,7 +65,6 @@ def drag(page: Page, axis: int, low: float, high: float) -> None:
     page.mouse.up()
 
 
-@pytest.mark.thorough
 def test_a_thousand_points_are_there_and_the_page_is_quiet(browser: Browser, file: Path) -> None:
     with chromium.visit(browser, file) as found:
         assert left(found.page) == POINTS
