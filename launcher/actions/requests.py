@@ -22,7 +22,7 @@ from launcher.preflight.assess_here import Judging, assess_here
 from launcher.preflight.measured.known import Measured
 from launcher.rules.model import not_named
 from launcher.spec import ClusterSpec, RunSpec, edit
-from launcher.spec.parse import known_keys
+from launcher.spec.parse import applied, known_keys
 
 type Engine = Literal["formula", "trace"]
 
@@ -159,7 +159,7 @@ def _tried(found: Request, spec: RunSpec, errors: tuple[ConfigError, ...], catal
     def is_sound(way: str, path: str) -> bool:
         if any("=" not in word for word in way.split()) or way.startswith("script=") or not findings.is_readable(way):
             return True
-        changed = edit.applied(spec, way)
+        changed = applied(spec, way)
         after = typed(way) if changed is None else replace(found, spec=changed, errors=())
         left = {error.path for error in (*after.errors, *(findings.errors(after.spec) if after.spec else ()))}
         return left <= known - {path}

@@ -245,8 +245,18 @@ def key_heads(spec: RunSpec) -> int | None:
     return spec.model.num_attention_heads if masks_documents(spec) else ulysses_key_heads(spec)
 
 
-def unfused_groups(spec: RunSpec) -> bool:
+def unfused_attention(spec: RunSpec) -> bool:
     """True if torch attends with its mathematical path, which keeps a number for each pair of tokens, in fp32.
+
+    On the CPU its kernel has no dropout (``use_flash_attention_cpp``).
+    """
+    model = spec.model
+    drops_on_cpu = model.attention == "sdpa" and model.dropout > 0 and spec.hardware.device == "cpu"
+    return drops_on_cpu or _unfused_groups(spec)
+
+
+def _unfused_groups(spec: RunSpec) -> bool:
+    """True if heads that share keys have no kernel of attention on this GPU.
 
     transformers leaves keys and values to the groups of heads that share them where there is no mask
     (``use_gqa_in_sdpa``), and of torch's kernels (``sdp_utils.cpp``) the memory-efficient one takes no groups
@@ -274,7 +284,7 @@ def copies_output(spec: RunSpec) -> bool:
 def keeps_softmax(spec: RunSpec) -> Iterator[ConfigError]:
     """Attention that no kernel of torch computes, with what it keeps."""
     recomputed_whole = spec.checkpointing.mode == "full" and spec.checkpointing.layers is None
-    if spec.script is None and unfused_groups(spec) and not recomputed_whole:
+    if spec.script is None and _unfused_groups(spec) and not recomputed_whole:
         each = _FP32 * spec.model.num_attention_heads * spec.sequence_length**2 * spec.sequences_at_once
         rule = (
             "torch has no attention kernel for heads that share keys in this format: each layer keeps its softmax, of"

@@ -163,7 +163,10 @@ def _unknown_key(key: str, value: str, catalog: Catalog) -> ConfigError:
     ways = other_words(key, value, catalog)
     if not ways:
         names = _near_keys(key, catalog)
-        ways = [f"{name}={value}" for name in [n for n in names if value in catalog.groups.get(n, ())] or names]
+        taking = [name for name in names if value in catalog.groups.get(name, ())]
+        if not isinstance(_read_as_typed(key, value), str):  # Keys of text take any text.
+            taking += [name for name in names if _takes(name, value)]
+        ways = [f"{name}={value}" for name in taking or names]
     return ConfigError(key, value, rule, ways)
 
 
@@ -187,11 +190,20 @@ def _taken(way: str, catalog: Catalog) -> list[str]:
     if key in catalog.groups:
         found = _choice(way, key, value, catalog)
         return list(found.way_out) if isinstance(found, ConfigError) else [way]
-    is_plain, read = Override(way, key, value, group=False).plain()
-    read = read if is_plain else value
-    if key not in known_keys() or accepts(key, read) or value.startswith(("[", "{", "'", '"')):
+    if key not in known_keys() or _takes(key, value) or value.startswith(("[", "{", "'", '"')):
         return [way]
-    return synonyms.options(key, value) or [each for each in ways_out(key, read) if not each.endswith("=null")]
+    ways = synonyms.options(key, value)
+    return ways or [each for each in ways_out(key, _read_as_typed(key, value)) if not each.endswith("=null")]
+
+
+def _takes(key: str, value: str) -> bool:
+    """True if a key takes a typed value, by its type and range."""
+    return accepts(key, _read_as_typed(key, value))
+
+
+def _read_as_typed(key: str, value: str) -> object:
+    is_plain, read = Override("", key, value, group=False).plain()
+    return read if is_plain else value
 
 
 def is_own_model(value: str) -> bool:

@@ -14,7 +14,7 @@ from launcher.base.errors import ConfigError
 from launcher.estimate import families
 from launcher.rules import places, sbatch, secrets
 from launcher.spec import RunSpec, edit
-from launcher.spec.parse import accepts, known_keys
+from launcher.spec.parse import accepts, applied, known_keys
 
 _WAYS_SHOWN = 4
 LEFT_OUT_OF_CHANGES = (places, sbatch, secrets)
@@ -101,5 +101,5 @@ def is_readable(way: str) -> bool:
 
 def _is_sound(way: str, error: ConfigError, spec: RunSpec, known: set[str]) -> bool:
     """Judge one override. The choice of an option cannot be judged without composing, and counts as sound."""
-    after = edit.applied(spec, way)
+    after = applied(spec, way)
     return True if after is None else {left.path for left in broken_rules(after)} <= known - {error.path}

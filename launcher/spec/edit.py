@@ -177,17 +177,6 @@ def addition(path: str, value: object) -> str:
     return f"+{override(path, value)}"
 
 
-def applied(spec: RunSpec, text: str) -> RunSpec | None:
-    """The run after overrides ``group.key=value`` with plain values; None where one of the words is anything else."""
-    settings: dict[str, object] = {}
-    for word in text.split():
-        path, _, value = word.partition("=")
-        if path.count(".") != 1 or not _is_plain(path, value):
-            return None
-        settings[path] = _read(value)
-    return changed_at(spec, settings)
-
-
 def values(text: str) -> dict[str, object]:
     """The plain values of overrides ``group.key=value`` by key; words of any other kind are passed over."""
     words = (word.partition("=") for word in text.split())

@@ -88,6 +88,17 @@ def accepts(path: str, value: object) -> bool:
     return accepted and bounds.wrong(path, result) is None
 
 
+def applied(spec: RunSpec, text: str) -> RunSpec | None:
+    """The run after overrides ``group.key=value``, each read as its key's type; None where a word is anything else."""
+    settings = edit.values(text)
+    if len(settings) < len(text.split()) or not settings.keys() <= known_keys():
+        return None
+    read = {path: _reader_of(path)(value) for path, value in settings.items()}
+    if not all(accepted for accepted, _ in read.values()):
+        return None
+    return edit.changed_at(spec, {path: value for path, (_, value) in read.items()})
+
+
 @cache
 def _reader_of(path: str) -> Reader:
     return _reader(kinds()[path])

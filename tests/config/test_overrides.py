@@ -26,6 +26,7 @@ def only_error(text: str) -> tuple[str, tuple[str, ...]]:
         ("precison=fp8", "precison: there is no such group or key", "precision=fp8"),
         ("parallel.tensr=2", "parallel.tensr: there is no such group or key", "parallel.tensor=2"),
         ("tensor=2", "tensor: there is no such group or key", "parallel.tensor=2"),
+        ("train.sq=3", "train.sq: there is no such group or key", "train.seed=3"),
         ("modle=7b", "modle: there is no such group or key", "model=7b"),
         ("chek", "chek: an override is group=option or group.key=value", "launch check"),
         ("7b", "7b: an override is group=option or group.key=value", "model=7b"),

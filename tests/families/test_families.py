@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from launcher.backends.fsdp.traits import engine
 from launcher.base import registry
 from launcher.estimate.rank.counts import parameter_counts
 from launcher.estimate.rank.engine import EngineTraits
 from launcher.spec import RunSpec
-from tests.support.family_modules import CASES, TOKENS, block_of, saved_by_autograd
+from tests.support.family_modules import CASES, TOKENS, block_of, gpt2, saved_by_autograd
 from tests.support.helpers import make_spec
 
 PUBLISHED = {
@@ -81,6 +84,17 @@ def test_a_block_under_autocast_saves_its_casts_too(name: str) -> None:
     matrices = sum(w.numel() for w in block_of(module, 1).parameters() if w.dim() == 2)
     predicted = _predicted(make_spec(*overrides), size=2, layer=1, residual=4, autocast=True)
     assert measured == predicted + 2 * matrices
+
+
+@pytest.mark.parametrize("compute", ["bf16", "fp32"])
+def test_a_block_with_dropout_keeps_on_the_cpu_what_dropped_of_the_scores(compute: str) -> None:
+    torch = pytest.importorskip("torch")
+    _, overrides = CASES["gpt2"]
+    module = gpt2(dropout=0.1).to(torch.bfloat16 if compute == "bf16" else torch.float32)
+    measured = saved_by_autograd(module, layer=1, sequences=2)
+    spec = make_spec(*overrides, "model.dropout=0.1", "hardware=cpu", "parallel=fsdp", f"precision={compute}")
+    rows = registry.load("families", "gpt").saved(spec.model, 1, replace(engine(spec), sequence_length=TOKENS))
+    assert measured == 2 * TOKENS * sum(row.bytes for row in rows)
 
 
 def test_a_llama_2_7b_block_saves_186504_bytes_a_token() -> None:

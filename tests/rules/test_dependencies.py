@@ -11,6 +11,7 @@ from launcher.base.package import shipped
 from launcher.preflight import findings
 from launcher.rules.dependencies import REFUSED, WARNED, Row
 from launcher.spec import edit
+from launcher.spec.parse import applied
 from tests.support.helpers import make_spec
 from tests.support.rule_cases import ERRORS
 from tests.support.warning_cases import WARNINGS
@@ -46,7 +47,7 @@ def test_ways_round_trip_every_kind_of_value() -> None:
         "optimizer.lr": 0.1,
     }.items():
         text = edit.override(path, value)
-        changed = edit.applied(spec, text)
+        changed = applied(spec, text)
         assert changed is not None
         assert edit.value_at(changed, path) == value
         assert make_spec(text) == changed
@@ -57,11 +58,17 @@ def test_ways_round_trip_every_kind_of_value() -> None:
     ["parallel=fsdp", "adapter.targets=[a,b]", "+backend.extra.wandb=1", "data=tokens data.path=x", "launch show data"],
 )
 def test_a_way_out_that_is_no_plain_setting_cannot_be_applied(text: str) -> None:
-    assert edit.applied(make_spec(), text) is None
+    assert applied(make_spec(), text) is None
+
+
+def test_a_way_out_is_read_as_the_type_of_its_key() -> None:
+    named = applied(make_spec(), "hardware.card=1")
+    assert named is not None
+    assert named.hardware.card == "1"
 
 
 def test_a_way_out_of_several_settings_is_applied_as_a_whole() -> None:
-    changed = edit.applied(make_spec(), "train.steps=7 parallel.sequence=true")
+    changed = applied(make_spec(), "train.steps=7 parallel.sequence=true")
     assert changed == make_spec("train.steps=7", "parallel.sequence=true")
 
 

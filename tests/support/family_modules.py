@@ -48,10 +48,11 @@ def _qwen2() -> Any:
     return transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**LLAMA))
 
 
-def _gpt2() -> Any:
+def gpt2(dropout: float = 0.0) -> Any:
+    """A small GPT-2 of transformers."""
     transformers = pytest.importorskip("transformers")
     sizes = {"n_embd": 64, "n_inner": 176, "n_head": 4, "n_layer": 2, "vocab_size": 128, "n_positions": 96}
-    dropouts = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    dropouts = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), dropout)
     tokens = {"bos_token_id": 0, "eos_token_id": 0}
     config = transformers.GPT2Config(**sizes, **dropouts, **tokens, attn_implementation="sdpa", use_cache=False)
     return transformers.GPT2LMHeadModel(config)
@@ -102,7 +103,7 @@ CASES: dict[str, Case] = {
     "llama with tied embeddings": (lambda: _llama(tie_word_embeddings=True), _sized("tie_word_embeddings=true")),
     "qwen2, biases of query, key and value": (_qwen2, _sized("attention_bias=true")),
     "qwen3, norms of heads": (_qwen3, _sized("qk_norm=true", "head_dim=24")),
-    "gpt2": (_gpt2, _sized(*GPT, *BIASES, "hidden_act=gelu_new")),
+    "gpt2": (gpt2, _sized(*GPT, *BIASES, "hidden_act=gelu_new")),
     "mixtral": (_mixtral, _sized("family=moe", "num_experts=4", *_plain(EXPERTS))),
     "llama with all biases": (
         lambda: _llama(attention_bias=True, mlp_bias=True),
@@ -165,7 +166,7 @@ def block_of(module: Any, layer: int) -> Any:
     return (module.model.layers if hasattr(module, "model") else module.transformer.h)[layer]
 
 
-def saved_by_autograd(module: Any, *, layer: int) -> int:
+def saved_by_autograd(module: Any, *, layer: int, sequences: int = 1) -> int:
     """Bytes of the storages that one block's forward pass saves, each once, without weights and the rotary tables."""
     torch = pytest.importorskip("torch")
     known = {weight.untyped_storage()._cdata for weight in module.parameters()}
@@ -182,7 +183,7 @@ def saved_by_autograd(module: Any, *, layer: int) -> int:
     block = block_of(module, layer)
     block.register_forward_pre_hook(lambda *_: inside.append(True))
     block.register_forward_hook(lambda *_: inside.clear())
-    ids = torch.randint(0, 128, (1, TOKENS))
+    ids = torch.randint(0, 128, (sequences, TOKENS))
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         output = module.train()(input_ids=ids)
     assert output.logits.shape[1] == TOKENS

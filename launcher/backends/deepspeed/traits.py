@@ -1,6 +1,6 @@
 """The implementation that runs under DeepSpeed, as far as memory depends on it."""
 
-from launcher.backends._shared import LAUNCH_SECONDS, copies_output, key_heads, masks_documents, unfused_groups
+from launcher.backends._shared import LAUNCH_SECONDS, copies_output, key_heads, masks_documents, unfused_attention
 from launcher.backends.deepspeed.partition import swapping
 from launcher.base.units import DTYPE_BYTES
 from launcher.estimate.rank.engine import Copies, EngineTraits, Execution
@@ -32,7 +32,7 @@ def engine(spec: RunSpec) -> EngineTraits:
         sequence_length=spec.sequence_length,
         one_sequence=spec.micro_batch_size == 1,
         scores=spec.model.attention == "eager",
-        unfused_groups=unfused_groups(spec),
+        unfused_attention=unfused_attention(spec),
         exchanged_heads=spec.parallel.ulysses > 1,
         cpu=spec.hardware.device == "cpu",
         scan_kernels=spec.hardware.device != "cpu",

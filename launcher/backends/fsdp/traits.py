@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Literal
 
-from launcher.backends._shared import LAUNCH_SECONDS, copies_output, key_heads, masks_documents, unfused_groups
+from launcher.backends._shared import LAUNCH_SECONDS, copies_output, key_heads, masks_documents, unfused_attention
 from launcher.base.units import DTYPE_BYTES
 from launcher.estimate.rank.engine import UNEVEN, EngineTraits, Execution
 from launcher.estimate.rank.formats import FP32, Dtypes, refined
@@ -30,7 +30,7 @@ def engine(spec: RunSpec) -> EngineTraits:
         sequence_length=spec.sequence_length,
         one_sequence=spec.micro_batch_size == 1,
         scores=spec.model.attention == "eager",
-        unfused_groups=unfused_groups(spec),
+        unfused_attention=unfused_attention(spec),
         exchanged_heads=spec.parallel.ulysses > 1,
         attention_copy=spec.parallel.context > 1 or spec.parallel.ulysses > 1 or copies_output(spec),
         key_heads=key_heads(spec),

@@ -65,7 +65,7 @@ def attention(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
         _saved("queries, keys, values", size * (queries + 2 * keys) + heads_norm, "tensor", "attention", "core_attn"),
         _saved("attention output", output, "tensor", "attention", "attn_proj"),
         *core(engine, model.num_attention_heads, queries, model.dropout),
-        *dropout(model),
+        *dropout(model, engine),
         *rotation(model.head_size, engine),
     ]
 
@@ -93,7 +93,7 @@ def core(engine: EngineTraits, heads: int, outputs: int, dropout: float) -> list
         return rows
     softmax = engine.softmax_size or engine.size
     product = engine.size if dropout or softmax != engine.size else 0
-    per_score = softmax + (1 if dropout else 0) + product
+    per_score = softmax + (engine.mask_size if dropout else 0) + product
     # Whatever autograd saves inside of the module is moved (``saved_tensors_hooks``).
     return [_saved("scores", per_score * heads * engine.sequence_length, "tensor", "core_attention", "core_attn")]
 
@@ -103,9 +103,10 @@ def rotation(rotated: int, engine: EngineTraits) -> list[SavedTensor]:
     return [_saved("cosines and sines", engine.rotary * rotated, "token", "attention")] if engine.rotary else []
 
 
-def dropout(model: ModelSpec) -> list[SavedTensor]:
-    """The mask of one residual dropout, a byte an element."""
-    return [_saved("dropout mask", model.hidden_size, "residual", "norm")] if model.dropout else []
+def dropout(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
+    """The mask of one residual dropout."""
+    mask = engine.mask_size * model.hidden_size
+    return [_saved("dropout mask", mask, "residual", "norm")] if model.dropout else []
 
 
 def feed_forward(model: ModelSpec, engine: EngineTraits, width: int, part: Part = "mlp") -> list[SavedTensor]:

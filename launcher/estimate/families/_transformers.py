@@ -131,7 +131,7 @@ def attention(model: ModelSpec, engine: EngineTraits, *, wide_softmax: bool = Tr
     inputs += [SavedTensor(name, size * keys, "tensor", "attention") for name in ("keys", "values")]
     inputs += core(model, engine, wide_softmax=wide_softmax)
     rows += [
-        *(unfused_groups(model, queries, engine) if engine.unfused_groups else inputs),
+        *(unfused_attention(model, queries, engine) if engine.unfused_attention else inputs),
         _attention_output(size * queries, engine),
         *dropout(model, engine),
     ]
@@ -148,7 +148,7 @@ def _joined_heads(model: ModelSpec) -> bool:
 
 def _attention_output(size: int, engine: EngineTraits) -> SavedTensor:
     """Attention itself keeps its output where it stores no scores; the output projection reads it in any case."""
-    stored = engine.scores or engine.unfused_groups
+    stored = engine.scores or engine.unfused_attention
     row = SavedTensor("attention output", size, "tensor", "core_attention", kept_by_selective=not stored)
     return replace(row, readers=_PROJECTION, only_readers=stored)
 
@@ -166,17 +166,18 @@ def core(model: ModelSpec, engine: EngineTraits, *, wide_softmax: bool) -> list[
     return [scored(row, rows, engine) if wide_softmax else row]
 
 
-def unfused_groups(model: ModelSpec, values: int, engine: EngineTraits) -> list[SavedTensor]:
+def unfused_attention(model: ModelSpec, values: int, engine: EngineTraits) -> list[SavedTensor]:
     """Tensors that attention saves where torch has no kernel for it: queries, keys, values and the softmax, in fp32.
 
     ``_scaled_dot_product_attention_math`` of ``aten/src/ATen/native/transformers/attention.cpp``. While the softmax is
     made the scores and a flag for each of them are there (``_safe_softmax``), and what it was called with: queries that
     are not scaled, keys and values that heads share, under Ulysses before their exchange, too. While it is undone two
-    gradients of its size are there.
+    gradients of its size are there. Dropout keeps what dropped, on the CPU as factors in fp32, and the product's input.
     """
     given = _FP32 * (model.query_size + 2 * model.key_value_size) * (2 if engine.exchanged_heads else 1)
     queries, scores = _FP32 * model.query_size, model.num_attention_heads * engine.sequence_length
-    softmax = SavedTensor("softmax", _FP32 * scores, "tensor", "core_attention")
+    dropped = (_FP32 if engine.cpu else 1) + _FP32 if model.dropout else 0
+    softmax = SavedTensor("softmax", (_FP32 + dropped) * scores, "tensor", "core_attention")
     return [
         SavedTensor("queries", queries, "tensor", "attention"),
         SavedTensor("keys of every head", queries, "tensor", "attention"),

@@ -197,7 +197,7 @@ def _by_mixer(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
         SavedTensor("output of the scan", size * one.inner, "tensor", "mixer"),
         SavedTensor("input of the mixer's norm", size * one.inner + 4 * one.groups, "tensor", "mixer"),
         SavedTensor("input of the output projection", read, "tensor", "mixer"),
-        *_megatron.dropout(model),
+        *_megatron.dropout(model, engine),
     ]
 
 
@@ -212,7 +212,7 @@ def _by_experts(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
         rows.append(SavedTensor("narrower tokens", kept, "residual", "moe"))
     if shared:
         rows += _megatron.shared_experts(model, engine, shared)
-    return rows + _megatron.dropout(model)
+    return rows + _megatron.dropout(model, engine)
 
 
 _SAVED: Mapping[str, Callable[[ModelSpec, EngineTraits], list[SavedTensor]]] = {

@@ -88,6 +88,6 @@ def feed_forward(
     hidden, width = model.hidden_size, model.intermediate_size
     if engine.library == "megatron":
         rows = _megatron.norm(hidden, engine, linears=1) + _megatron.feed_forward(model, engine, width)
-        return rows + _megatron.dropout(model)
+        return rows + _megatron.dropout(model, engine)
     rows = _transformers.norm(hidden, model, engine, readers=readers if model.gated else readers[-1:])
     return _transformers.behind(rows, "mlp", _transformers.feed_forward(model, engine, width))

@@ -109,7 +109,7 @@ def saved_behind(
         rows = (
             _megatron.norm(hidden, engine, moved=("mlp_norm", ""))
             + _megatron.routed(model, engine)
-            + _megatron.dropout(model)
+            + _megatron.dropout(model, engine)
         )
         return rows + (_megatron.shared_experts(model, engine, shared) if shared else [])
     # Bytes of an element of an expert's output times its weight: Qwen3-MoE's weights have the compute format.

@@ -88,7 +88,7 @@ def _forward(rank: RankModel, kind: BlockKind) -> Iterator[MemoryTerm]:
     after = [item for item in after if item.module not in kind.recomputed]
     after += [item for item in kind.kept if item.part == "input" and item.module in ("mlp", "experts")]
     made, what = replace(row, bytes=row.made), "attention's scores and their softmax"
-    if rank.engine.unfused_groups:
+    if rank.engine.unfused_attention:
         s = rank.engine.sequence_length
         yield term("temporary", ("forward",), "mask", "z * s * s", _MASK, z=4, s=s).at(_INSTANT)
     if not kind.repeats("attention"):

@@ -58,8 +58,8 @@ class EngineTraits(Hashed):
     autocast: bool = False  # True if each linear casts its own input, and weights are cast on use.
     sequence_length: int  # Keys that a query meets, for attention that stores its scores.
     scores: bool = False  # True if attention stores its scores.
-    # True if heads that share keys have no kernel of attention, whose softmax torch then keeps in fp32.
-    unfused_groups: bool = False
+    # True if torch has no kernel for this attention, whose softmax it then keeps in fp32.
+    unfused_attention: bool = False
     exchanged_heads: bool = False  # True if ranks exchange tokens for heads around attention (Ulysses).
     # Bytes of an element of the saved softmax over the scores, where it is not the compute format's.
     softmax_size: int | None = None

@@ -20,6 +20,7 @@ from launcher.estimate.rank.stages import (
 from launcher.estimate.rank.view import ONE, RankView
 from launcher.spec import RunSpec, edit
 from launcher.spec.change import batches_typed
+from launcher.spec.parse import applied
 from launcher.spec.run import ROUND
 
 BY_STAGE = True  # What a rank has depends on its stage.
@@ -82,9 +83,7 @@ def _uneven(spec: RunSpec) -> ConfigError:
     layers, stages = spec.model.num_hidden_layers, spec.parallel.pipeline
     first, last = spec.parallel.first_stage_layers, spec.parallel.last_stage_layers
     legal = [*edit.nearest(spec, "parallel.pipeline", edit.divisors(layers), _shares_out)]
-    legal = [
-        way for way in legal if (after := edit.applied(spec, way)) and after.gpus % after.model_parallel == 0
-    ] or legal
+    legal = [way for way in legal if (after := applied(spec, way)) and after.gpus % after.model_parallel == 0] or legal
     if first is None and last is None:
         rule = f"pipeline stages must divide the {layers} layers, or the first and last stage have sizes of their own"
         own = edit.nearest(spec, "parallel.first_stage_layers", range(1, layers), _shares_out, limit=1)

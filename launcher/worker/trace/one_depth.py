@@ -183,7 +183,7 @@ def _attention(
         wanted = torch.get_autocast_dtype("cpu")
         query, key, value = query.to(wanted), key.to(wanted), value.to(wanted)
     if attn_mask is None and query.dtype == torch.float32 and key.shape[1] < query.shape[1]:
-        # No kernel takes heads that share keys in fp32 (``backends._shared.unfused_groups``).
+        # No kernel takes heads that share keys in fp32 (``backends._shared.unfused_attention``).
         how = {"scale": settings.get("scale"), "enable_gqa": True}
         by_maths = torch.ops.aten._scaled_dot_product_attention_math
         computed: torch.Tensor = by_maths(query, key, value, None, dropout_p, is_causal, None, **how)[0]

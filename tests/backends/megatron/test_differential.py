@@ -15,6 +15,7 @@ from launcher.backends.megatron.validator import answers, question
 from launcher.base.errors import ConfigError
 from launcher.preflight import findings
 from launcher.spec import RunSpec, edit
+from launcher.spec.parse import applied
 from tests.support.helpers import make_spec
 from tests.support.megatron_specs import BASES, VALUES, drawn
 
@@ -129,7 +130,7 @@ def _is_deliberate(error: ConfigError) -> bool:
 def _is_unsaid(spec: RunSpec, error: ConfigError) -> bool:
     """Whether another value gives the same argument list: no argument says it, so Megatron-LM was not asked."""
     said = argument_list(spec)
-    others = [edit.applied(spec, way) for way in error.way_out]
+    others = [applied(spec, way) for way in error.way_out]
     others += [edit.changed(spec, error.path, value) for value in VALUES.get(error.path, ())]
     return any(argument_list(other) == said for other in others if other is not None and other != spec)
 

@@ -46,9 +46,9 @@ def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
     if found.clips_joint:
         joint = engine.size * sum(_widths(model, found)[:3])
         rows.append(SavedTensor("queries, keys and values before they are clipped", joint, "tensor", "attention"))
-    unfused = engine.unfused_groups and not (masked or found.repeats_keys)
+    unfused = engine.unfused_attention and not (masked or found.repeats_keys)
     if unfused:
-        rows += _transformers.unfused_groups(model, _widths(model, found)[-1], engine)
+        rows += _transformers.unfused_attention(model, _widths(model, found)[-1], engine)
     else:
         rows += _inputs(model, found, engine, masked) + _scores(model, found, engine)
     stored = engine.scores or unfused
