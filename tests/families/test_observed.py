@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from launcher.estimate import families
 from launcher.estimate.families import observed
 from launcher.estimate.rank.counts import kinds_of, parameter_counts
 from launcher.estimate.rank.engine import EngineTraits
+from launcher.estimate.speed.products import products
 from launcher.spec import RunSpec
 from launcher.spec.parse import parse, to_dict
 from tests.support.helpers import make_spec, needs
@@ -147,6 +150,54 @@ def test_the_bytes_of_a_layer_are_those_of_its_kind_and_of_the_length(built: lis
         ("inputs of other weights of mixer experts", 10, True),
     ]
     assert not observed.attends(_spec(FILE).model, 0)
+
+
+def test_a_module_of_several_layers_is_counted_once_and_multiplied_by_each(
+    built: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, shape = "shared.up_proj.weight", [5, 8]
+    after = {**FOUND["after"], f"model.layers.0.{place}": shape}
+    found = {**FOUND, "shared": {"mixer": {place: shape}}, "after": after}
+    monkeypatch.setattr(observing, "_run", lambda text: found)
+    spec = _spec(FILE, "parallel=fsdp")
+    assert parameter_counts(spec, observed)[0] == FOUND["parameters"] + 5 * 8
+    layers = [products(observed, spec.model, spec.adapter, layer, joined=False) for layer in range(3)]
+    assert [(5, 8) in [(each.outputs, each.inputs) for each in layer] for layer in layers] == [True, False, True]
+    [error] = observed.not_computed(replace(spec, adapter=replace(spec.adapter, name="lora")))
+    assert (error.path, error.way_out) == ("adapter.name", ("adapter=none",))
+
+
+ZAMBA2 = {
+    "model_type": "zamba2",
+    "num_hidden_layers": 5,
+    "layers_block_type": ["mamba", "hybrid", "hybrid", "mamba", "hybrid"],
+    "num_mem_blocks": 2,
+    "use_shared_attention_adapter": True,
+    "adapter_rank": 4,
+    "n_mamba_heads": 8,
+    "mamba_d_state": 16,
+    "chunk_size": 16,
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "vocab_size": 256,
+}
+
+
+def test_layers_that_share_a_block_have_one_module_which_stands_outside_them() -> None:
+    needs("torch")
+    from launcher.worker.observe import structure
+
+    found = structure.structure(structure.configuration(ZAMBA2))
+    first, second, third = (found.blocks[layer].shared_transformer for layer in (1, 2, 4))
+    assert third is first is not second
+    kinds = [name for name, used in found.shared.items() if used]
+    assert [found.layers[layer] in kinds for layer in range(5)] == [False, True, False, False, True]
+    made = structure.weights(found)
+    outside = [name for name in made["after"] if "self_attn.q_proj" in name]
+    assert outside == ["model.layers.1.shared_transformer.self_attn.q_proj.weight"]
+    inside = sum(math.prod(shape) for kind in found.layers for shape in made["kinds"][kind].values())
+    others = sum(math.prod(shape) for place in ("before", "after") for shape in made[place].values())
+    assert inside + others == sum(each.numel() for each in found.model.parameters())
 
 
 def test_another_size_than_was_built_is_refused_with_the_one_that_was(built: list[str]) -> None:

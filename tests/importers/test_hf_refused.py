@@ -11,7 +11,7 @@ from launcher.base.errors import ConfigErrors
 from launcher.config.hub import reading as hugging_face
 from launcher.importers.hf import read
 from tests.support.foreign_files import LLAMA3_8B
-from tests.support.model_files import errors_of, left_out, model_of, that_matters
+from tests.support.model_files import errors_of, left_out, model_of, refused, that_matters
 
 BY_HAND = (
     "model=custom model.family=... model.num_hidden_layers=... model.hidden_size=... model.intermediate_size=..."
@@ -124,6 +124,39 @@ def test_a_language_model_among_the_keys_of_one_of_images_is_read_as_the_type_wh
     assert "rope_parameters" not in found.model or found.model["family"] == "transformers"
     if document["model_type"].startswith("qwen"):
         assert (found.model["attention_bias"], found.model["vocab_size"]) == (True, 152064)
+
+
+INSIDE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "gemma3": ({"text_config": {"num_hidden_layers": 6}}, {"model_type": "gemma3_text", "vocab_size": 262208}),
+    "llava": ({"text_config": {"vocab_size": 32064}}, {"family": "llama", "vocab_size": 32064, "hidden_size": 4096}),
+    "paligemma": (
+        {"text_config": {"model_type": "gemma", "use_bidirectional_attention": True}},
+        {"model_type": "gemma"},
+    ),
+    "blip-2": (
+        {"text_config": {"model_type": "opt", "dropout": 0.1}, "tie_word_embeddings": False},
+        {"model_type": "opt", "tie_word_embeddings": True},
+    ),
+    "glm4v": (
+        {"text_config": {"model_type": "glm4v_text", "num_attention_heads": 64}},
+        {"model_type": "glm4", "head_dim": None, "num_attention_heads": 64},
+    ),
+    "glm_ocr": ({"text_config": {"model_type": "glm_ocr_text"}}, {"head_dim": None, "hidden_size": 1024}),
+}
+"""Keys of models of images, and what is read of their language model."""
+
+
+@pytest.mark.parametrize("kind", INSIDE)
+def test_a_language_model_inside_another_has_the_type_and_the_values_that_its_class_gives_it(kind: str) -> None:
+    document = {"model_type": kind, **IMAGES, **INSIDE[kind][0]}
+    assert (refused(document), that_matters(document)) == ({}, [])
+    model = model_of(document)
+    assert {key: model[key] for key in INSIDE[kind][1]} == INSIDE[kind][1]
+
+
+def test_a_language_model_of_which_transformers_has_no_class_is_named() -> None:
+    [error] = errors_of(json.dumps({"model_type": "molmo2", **IMAGES, "text_config": {"model_type": "molmo2_text"}}))
+    assert str(error["rule"]).endswith("no class for next tokens of its language model alone (molmo2_text)")
 
 
 def test_sizes_that_another_programs_class_has_as_defaults_are_not_those_of_the_type_with_such_layers() -> None:

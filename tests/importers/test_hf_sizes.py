@@ -69,3 +69,20 @@ def test_a_size_that_the_class_reads_and_the_file_leaves_out_is_named_by_the_cla
     config = {"model_type": "llama", "vocab_size": 1000, **sizes}
     assert refused(config | {"kv_heads": 2}) == {"kv_heads": "call it num_key_value_heads in the file"}
     assert "its class has no such size" in left_out({"model_type": "gpt2", "kv_heads": 2})["kv_heads"][0]
+
+
+def test_a_second_name_that_the_class_takes_is_read_and_stronger_than_the_first() -> None:
+    names = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 2, "max_position_embeddings": 32}
+    model = model_of({"model_type": "gpt2", **names})
+    assert {key: model[key] for key in names} == names
+    assert model["intermediate_size"] == 256
+    both = {"model_type": "gpt2", "n_layer": 12, "num_hidden_layers": 3}
+    assert (model_of(both)["num_hidden_layers"], that_matters(both)) == (3, ["n_layer"])
+    assert that_matters({**both, "n_layer": 3}) == []
+    biased = model_of({"model_type": "internlm3", "qkv_bias": True, "bias": True})
+    assert (biased["attention_bias"], biased["mlp_bias"], biased["vocab_size"]) == (True, True, 128512)
+
+
+@pytest.mark.parametrize(("kind", "family"), [("internlm3", "llama"), ("iquestcoder", "llama"), ("gpt-sw3", "gpt")])
+def test_types_that_are_trained_by_the_class_of_another_are_of_its_family(kind: str, family: str) -> None:
+    assert model_of({"model_type": kind, "num_hidden_layers": 2})["family"] == family

@@ -10,6 +10,7 @@ import importlib
 import inspect
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from launcher.base import registry
@@ -37,8 +38,22 @@ def table() -> dict[str, Any]:
     return {
         "version": transformers.__version__,
         "architectures": dict(sorted(ARCHITECTURES.items())),
+        "inner": dict(_inner()),
         "classes": {kind: _class(kind) for kind in kinds},
     }
+
+
+def _inner() -> Iterator[tuple[str, str]]:
+    """Models of other media, and the type of the language model inside one whose file does not name it."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    for kind in sorted(CONFIG_MAPPING):
+        try:
+            inner = getattr(CONFIG_MAPPING[kind](), "text_config", None)
+        except Exception:  # Some class has no defaults that it takes itself.
+            continue
+        if inner is not None and inner.model_type:
+            yield kind, inner.model_type
 
 
 def _class(kind: str) -> dict[str, Any]:
@@ -55,10 +70,13 @@ def _class(kind: str) -> dict[str, Any]:
     if "partial_rotary_factor" in rotary:
         defaults["partial_rotary_factor"] = rotary["partial_rotary_factor"]
     defaults["rope_theta"] = getattr(made, "default_theta", 10000.0)
+    if kind in keys.TEXT_MODELS:  # Of the hidden size, whatever its like has.
+        defaults.setdefault("head_dim", None)
     kept = {name: defaults[name] for name in sorted(defaults) if not _OF_NO_SIZE.search(name)}
     reads = [] if kind in keys.TEXT_MODELS else _reads(made, ARCHITECTURES[kind], set(fields))
     if kind not in TYPES:
-        return {"defaults": kept, "reads": reads}
+        aliases = {"aliases": dict(made.attribute_map)} if made.attribute_map else {}
+        return {"defaults": kept, "reads": reads, **aliases}
     own = decoder_defaults.of_class(made)
     further = {name: value for name, value in own.items() if name not in kept}
     return {"defaults": kept, "reads": reads, "derived": [name for name in kept if name not in own], "further": further}
@@ -66,7 +84,9 @@ def _class(kind: str) -> dict[str, Any]:
 
 def _reads(made: Any, architecture: str, fields: set[str]) -> list[str]:
     """The keys that the code of a class reads; a language model inside another is read by those of its like."""
-    module = made.__module__.replace("configuration_", "modeling_")
+    import transformers
+
+    module = getattr(transformers, architecture).__module__
     source = inspect.getsource(importlib.import_module(module)) + inspect.getsource(inspect.getmodule(made) or made)
     reads = {name for found in _READ.findall(source) for name in found if name} | fields | {*made.attribute_map}
     assert architecture in source
@@ -84,7 +104,8 @@ def text() -> str:
     lines = (f"  {json.dumps(kind)}: {json.dumps(values)}" for kind, values in found["classes"].items())
     return (
         f'{{\n "version": {json.dumps(found["version"])},\n'
-        f' "architectures": {json.dumps(found["architectures"])},\n "classes": {{\n' + ",\n".join(lines) + "\n }\n}\n"
+        f' "architectures": {json.dumps(found["architectures"])},\n "inner": {json.dumps(found["inner"])},\n'
+        ' "classes": {\n' + ",\n".join(lines) + "\n }\n}\n"
     )
 
 

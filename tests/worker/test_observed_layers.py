@@ -32,7 +32,7 @@ _SMALL = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, 
 
 PLACES: dict[str, tuple[dict[str, Any], str]] = {
     "longcat_flash": ({"num_layers": 2, "n_routed_experts": 4, "expert_ffn_hidden_size": 32}, ""),
-    "zamba": ({"attn_layer_period": 2, "attn_layer_offset": 1, "mamba_d_state": 4}, "share parameters"),
+    "zamba": ({"attn_layer_period": 2, "attn_layer_offset": 1, "mamba_d_state": 4}, ""),
     "cpmant": ({"dim_ff": 96, "dim_head": 16}, "its layers are in cpmant.encoder.layers"),
 }
 

@@ -20,7 +20,11 @@ class Config:
         """Take a file's content; ``defaults_of`` is the model type whose defaults it has, where not its own."""
         self.content, self.path = content, path
         self.restart()
-        self._defaults: Mapping[str, Any] = keys.class_of(defaults_of or self.model_type)["defaults"]
+        of_class = keys.class_of(defaults_of or self.model_type)
+        self._defaults: Mapping[str, Any] = of_class["defaults"]
+        # The file's names of keys that the class takes by a second one, which is the stronger.
+        aliases: Mapping[str, str] = of_class.get("aliases", {})
+        self._named = {own: name for name, own in aliases.items() if name in content}
 
     def restart(self) -> None:
         """Forget what was read."""
@@ -40,7 +44,10 @@ class Config:
 
     def has(self, key: str) -> bool:
         """True if the file has the key."""
-        return key in self._inside(key)
+        return self._name(key) in self._inside(key)
+
+    def _name(self, key: str) -> str:
+        return self._named.get(key, key)
 
     def reads(self, key: str) -> bool:
         """True if the class of ``transformers`` takes the key, by its own name or by another that it knows."""
@@ -48,7 +55,7 @@ class Config:
 
     def get(self, key: str, default: Any = None) -> Any:
         """A value; the class's default, else this one, where the file does not have it. An explicit null stays null."""
-        return self._inside(key).get(key, self._defaults.get(key, default))
+        return self._inside(key).get(self._name(key), self._defaults.get(key, default))
 
     def _inside(self, key: str) -> Mapping[str, Any]:
         """The file, or with a dot in the key a configuration inside it, by the same names."""
@@ -60,7 +67,7 @@ class Config:
 
     def say(self, key: str, *settings: str) -> None:
         """Enter a key, with all leaves below it, as said by settings of ``model``."""
-        self.sources |= dict.fromkeys(settings, key)
+        self.sources |= dict.fromkeys(settings, self._name(key))
         for leaf in self._below(key):
             self.ledger.say(leaf, *(f"model.{setting}" for setting in settings))
 
@@ -75,7 +82,8 @@ class Config:
 
     def error(self, key: str, rule: str, *ways: str) -> None:
         """A value that cannot be had here."""
-        self.errors.append(ConfigError(f"{self.path}: {key}", self._inside(key).get(key), rule, ways))
+        name = self._name(key)
+        self.errors.append(ConfigError(f"{self.path}: {name}", self._inside(name).get(name), rule, ways))
 
     def size(self, key: str, default: int | None = None, *, null: int | None = None, to: str | None = None) -> int:
         """A count of at least 1, or 0 where a default or ``null`` is 0 (0 stands in for one that is wrong).
@@ -178,6 +186,7 @@ class Config:
         return {name: item for name, item in rest.items() if name == "rope_theta"}
 
     def _below(self, key: str) -> list[str]:
+        key = self._name(key)
         value = self.content.get(key)
         if not isinstance(value, Mapping) or not value:
             return [key]

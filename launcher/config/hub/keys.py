@@ -38,8 +38,8 @@ OLDER_NAMES: Mapping[str, tuple[str, ...]] = {"bloom": ("n_embed",), "falcon": (
 BUILT: Mapping[str, frozenset[str]] = {kind: frozenset(named.split()) for kind, named in WORDS["built"].items()}
 """Keys of layers that a family describes with one of their values; with another the class is built to be counted."""
 
-SAME_CLASS: Mapping[str, str] = {"kimi_k2": "deepseek_v3"}
-"""Types of which transformers has no class, whose files name that of another type as their architecture."""
+SAME_CLASS: Mapping[str, str] = {"gpt-sw3": "gpt2", "kimi_k2": "deepseek_v3"}
+"""Types without a class of their own, whose architecture is that of another type."""
 
 
 TEXT_MODELS: Mapping[str, str] = WORDS["text_models"]

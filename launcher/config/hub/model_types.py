@@ -38,6 +38,9 @@ def refusal(content: Mapping[str, Any], path: str, known: Collection[str]) -> Co
     if media or kind in _IMAGES or kind in _SOUND:
         what = " and ".join(media) or ("images" if kind in _IMAGES else "sound")
         rule = f"this is a model of text and {what}, and only language models of text are trained here"
+        inner = [within.get("model_type") for key in _TEXT if isinstance(within := content.get(key), Mapping)]
+        if inner and inner[0] not in families.classes()["architectures"]:
+            rule += f": transformers has no class for next tokens of its language model alone ({inner[0]})"
         return ConfigError(where, kind, rule, [_OWN_SCRIPT])
     if (sentence := _other_kind(kind)) is not None:
         return ConfigError(where, kind, sentence, [_OWN_SCRIPT])
@@ -82,13 +85,20 @@ def text_model(content: Mapping[str, Any], known: Collection[str]) -> str | None
         return None
     for key in _TEXT:
         within = content.get(key)
-        inner = within if isinstance(within, Mapping) else {}
+        inner = named(content, key) if isinstance(within, Mapping) else {}
         kind = inner.get("model_type")
         if isinstance(kind, str) and (
             kind in known or kind in keys.TEXT_MODELS or is_text_decoder(inner) or text_model(inner, known)
         ):
             return key
     return None
+
+
+def named(content: Mapping[str, Any], key: str) -> JsonObject:
+    """The language model inside a model of other media, with the type that the class gives one that names none."""
+    kinds = families.classes()["inner"] if key == "text_config" and "model_type" not in content[key] else {}
+    kind = kinds.get(content.get("model_type"))
+    return {**({"model_type": kind} if kind else {}), **content[key]}
 
 
 def inside(content: Mapping[str, Any]) -> str | None:

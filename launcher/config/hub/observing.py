@@ -17,7 +17,7 @@ from launcher.base.files import JsonObject
 from launcher.config.hub import keys
 
 _TIMEOUT_S = 600.0
-_FORMAT = 6  # Of what is kept; another version of this program may find more.
+_FORMAT = 7  # Of what is kept; another version of this program may find more.
 
 NOT_OF_THE_CLASS = frozenset(keys.WORDS["not_of_the_class"].split())
 """Keys of a file with which its class is not called: of weights, history and generation."""

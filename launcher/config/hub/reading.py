@@ -19,6 +19,8 @@ from launcher.estimate import families
 from launcher.estimate.rank.family import Family
 
 _HEADS = ("ForCausalLM", "LMHeadModel")
+_OWN_HEAD = ("blip-2", "instructblip", "instructblipvideo")
+"""Models of images in which the language model has its own head, which its own configuration ties or not."""
 
 
 _INFINITY = r'(?:Infinity|\{\s*"__float__"\s*:\s*"Infinity"\s*\})'
@@ -87,8 +89,11 @@ def _model(config: Config) -> JsonObject:
     kind = config.content.get("model_type")
     known = _families(kind if isinstance(kind, str) else "")
     if (key := types.text_model(config.content, known)) is not None:
-        tied = {"tie_word_embeddings": config.get("tie_word_embeddings")} if config.has("tie_word_embeddings") else {}
-        inner = {**tied, **config.content[key]}  # The whole model's head is the inner one's.
+        outer = config.has("tie_word_embeddings") and kind not in _OWN_HEAD
+        tied = {"tie_word_embeddings": config.get("tie_word_embeddings")} if outer else {}
+        inner = {**tied, **types.named(config.content, key)}  # The whole model's head is the inner one's.
+        if kind == "paligemma":  # Of images and prompts, which come before a text, and are no part of one alone.
+            inner.pop("use_bidirectional_attention", None)
         return _text_model(config, Config(inner, f"{config.path}: {key}"), f"{key}.")
     if (inside := types.inside(config.content)) is not None:
         if (error := types.sizes_left_out(config.content, config.path, inside)) is not None:
@@ -133,7 +138,8 @@ def _text_model(config: Config, inner: Config, prefix: str) -> JsonObject:
     config.errors += inner.errors
     config.ledger.adopt(prefix, inner.ledger)
     config.ledger.say(f"{prefix}model_type", "model.family", "model.model_type")
-    if prefix and "tie_word_embeddings" not in config.content[prefix.rstrip(".")]:
+    own = config.model_type in _OWN_HEAD
+    if prefix and not own and "tie_word_embeddings" not in config.content[prefix.rstrip(".")]:
         config.ledger.say("tie_word_embeddings", "model.tie_word_embeddings")
     for leaf in config.ledger.values:
         if config.ledger.is_open(leaf):

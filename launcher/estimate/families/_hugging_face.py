@@ -221,8 +221,8 @@ def _key_value_heads(config: ConfigFile, heads: int) -> int:
 
 
 def _has(config: ConfigFile, key: str) -> bool:
-    """A bias of the MLP of Llama and DeepSeek-V2, which the classes of other model types do not read."""
-    if config.model_type in ("llama", "deepseek_v2"):
+    """A bias of the MLP of Llama, its like and DeepSeek-V2, which the classes of other model types do not read."""
+    if config.model_type in ("llama", "deepseek_v2", "internlm3", "iquestcoder"):
         return config.flag(key, False)
     if config.has(key):
         config.leave(key, f"no effect: transformers' class of {config.model_type} does not read it", matters=False)

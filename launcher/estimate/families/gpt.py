@@ -36,7 +36,7 @@ traits = FamilyTraits(
         attention_inputs=("attn.c_attn",),
         mlp_inputs=("mlp.c_fc",),
     ),
-    model_types=("gpt2",),
+    model_types=("gpt2", "gpt-sw3"),
 )
 
 _LEGAL: Mapping[str, tuple[object, ...]] = {

@@ -13,7 +13,7 @@ traits = FamilyTraits(
     not_linear=None,
     names=_hugging_face.NAMES,
     kernels=("liger",),
-    model_types=("llama", "mistral", "qwen2", "qwen3"),
+    model_types=("internlm3", "iquestcoder", "llama", "mistral", "qwen2", "qwen3"),
 )
 
 embedding = _weights.token_embedding

@@ -86,7 +86,9 @@ def block(model: ModelSpec, layer: int) -> list[Weight]:
         key = (_EXPERT.sub("experts.", name), tuple(shape))
         grouped[key] = grouped.get(key, 0) + 1
     linears = found(model).get("linears", ())
-    return [_weight(name, shape, count, linears) for (name, shape), count in grouped.items()]
+    shared = found(model).get("shared", {}).get(kind(model, layer), {})
+    used = [Weight(name=name, shape=tuple(shape), outside=True) for name, shape in shared.items()]
+    return [*(_weight(name, shape, count, linears) for (name, shape), count in grouped.items()), *used]
 
 
 def head(model: ModelSpec, vocabulary: int) -> list[Weight]:
@@ -196,6 +198,9 @@ def not_computed(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.adapter.name == "qlora":
         rule = "of layers that no formula describes this version packs no weights"
         yield ConfigError("adapter.name", "qlora", rule, ["adapter=lora"])
+    if spec.adapter.name != "none" and "shared" in found(model):
+        rule = f"several layers of a {model.model_type} use one module, beside which this version puts no adapter"
+        yield ConfigError("adapter.name", spec.adapter.name, rule, ["adapter=none"])
     wanted = "eager" if found(model).get("attention") == "eager" else "sdpa"
     if model.attention not in (wanted, "flash" if wanted == "sdpa" else wanted):
         rule = f"its layers were run with {wanted}"

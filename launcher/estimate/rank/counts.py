@@ -139,7 +139,11 @@ def _last_of_kind(family: Family, model: ModelSpec) -> tuple[dict[str, int], tup
 def _block_elements(
     family: Family, model: ModelSpec, adapter: AdapterSpec, layer: int, rule: ShardRule
 ) -> WeightCounts:
-    return counts_of(adapters.weights(block_weights(family, model, layer), adapter), rule)
+    return counts_of(adapters.weights(_own_weights(family, model, layer), adapter), rule)
+
+
+def _own_weights(family: Family, model: ModelSpec, layer: int) -> list[Weight]:
+    return [weight for weight in block_weights(family, model, layer) if not weight.outside]
 
 
 @lru_cache(maxsize=256)
@@ -182,7 +186,7 @@ def whole_model(family: Family, model: ModelSpec, adapter: AdapterSpec) -> Param
     total = active = ends = sum(weight.elements for weight in outside)
     trained = sum(weight.elements for weight in adapters.frozen(outside, adapter) if not weight.frozen)
     for _, layer, count in kinds_of(family, model, tuple(range(model.num_hidden_layers)), first_apart=False):
-        weights = adapters.weights(block_weights(family, model, layer), adapter)
+        weights = adapters.weights(_own_weights(family, model, layer), adapter)
         idle = sum(_idle(weight, model.num_experts_per_tok) for weight in weights)
         size = sum(weight.elements for weight in weights)
         total += count * size

@@ -29,6 +29,7 @@ class Weight:
     frozen: bool = False  # True if it is not trained.
     quantised: int = 0  # The bits of its codes; 0 where it is held as other parameters are.
     whole: bool = False  # True if it is never quantised, as other code than its linear's reads it.
+    outside: bool = False  # True if several blocks use this tensor, which is counted among those outside the blocks.
     module: Module | None = None  # The module of ``checkpointing.modules`` that has it, where its name does not say so.
 
     @property

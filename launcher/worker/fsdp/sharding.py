@@ -72,9 +72,14 @@ def shard(model: LanguageModel, context: Context, ranks: DeviceMesh) -> None:
         from launcher.worker.fsdp import experts  # Late: older versions of transformers do not have its functions.
 
         experts.shard(model.network, context, {**settings, "reshard_after_forward": reshards(spec)})
-    for block in network.blocks(model.network):
-        fully_shard(block, reshard_after_forward=reshards(spec), **settings)
+    blocks = network.blocks(model.network)
+    # A module of several blocks is the root's, and is gathered once; FSDP looks for the root's outside the blocks.
+    model.shared = nn.ModuleList(network.shared_modules(blocks))
+    several = set(model.shared.parameters())
+    for block in blocks:
+        fully_shard(block, reshard_after_forward=reshards(spec), ignored_params=several, **settings)
     fully_shard(model, **settings)  # The root stays gathered between forward and backward, which begins with it.
+    del model.shared
 
 
 def _precision(spec: RunSpec) -> MixedPrecisionPolicy:

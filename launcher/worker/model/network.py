@@ -81,6 +81,7 @@ def network(model: ModelSpec, dtype: torch.dtype, attention: Callable[..., Any] 
         parameter.data = parameter.data.to(dtype)
         if _INDEXER in name:
             parameter.requires_grad_(False)
+    shared_modules(every_block(made, ()))
     return made
 
 
@@ -202,6 +203,19 @@ def every_block(made: Any, *default: object) -> Any:
     inner = base(made)
     inner = getattr(inner, "decoder", inner)
     return next((getattr(inner, name) for name in ("h", "layers", "blocks") if hasattr(inner, name)), *default)
+
+
+def shared_modules(every: Iterable[nn.Module]) -> list[nn.Module]:
+    """The modules that several blocks use (``zamba2``), each once; blocks whose parameters are tied get one module."""
+    first, shared = dict[int, nn.Module](), dict[int, nn.Module]()
+    for block in every:
+        for name, child in block.named_children():
+            key = id(next(child.parameters(), child))
+            if key in first:
+                shared[key] = first[key]
+                setattr(block, name, first[key])
+            first.setdefault(key, child)
+    return [*shared.values()]
 
 
 def prepare_blocks(networks: Iterable[Any], context: Context) -> None:

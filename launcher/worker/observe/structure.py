@@ -15,7 +15,7 @@ from transformers.modeling_outputs import MoeModelOutputWithPast
 
 from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
-from launcher.worker.model.network import CAUSAL_SDPA, every_block
+from launcher.worker.model.network import CAUSAL_SDPA, every_block, shared_modules
 
 _ROUTED = re.compile(r"(?:^|\.)experts(?:\.|$)")
 """The place of experts that are modules of their own."""
@@ -32,7 +32,8 @@ class Structure:
     blocks: nn.ModuleList  # Its layers.
     path: str  # Their place in the model.
     kinds: Mapping[str, int]  # The first layer of each kind, by the kind's name.
-    shapes: Mapping[str, Mapping[str, list[int]]]  # Parameters of a layer of each kind, but an earlier layer's.
+    shapes: Mapping[str, Mapping[str, list[int]]]  # Parameters of a layer of each kind, but those of several layers.
+    shared: Mapping[str, Mapping[str, list[int]]]  # Those of several layers that a layer of each kind uses.
     layers: tuple[str, ...]  # The kind of each layer.
     why: str = ""  # Why no engine here runs such layers.
 
@@ -119,19 +120,20 @@ def structure(config: Any, dtype: torch.dtype = torch.float32, attention: str = 
     path, blocks, why = _blocks(made)
     names: dict[str, str] = {}
     shapes: dict[str, dict[str, list[int]]] = {}
-    layers, known = [], set[int]()
+    shared: dict[str, dict[str, list[int]]] = {}
+    layers, several = [], {id(each) for module in shared_modules(blocks) for each in module.parameters()}
     for block in blocks:
-        own = {name: list(each.shape) for name, each in block.named_parameters() if id(each) not in known}
-        if any(id(each) in known for each in block.parameters()):
-            why = "its layers share parameters, a block that runs several times, and no engine here shards those"
-        known |= {id(each) for each in block.parameters()}
-        signature = f"{own} {_modules(block)}"
+        every = {name: (id(each) in several, list(each.shape)) for name, each in block.named_parameters()}
+        signature = f"{every} {_modules(block)}"
         if signature not in names:
             names[signature] = _name(block, set(names.values()))
-            shapes[names[signature]] = own
+            shapes[names[signature]] = {name: shape for name, (used, shape) in every.items() if not used}
+            shared[names[signature]] = {name: shape for name, (used, shape) in every.items() if used}
         layers.append(names[signature])
     kinds = {name: layers.index(name) for name in shapes}
-    return Structure(model=made, blocks=blocks, path=path, kinds=kinds, shapes=shapes, layers=tuple(layers), why=why)
+    return Structure(
+        model=made, blocks=blocks, path=path, kinds=kinds, shapes=shapes, shared=shared, layers=tuple(layers), why=why
+    )
 
 
 def _blocks(made: Any) -> tuple[str, nn.ModuleList, str]:
@@ -164,14 +166,16 @@ def weights(found: Structure) -> JsonObject:
     """The parameters before, in and after the layers: shapes by name; tied ones once."""
     before: JsonObject = {}
     after: JsonObject = {}
+    several = {id(each) for module in shared_modules(found.blocks) for each in module.parameters()}
     own = {id(each) for each in found.blocks.parameters()}
     seen = False
     for name, each in found.model.named_parameters():
         if id(each) in own:
             seen = True
-        else:
+        if id(each) not in own or id(each) in several:
             (after if seen else before)[name] = list(each.shape)
-    return {"before": before, "after": after, "kinds": dict(found.shapes), "linears": linears(found)}
+    shared = {"shared": dict(found.shared)} if several else {}
+    return {"before": before, "after": after, "kinds": dict(found.shapes), **shared, "linears": linears(found)}
 
 
 def linears(found: Structure) -> list[str]:
