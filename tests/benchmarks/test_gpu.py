@@ -168,7 +168,8 @@ def is_as_predicted(said: dict[str, Any], seen: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("preset", ["ddp", "fsdp", "zero3"])
 def test_rank_0_of_a_world_without_peers_holds_what_is_predicted(preset: str, tmp_path: Path) -> None:
-    words = Point(name=preset, world=4, overrides=("model=tiny", "precision=bf16", f"parallel={preset}")).words
+    small = ("model=tiny", "precision=bf16", "train.sequence_length=128")
+    words = Point(name=preset, world=4, overrides=(*small, f"parallel={preset}")).words
     spec = request(words, facts=CPU_HOST, catalog=Catalog(folder=Path.cwd())).require()
     variables = prepared(spec, tmp_path)
     imports = train_many.IMPORTS[spec.backend.name]
