@@ -125,6 +125,10 @@ def stage_buffers(rank: RankModel) -> Iterator[MemoryTerm]:
     yield _states(rank, TRAINING, "buffer for states and gradients of other stages", 1)
     yield _states(rank, PASSES, "states that stages exchange", during)
     yield _states(rank, BETWEEN_PASSES, "last states", made)
+    if rank.engine.cpu:  # A GPU's are copied to the host.
+        values = {"z_par": rank.dtypes.size("parameters"), "shard": rank.elements.parameters}
+        what, source = "the stage's copy of its parameters", "DeepSpeed 0.19.8 runtime/pipe/module.py, save_state_dict"
+        yield term("temporary", frozenset({"checkpoint_save"}), what, "z_par * shard", source, **values)
 
 
 def _states(rank: RankModel, moments: Moments, what: str, n: int) -> MemoryTerm:

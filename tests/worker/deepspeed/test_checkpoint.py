@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from launcher.preflight.assess import estimated
+from launcher.spec.parse import parse
 from launcher.worker import CheckpointError
 from launcher.worker.deepspeed.checkpoint import readable
+from tests.support import training
 
 SAVED = {
     "stage": 2,
@@ -191,3 +195,19 @@ def test_a_stand_in_for_swapped_states_gets_its_steps_moments_and_small_groups_b
     assert called == ["partition", ("from the disk", 4), "to the disk", 1, "gather"]
     assert [state["step"] for state in states] == [5, 5]
     assert (masters[1].tolist(), states[1]["exp_avg"].tolist()) == ([3.0, 3.0], [1.0, 1.0])
+
+
+@pytest.mark.thorough
+def test_a_stage_of_the_cpu_is_saved_from_a_copy_of_its_parameters(tmp_path: Path) -> None:
+    words = (
+        "parallel=zero1",
+        "parallel.pipeline=2",
+        "zero.reduce_bucket_size=100000",
+        "train.steps=2",
+        "save.last=true",
+    )
+    training.train_all(tmp_path, {"run": words}, ranks=2)
+    predicted = estimated(parse(json.loads((tmp_path / "run" / "spec.json").read_text())))
+    [_, last] = json.loads((tmp_path / "run" / "memory.json").read_text())["ranks"]
+    copied = last["phases"]["checkpoint_save"] - last["static_bytes"]
+    assert copied == pytest.approx(predicted.phases["checkpoint_save"] - predicted.ranks[1].static_bytes, rel=0.02)
