@@ -5,16 +5,16 @@ Each row names a key, when it is read, and the override that would make it so. A
 always has a value is only warned about, since a sweep over the companion may pass through states in which it is idle.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from itertools import compress
-from operator import ne
+from itertools import chain
 
 from launcher.base import registry
 from launcher.base.errors import ConfigError
 from launcher.base.frozen import dataclass
 from launcher.spec import RunSpec, edit
 from launcher.spec.model import OF_ENGINES
+from launcher.spec.values import by_identity
 
 type Test = Callable[[RunSpec], bool]
 
@@ -181,6 +181,8 @@ WARNED: tuple[Row, ...] = (
            "model.position_embedding=rope", "by rotary position embeddings"),
 )  # fmt: skip
 
+_ROWS = (*REFUSED, *WARNED)
+
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
     """Keys set beside nothing that reads them."""
@@ -196,17 +198,26 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _idle(spec: RunSpec, *, refused: bool) -> Iterator[ConfigError]:
-    rows, read, defaults = _table(refused=refused)
-    values = read(spec)
-    for row, value, default in compress(zip(rows, values, defaults, strict=True), map(ne, values, defaults)):
-        if not row.active(spec):
-            found = edit.plain(value)
-            back = [] if isinstance(value, dict) else [edit.override(row.path, default)]  # Mappings only grow.
-            yield ConfigError(row.path, found, f"it is read only {row.because}", [row.needs, *back])
+    for place in sorted(chain.from_iterable(_away(getattr(spec, group), group) for group in _keys())):
+        row = _ROWS[place]
+        if (place < len(REFUSED)) == refused and not row.active(spec):
+            value = edit.value_at(spec, row.path)
+            # Mappings only grow.
+            back = [] if isinstance(value, dict) else [edit.override(row.path, edit.default(row.path))]
+            yield ConfigError(row.path, edit.plain(value), f"it is read only {row.because}", [row.needs, *back])
+
+
+@by_identity(most=1024)
+def _away(group: object, name: str) -> tuple[int, ...]:
+    """Places of the rows whose keys are in a group, and away from their defaults."""
+    return tuple(place for place, key, default in _keys()[name] if getattr(group, key) != default)
 
 
 @cache
-def _table(*, refused: bool) -> tuple[tuple[Row, ...], Callable[[RunSpec], tuple[object, ...]], tuple[object, ...]]:
-    """The rows, the function that reads the values of their keys at once, and the defaults of these."""
-    rows = REFUSED if refused else WARNED
-    return rows, edit.reader(row.path for row in rows), tuple(edit.default(row.path) for row in rows)
+def _keys() -> Mapping[str, Sequence[tuple[int, str, object]]]:
+    """By group: the place of each row about it, the attribute of its key, and the default."""
+    found: dict[str, list[tuple[int, str, object]]] = {}
+    for place, row in enumerate(_ROWS):
+        group, _, key = edit.attribute(row.path).partition(".")
+        found.setdefault(group, []).append((place, key, edit.default(row.path)))
+    return found

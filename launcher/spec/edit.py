@@ -16,6 +16,7 @@ from launcher.base.files import JsonObject
 from launcher.base.package import __version__, shipped
 from launcher.spec import RunSpec
 from launcher.spec.training import MixPart
+from launcher.spec.values import by_identity
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -52,26 +53,18 @@ def _by_group(paths: tuple[str, ...]) -> tuple[tuple[str, tuple[str, ...], tuple
     return tuple((group, tuple(keys), tuple(keys.values())) for group, keys in found.items())
 
 
-_GROUPS: dict[object, tuple[object, Any]] = {}
-"""Groups that were made by a change: by the group's identity and the values, with their types since 1 and True are
-equal, that group, so that no other one takes its identity, and the changed one."""
-
-_MOST_GROUPS = 8192
-
-
 def _group_with[T: DataclassInstance](group: T, keys: tuple[str, ...], values: tuple[object, ...]) -> T:
     try:
-        key = id(group), keys, values, tuple(map(type, values))
-        if key in _GROUPS:
-            found: T = _GROUPS[key][1]
-            return found
+        found: T = _kept_group(group, keys, values, tuple(map(type, values)))
     except TypeError:  # A list or a mapping is among the values.
         return _replaced(group, dict(zip(keys, values, strict=True)))
-    if len(_GROUPS) >= _MOST_GROUPS:
-        _GROUPS.clear()
-    found = _replaced(group, dict(zip(keys, values, strict=True)))
-    _GROUPS[key] = group, found
     return found
+
+
+@by_identity(most=8192)
+def _kept_group(group: Any, keys: tuple[str, ...], values: tuple[object, ...], _types: tuple[type, ...]) -> Any:
+    """A group with other values; their types are a part of the question, since 1 and True are equal."""
+    return _replaced(group, dict(zip(keys, values, strict=True)))
 
 
 def _replaced[T: DataclassInstance](item: T, values: Mapping[str, Any]) -> T:
@@ -111,7 +104,7 @@ def value_at(spec: RunSpec, path: str) -> object:
 
 @cache
 def _getter(path: str) -> Callable[[RunSpec], object]:
-    return attrgetter(_attribute(path))
+    return attrgetter(attribute(path))
 
 
 def plain(value: object) -> object:
@@ -123,10 +116,11 @@ def plain(value: object) -> object:
 
 def reader(paths: Iterable[str]) -> Callable[[RunSpec], tuple[object, ...]]:
     """A function that reads the values of several keys at once, two at least."""
-    return attrgetter(*map(_attribute, paths))
+    return attrgetter(*map(attribute, paths))
 
 
-def _attribute(path: str) -> str:
+def attribute(path: str) -> str:
+    """The way to a key from a run, as its classes name it: ``save.asynchronous``."""
     group, dot, key = path.partition(".")
     return group + dot + _FIELD_OF_KEY.get(key, key)
 

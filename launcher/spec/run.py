@@ -31,6 +31,7 @@ from launcher.spec.training import (
     TrackingSpec,
     TrainSpec,
 )
+from launcher.spec.values import by_identity
 
 ROUND = "microbatch-group-size-per-virtual-pipeline-stage"
 """Megatron-LM's argument for the micro-batches that a model chunk takes one after the other."""
@@ -214,32 +215,25 @@ class RunSpec:
 
 
 _COMPACT = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=lambda value: _shallow(value))
-_TEXTS: dict[int, tuple[object, str]] = {}
-"""Groups by their identity, each with its JSON: the points of a sweep share most of theirs. Equal groups do not, since
-1 and 1.0 are equal, and differ as text."""
 
 
+@by_identity(most=1024)
 def _text(group: Any) -> str:
     """A group as JSON, with nothing of what its machine has left just now, and of what only planning reads from it."""
     if not is_dataclass(group):
         return _COMPACT.encode(group)
-    if id(group) not in _TEXTS:
-        content = _shallow(group)
-        if isinstance(group, HardwareSpec):
-            content |= {"disk_bytes": None, "host_memory_bytes": None}
-        if isinstance(group, DataSpec):  # Runs of before these keys keep their hash.
-            content = {key: value for key, value in content.items() if key not in _LATER or value != _LATER[key]}
-        if isinstance(group, ClusterSpec):
-            unset = [key for key in UNHASHED_WHEN_UNSET if content[key] is None]
-            unhashed = {*unset, "measurements", "storage_bandwidth"}
-            content = {key: value for key, value in content.items() if key not in unhashed}
-        if len(_TEXTS) >= _MOST_TEXTS:
-            _TEXTS.clear()
-        _TEXTS[id(group)] = group, _COMPACT.encode(content)
-    return _TEXTS[id(group)][1]
+    content = _shallow(group)
+    if isinstance(group, HardwareSpec):
+        content |= {"disk_bytes": None, "host_memory_bytes": None}
+    if isinstance(group, DataSpec):  # Runs of before these keys keep their hash.
+        content = {key: value for key, value in content.items() if key not in _LATER or value != _LATER[key]}
+    if isinstance(group, ClusterSpec):
+        unset = [key for key in UNHASHED_WHEN_UNSET if content[key] is None]
+        unhashed = {*unset, "measurements", "storage_bandwidth"}
+        content = {key: value for key, value in content.items() if key not in unhashed}
+    return _COMPACT.encode(content)
 
 
-_MOST_TEXTS = 1024
 _LATER = {field.name: field.default for field in fields(DataSpec) if field.default is not MISSING}
 """Keys of ``data`` that came later than the first records, each with what those runs did."""
 

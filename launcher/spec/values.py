@@ -34,6 +34,30 @@ def _hashed_fields(cls: type) -> Callable[[object], object]:
     return attrgetter(*(field.name for field in fields(cls) if field.hash is not False))
 
 
+def by_identity[G, *Others, T](most: int) -> Callable[[Callable[[G, *Others], T]], Callable[[G, *Others], T]]:
+    """Keep a function's answers by the identity of its first argument, a group of a run, and the others' values.
+
+    The points of a sweep and the neighbours of a run share most of their groups, and to look one up by its values takes
+    as long as an answer. Equal groups have answers of their own, since 1 and 1.0 differ as text. An answer keeps its
+    group, so that no other one takes its identity; beyond ``most`` answers all are made anew.
+    """
+
+    def with_answers(function: Callable[[G, *Others], T]) -> Callable[[G, *Others], T]:
+        answers: dict[tuple[object, ...], tuple[G, T]] = {}
+
+        def answer(group: G, *others: *Others) -> T:
+            key = (id(group), *others)
+            if key not in answers:
+                if len(answers) >= most:
+                    answers.clear()
+                answers[key] = group, function(group, *others)
+            return answers[key][1]
+
+        return answer
+
+    return with_answers
+
+
 @dataclass(frozen=True, slots=True)
 class Range:
     """The closed range that a number must lie in; a missing end is open. Read by ``parse``."""

@@ -15,12 +15,14 @@ segments, expandable segments, and on failure the release of what is cached befo
 """
 
 from bisect import bisect_left, bisect_right
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from functools import lru_cache
 from itertools import repeat
 from math import ceil
 from operator import itemgetter
+from types import MappingProxyType
 
 from launcher.base.formula import Value
 from launcher.base.units import MIB
@@ -108,14 +110,14 @@ class CachingAllocator:
 
     def _cut(self, pool: _Pool, size: int, count: int, chosen: Sequence[Block], least: int) -> list[Block]:
         """So many blocks cut from chosen ones; rests of at least so many bytes are free, others stay with the last."""
-        cut, rests = list[Block](), set[Block]()
+        cut, rests, sizes, starts = list[Block](), set[Block](), self._sizes, self._starts
         for found, start in chosen:
             here = min(count - len(cut), found // size)
             end, rest = start + here * size, found - here * size
             cut += zip(repeat(size), range(start, end, size))
             if rest >= least:
                 rests.add((rest, end))
-                self._sizes[end], self._starts[end + rest] = rest, end
+                sizes[end], starts[end + rest] = rest, end
             elif rest:
                 cut[-1] = (size + rest, end - size)
         _put(self._free[pool], rests)
@@ -215,8 +217,15 @@ def _page(pool: _Pool) -> int:
 
 def reserved(rank: RankModel, terms: Sequence[MemoryTerm]) -> int:
     """``torch.cuda.max_memory_reserved`` after two steps, from the terms of each moment's fullest instants."""
-    alive = _alive(rank, terms)
-    allocator = CachingAllocator(expandable=rank.spec.train.allocator == "expandable")
+    alive = tuple((moment, tuple(blocks.items())) for moment, blocks in _alive(rank, terms).items())
+    return _played(alive, expandable=rank.spec.train.allocator == "expandable")
+
+
+@lru_cache(maxsize=128)
+def _played(moments: tuple[tuple[Moment, tuple[tuple[_Kind, int], ...]], ...], *, expandable: bool) -> int:
+    """The same, of the blocks of each moment: kept, since many points of a sweep hold the same, such as replicas."""
+    alive = {moment: dict(blocks) for moment, blocks in moments}
+    allocator = CachingAllocator(expandable=expandable)
     held = defaultdict[_Kind, list[Block]](list)
     now: _Blocks = {}
     stays = alive["idle"]
@@ -310,7 +319,7 @@ class _Cutter:
         rank = self._rank
         return term.pile == "gather_buffers" and rank.view.states.parameters < 1 and not rank.engine.flat_states
 
-    def _sizes(self, term: MemoryTerm, size: int) -> Counter[int]:
+    def _sizes(self, term: MemoryTerm, size: int) -> Mapping[int, int]:
         pile, rank = term.pile, self._rank
         z = self._items.get(pile, 4)
         if pile == "logits":
@@ -322,40 +331,45 @@ class _Cutter:
         if pile == "activations":
             return _filled(size, self._stays)
         if pile == "workspace":
-            return Counter({size // 2: 2})  # One of each thread.
+            return {size // 2: 2}  # One of each thread.
         if pile == "gradients" and rank.engine.shard_rows:  # A reduction's output, of which the shards are views.
             root, block = self._reduced
             whole = size >= int(z * rank.elements.gradients)
-            return Counter([root] if whole else []) + _filled(size - root * whole, [block])
+            return _filled(size - root * whole, [block], {root: 1} if whole else {})
         if rank.engine.flat_states and (pile not in ("gather_buffers", "gradients") or "load" in term.moments):
             return _filled(size, [z * rank.elements.optimizer] if pile == "optimizer_states" else [])
         if pile == "reduce_buffers":  # The gradient of the output projection, and the input of a reduction.
             head = 0 if term.instant else min(size, z * rank.head.largest)
-            return self._weights(head, z) + Counter([size - head])
+            return _filled(size - head, [], self._weights(head, z))
         return self._weights(size, z if pile == "gather_buffers" else z * self._share)
 
-    def _weights(self, size: int, z: Value) -> Counter[int]:
+    def _weights(self, size: int, z: Value) -> Mapping[int, int]:
         """Cut bytes of weights: embedding and head, once for each copy of the model, and the matrices of its blocks."""
         times = max(1, int(size // (z * self._rank.elements.whole or 1)))
-        found = Counter[int]()
-        for each in (int(z * weight) or 1 for weight in self._root):
+        found: dict[int, int] = {}
+        for each in (_whole(z, weight) or 1 for weight in self._root):
             number = min(times, size // each)
-            found[each] += number
+            found[each] = found.get(each, 0) + number
             size -= number * each
-        return found + _filled(size, [int(z * weight) for weight in self._block])
+        return _filled(size, [_whole(z, weight) for weight in self._block], found)
 
 
-def _filled(size: int, sizes: Iterable[int]) -> Counter[int]:
-    """Cut ``size`` bytes into blocks of these sizes, in turn; where they would be over ``_MOST``, into larger ones."""
-    usable = sorted((each for each in sizes if each >= MIB), reverse=True)
-    if not usable:
-        return Counter([size])
-    joined = size // sum(usable) * len(usable) // _MOST + 1
-    usable = [joined * each for each in usable]
-    turns, rest = divmod(size, sum(usable))
-    found = Counter({each: count * turns for each, count in Counter(usable).items()})
-    for each in usable:
-        number, rest = divmod(rest, each)
-        found[each] += number
-    found[rest] += 1
+def _whole(z: Value, weight: int) -> int:
+    """Whole bytes of a weight, without a fraction in between: each term is cut by every weight of a block."""
+    return z.numerator * weight // z.denominator
+
+
+def _filled(size: int, sizes: Iterable[int], beside: Mapping[int, int] = MappingProxyType({})) -> Mapping[int, int]:
+    """Cut ``size`` bytes into blocks of these sizes, in turn; where they would be over ``_MOST``, into larger ones.
+
+    The answer is how many there are of each size, with those ``beside``.
+    """
+    usable, found, rest = sorted((each for each in sizes if each >= MIB), reverse=True), dict(beside), size
+    if usable:
+        joined = size // sum(usable) * len(usable) // _MOST + 1
+        turns, rest = divmod(size, joined * sum(usable))
+        for each in usable:
+            number, rest = divmod(rest, joined * each)
+            found[joined * each] = found.get(joined * each, 0) + turns + number
+    found[rest] = found.get(rest, 0) + 1
     return found

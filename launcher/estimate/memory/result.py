@@ -28,6 +28,7 @@ Written by ``python -m benchmarks.memory --data DIR --write-band``.
 
 _SMOOTH = 0.01  # Of a sample the quantiles are no better known.
 _UNKNOWN = 2  # Times the widest band of any: a choice, since nothing can be measured of what is unknown.
+_CERTAIN = 6.0  # From here on ``erf`` is 1.0, so that most runs need no sum over their band.
 LEAST_ROWS = 20  # Measured runs below which a quantile would be that of one or two runs.
 
 
@@ -62,6 +63,9 @@ class Band:
             return 0.0
         deviation = math.hypot(_SMOOTH, loses if self.allocated else 0.0) * math.sqrt(2)
         further = 1 if self.own or self.runs_on is not None else _UNKNOWN
+        nearest = math.log(room / self.median) - further * math.log(self.quantiles[-1] / self.median)
+        if nearest >= _CERTAIN * deviation:
+            return 1.0
         distances = (math.log(room / self.median) - further * math.log(each / self.median) for each in self.quantiles)
         return sum(1 + math.erf(each / deviation) for each in distances) / 2 / len(self.quantiles)
 

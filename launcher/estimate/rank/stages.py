@@ -119,15 +119,16 @@ def cut_of(spec: RunSpec) -> Cut:
     The embedding counts for a layer with ``--account-for-embedding-in-pipeline-split``, and the loss with
     ``--account-for-loss-in-pipeline-split`` (Megatron-core ``transformer_block.py``, ``get_num_layers_to_build``).
     """
-    parallel, backend = spec.parallel, spec.backend
+    parallel, argument = spec.parallel, spec.backend.argument
+    counts_ends = bool(spec.backend.extra)  # Few runs have arguments of their engine's own.
     return Cut(
         spec.model.num_hidden_layers,
         parallel.pipeline,
         parallel.virtual_pipeline,
         parallel.first_stage_layers,
         parallel.last_stage_layers,
-        1 if backend.argument("account-for-embedding-in-pipeline-split") else 0,
-        1 if backend.argument("account-for-loss-in-pipeline-split") else 0,
+        1 if counts_ends and argument("account-for-embedding-in-pipeline-split") else 0,
+        1 if counts_ends and argument("account-for-loss-in-pipeline-split") else 0,
         parallel.schedule in FOLDED and parallel.virtual_pipeline == 2,
         spec.model.mtp_layers,
         fitting_layout(parallel.layout, parallel.pipeline * parallel.virtual_pipeline),
@@ -205,8 +206,8 @@ def predicted_in_flight(flow: Flow, stage: int) -> Fraction:
     chunks = flow.cut.chunks
     if chunks == 1:
         return in_flight(flow, stage)
-    runs = (number // flow.group % chunks for number in range(_forwards(flow, stage)))
-    return Fraction(sum(1 for chunk in runs if chunk == chunks - 1))
+    rounds, rest = divmod(_forwards(flow, stage), flow.group * chunks)
+    return Fraction(rounds * flow.group + max(0, rest - flow.group * (chunks - 1)))
 
 
 def _forwards(flow: Flow, stage: int) -> int:
