@@ -232,6 +232,7 @@ _TECHNIQUES: dict[str, tuple[str, ...]] = {
     "fp16 with loss scaling": ("precision=fp16",),
     "fp8": ("precision=fp8",),
     "fp8, weights gathered in it": ("precision=fp8", "zero.quantized_weights=true"),
+    "quantization-aware training": ("precision.qat=int8_int4", "precision.qat_group_size=16"),
     "mxfp8": ("precision=mxfp8",),
     "nvfp4": ("precision=nvfp4",),
     "full recomputation": ("checkpointing=full",),

@@ -41,6 +41,13 @@ def _of_kernels(name: str) -> Borrowed:
 BORROWED = (
     Borrowed("adapter.name", lambda spec: spec.adapter.name != "none", ("peft",), package.TRAINING, "adapter=none"),
     Borrowed(
+        "precision.qat",
+        lambda spec: spec.precision.qat is not None,
+        ("torchao",),
+        package.TRAINING,
+        "precision.qat=null",
+    ),
+    Borrowed(
         "adapter.name", lambda spec: spec.adapter.name == "qlora", ("bitsandbytes",), package.TRAINING, "adapter=lora"
     ),
     Borrowed("train.loss", lambda spec: spec.train.loss == "fused", ("liger-kernel",), "kernels", "train.loss=chunked"),

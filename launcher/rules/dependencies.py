@@ -124,6 +124,8 @@ REFUSED: tuple[Row, ...] = (
            "by torchao's AdamW of 8 and 4 bits, on bf16 parameters"),
     *_rows("precision.recipe", lambda spec: spec.precision.compute in ("fp8", "fp4"),
            "precision.compute=fp8", "by computation in fp8 and fp4"),
+    *_rows("precision.qat_group_size precision.qat_after", lambda spec: spec.precision.qat is not None,
+           "precision.qat=int8_int4", "by quantization-aware training"),
     *_rows("precision.loss_scale precision.initial_loss_scale precision.loss_scale_window",
            lambda spec: spec.precision.compute == "fp16", "precision.compute=fp16", "by fp16 computation"),
     *_rows("checkpointing.modules", lambda spec: spec.checkpointing.mode == "selective",

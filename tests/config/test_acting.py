@@ -37,7 +37,7 @@ HARMLESS = {
     "parallel": "async_tensor context expert expert_tensor first_stage_layers last_stage_layers layout name pipeline "
     "replicate schedule sequence shard tensor ulysses virtual_pipeline",
     "precision": "accumulate compute gradients initial_loss_scale loss_scale loss_scale_window master "
-    "name optimizer_states parameters recipe reduce",
+    "name optimizer_states parameters qat qat_after qat_group_size recipe reduce",
     "run": "name partial record_diff",
     "save": "async every export keep last per_epoch",
     "sweep": "budget parallelism sampler",

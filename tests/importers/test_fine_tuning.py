@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from launcher.base import registry
-from launcher.importers import llamafactory, megatron_bridge, torchtitan, torchtune
+from launcher.importers import axolotl, llamafactory, megatron_bridge, torchtitan, torchtune
 
 FILE = "model_name_or_path: meta-llama/Llama-3.1-8B\nstage: sft\ndo_train: true\ndataset: alpaca_en_demo\n"
 
@@ -28,6 +28,28 @@ def test_oft_and_pissa_of_llama_factory_are_said(text: str, words: set[str], lef
     found = llamafactory.read(FILE + text, "file.yaml")
     assert words <= set(found.overrides)
     assert {each.key for each in found.left_out if each.matters} == left
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("activation_dtype: int8, weight_dtype: int4", ["precision.qat=int8_int4_asymmetric"]),
+        ("weight_dtype: int4, group_size: 64", ["precision.qat=int4", "precision.qat_group_size=64"]),
+        ("weight_dtype: nvfp4, activation_dtype: nvfp4", []),
+    ],
+)
+def test_axolotls_quantization_aware_training_is_said_where_torchao_rounds_to_int4(text: str, words: list[str]) -> None:
+    found = axolotl.read(f"base_model: meta-llama/Llama-3.2-1B\nqat: {{{text}}}\n", "file.yaml")
+    assert [word for word in found.overrides if "qat" in word] == words
+    left = {each.key for each in found.left_out if each.matters and each.key.startswith("qat.")}
+    assert left == (set() if words else {"qat.weight_dtype", "qat.activation_dtype"})
+
+
+def test_torchtunes_quantizer_is_said_with_its_groups_and_its_start() -> None:
+    quantizer = "quantizer: {_component_: torchtune.training.quantization.Int8DynActInt4WeightQATQuantizer}\n"
+    found = torchtune.read(quantizer + "fake_quant_after_n_steps: 1000\n", "file.yaml")
+    words = {"precision.qat=int8_int4", "precision.qat_group_size=256", "precision.qat_after=1000"}
+    assert {word for word in found.overrides if "qat" in word} == words
 
 
 def test_what_lora_alone_reads_has_no_effect_beside_oft() -> None:

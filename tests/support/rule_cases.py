@@ -108,6 +108,13 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         precision=fp16 precision.loss_scale=8 precision.initial_loss_scale=8
         hardware=v100_32g
         adapter=lora adapter.targets=[]
+        parallel=fsdp precision.qat=int8_int4 precision.qat_group_size=48
+        parallel=ddp model=gpt2 precision.qat=int4
+        parallel=fsdp adapter=qlora precision.qat=int4
+        parallel=fsdp_tp precision.qat=int4 checkpointing=selective checkpointing.modules=[mlp]
+        parallel=zero2 precision.qat=int4
+        task=sft parallel=zero2 precision=fp32 precision.qat=int4 precision.qat_group_size=16
+        task=reward parallel=ddp precision.qat=int4 precision.qat_group_size=16
         parallel=fsdp adapter=oft adapter.block_size=16
         parallel=ddp adapter=lora adapter.pissa=4
         task=sft parallel=fsdp adapter=oft adapter.block_size=16
@@ -285,6 +292,8 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         parallel=zero3 parallel.layout=[Ett,ttL]
         zero.nvme_path=/nvme
         precision.recipe=delayed
+        parallel=zero3 precision.qat=int4
+        precision.qat_after=100
         adapter.quant_type=int8
         precision.loss_scale=1024
         precision.initial_loss_scale=1024

@@ -19,6 +19,7 @@ WARNINGS = cases(
     train.eval_every=1000
     save.every=1000 save.last=false
     save.last=false
+    precision.qat_group_size=64
     adapter.rank=8
     adapter.alpha=8
     adapter.block_size=16

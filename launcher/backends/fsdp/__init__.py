@@ -79,6 +79,7 @@ profile = Profile(
         "backend.reshard_after_forward": "parallel=fsdp",
         "backend.micro_step_sync": "parallel=fsdp",
         "zero.quantized_weights": "parallel=fsdp precision=fp8",
+        "precision.qat": "parallel=fsdp",
         "backend.bucket_view": "parallel=ddp",
         "backend.bucket_cap_mb": "parallel=ddp",
     },

@@ -88,9 +88,9 @@ def _one_frozen(rank: RankModel) -> int:
 def _times_cast(rank: RankModel) -> int:
     """Two where DoRA multiplies its input after dropout by the weight once more, which casts it again.
 
-    None in fp8: torchao casts a weight for each product and saves it as it is.
+    None in fp8: torchao casts a weight for each product and saves it as it is; rounded weights are cast and saved too.
     """
-    if rank.dtypes.compute == "fp8":
+    if rank.dtypes.compute == "fp8" or rank.engine.rounding:
         return 0
     adapter = rank.spec.adapter
     return 2 if adapter.dora and adapter.dropout else 1

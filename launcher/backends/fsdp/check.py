@@ -9,7 +9,7 @@ it likes and is held to almost none of them.
 from collections.abc import Iterator
 
 from launcher.backends import _models, _optimizers, _shared
-from launcher.backends.fsdp import expert_ranks, float8
+from launcher.backends.fsdp import expert_ranks, float8, rounding
 from launcher.backends.fsdp.traits import dtypes, engine, is_ddp, splits
 from launcher.base.errors import ConfigError
 from launcher.estimate import families
@@ -45,6 +45,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     yield from _engine(spec)
     yield from _precision(spec)
     yield from float8.check(spec)
+    yield from rounding.check(spec)
     yield from _optimizer(spec)
     yield from _packed(spec)
     yield from _shared.check_worker(spec)

@@ -5,6 +5,7 @@ from functools import lru_cache
 from typing import Literal
 
 from launcher.backends._shared import LAUNCH_SECONDS, copies_output, key_heads, masks_documents, unfused_attention
+from launcher.backends.fsdp import rounding
 from launcher.base.units import DTYPE_BYTES
 from launcher.estimate.rank.engine import UNEVEN, EngineTraits, Execution
 from launcher.estimate.rank.formats import FP32, Dtypes, refined
@@ -50,6 +51,7 @@ def engine(spec: RunSpec) -> EngineTraits:
         fused_norm=spec.train.kernels == "liger",
         fused_activation=spec.train.kernels == "liger",
         compiled=spec.train.compile and not cpu and _counts_compiled(spec),
+        rounding=rounding.saved(spec.precision, wide=meaning.autocast or size == 4),
         casts_again=meaning.compute == "fp8" and spec.precision.recipe != "rowwise_with_gw_hp",
     )
 
@@ -58,7 +60,7 @@ def _counts_compiled(spec: RunSpec) -> bool:
     """True where what compiled blocks save was measured: without recomputation, with no adapter or a plain LoRA."""
     adapter = spec.adapter
     plain = adapter.name in ("none", "lora") and not (adapter.dora or adapter.dropout or adapter.parameters)
-    return spec.checkpointing.mode == "none" and plain
+    return spec.checkpointing.mode == "none" and plain and spec.precision.qat is None
 
 
 def is_ddp(spec: RunSpec) -> bool:

@@ -49,6 +49,7 @@ profile = Profile(
     settings={
         "parallel.shard": "backend=trl",
         "backend.micro_step_sync": "backend=trl",
+        "precision.qat": "backend=trl",
         **dict.fromkeys(deepspeed.profile.settings, "backend=trl"),
     },
     shards_instead=("parallel=fsdp",),

@@ -80,6 +80,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     yield from _quantised(spec)
     yield from _experts(spec)
     yield from _begun_whole(spec)
+    yield from _rounded(spec)
     yield from _precision(spec)
     yield from _zero(spec)
     yield from _task(spec)
@@ -197,6 +198,16 @@ def _rotated(spec: RunSpec) -> Iterator[ConfigError]:
         rule = f"inputs of layers are cut into blocks of at least 2, and there are {', '.join(map(str, sorted(sizes)))}"
         ways = [edit.override("adapter.block_size", each) for each in edit.divisors(gcd(*sizes)) if 1 < each <= 64]
         yield ConfigError("adapter.block_size", adapter.block_size, rule, ways[:-4:-1] or ["adapter=lora"])
+
+
+def _rounded(spec: RunSpec) -> Iterator[ConfigError]:
+    """Linears of quantization-aware training, which are those of FSDP2 and DDP, in models that predict tokens."""
+    if engine_of(spec) == "deepspeed":
+        rule = "torchao's linears train under FSDP2 and DDP in this version"
+        yield from edit.refused(spec, "precision.qat", rule, first=["parallel=fsdp"])
+    if spec.task.name in ("reward", "grpo"):
+        rule = f"this version rounds no weights with task={spec.task.name}"
+        yield from edit.refused(spec, "precision.qat", rule, "task=sft")
 
 
 def _precision(spec: RunSpec) -> Iterator[ConfigError]:

@@ -233,9 +233,17 @@ def _adapted(one: RankModel) -> Iterator[MemoryTerm]:
         yield from adapted.temporaries(one)
 
 
+def _rounded(one: RankModel) -> Iterator[MemoryTerm]:
+    if one.engine.rounding is not None:
+        from launcher.estimate.memory import rounded  # Late, because few runs need it.
+
+        yield from rounded.temporaries(one)
+
+
 _PARTS: tuple[Part, ...] = (
     states.parameters,
     _adapted,
+    _rounded,
     states.drawing,
     states.gradients,
     states.master_weights,

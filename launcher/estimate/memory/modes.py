@@ -66,6 +66,8 @@ def computing(spec: RunSpec) -> Iterator[str]:
     yield f"optimizer {spec.optimizer.name}"
     if spec.adapter.name != "none":
         yield f"adapter {spec.adapter.name}"
+    if spec.precision.qat is not None:
+        yield "quantization-aware training"
 
 
 def _sharding(spec: RunSpec) -> Iterator[str]:

@@ -122,6 +122,32 @@ def saved(
     return (*left, *own)
 
 
+def rounded(
+    rows: Sequence[SavedTensor],
+    block: Sequence[Weight],
+    adapter: AdapterSpec,
+    engine: EngineTraits,
+    *,
+    whole: Sequence[SavedTensor],
+    first: bool,
+) -> tuple[SavedTensor, ...]:
+    """Tensors that a block saves where linears round their inputs: what each clamps, in fp32, and reads of its own.
+
+    ``whole`` are the rows of a block that is trained; in the ``first`` beside an adapter the inputs of the first
+    adapted linear, and of those beside it, need no gradient.
+    """
+    if engine.rounding is None or not engine.rounding.inputs:
+        return tuple(rows)
+    linears = [weight for weight in block if len(weight.shape) == 2]
+    trained, names = adapter.name == "none", {module(weight) for weight in linears}
+    left = [row for row in rows if not row.only_readers or not trained or names.isdisjoint(row.readers)]
+    if first and not trained:
+        idle = next((row.readers for row in whole if not {*adapter.targets}.isdisjoint(row.readers)), ())
+        linears = [weight for weight in linears if module(weight) not in idle]
+    size = 4 + engine.size * trained
+    return (*left, *(SavedTensor("rounded input", size * one.shape[1], "token", "adapter") for one in linears))
+
+
 def _widened(rows: Sequence[SavedTensor], names: frozenset[str], engine: EngineTraits) -> list[SavedTensor]:
     """Outputs of the adapted linears, and the activation of such a gate, in fp32.
 

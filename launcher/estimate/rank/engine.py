@@ -43,6 +43,19 @@ class Quantised(NamedTuple):
     ends: tuple[int, int]  # The first and the last layers of the model that are not quantised.
 
 
+class Rounding(NamedTuple):
+    """What linears round in quantization-aware training, and bytes of an element of a weight that autograd saves of it.
+
+    Those are fp32 tensors of the weight's shape, beside the rounded weight (``torchao/quantization/qat``).
+    """
+
+    inputs: bool  # True if inputs are rounded to 8 bits, token by token.
+    saved: int  # Of a trained weight.
+    scales: int  # Saved for a group of inputs of a row.
+    kept: int  # Of a group too, what a linear keeps of its last rounding.
+    group: int  # Inputs that share a scale.
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineTraits(Hashed):
     """Traits of the engine's implementation that formulas outside of its own overheads depend on."""
@@ -51,6 +64,7 @@ class EngineTraits(Hashed):
     size: int  # Bytes of an element of the compute format.
     residual_size: int  # Bytes of an element of the residual stream; 4 under autocast.
     quantised: Quantised | None = None  # What linears keep in fewer bits; None: everything is in the compute format.
+    rounding: Rounding | None = None  # What linears round in quantization-aware training; None: there is none.
     unfused: bool = False  # True if Megatron-core's norms and gates are operations of torch and not kernels.
     unfused_norm: int = 0  # Bytes that a norm then keeps of each value beyond those of its input.
     weighting: bool = False  # True if one kernel squares a ReLU and weights the expert's token.

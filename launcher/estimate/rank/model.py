@@ -350,6 +350,7 @@ def _rows(
     backward_extra = tuple(family.backward_extra(model, layer, engine))
     first = layer == 0 and not adapters.trains(family.embedding(model, model.vocab_size), adapter)
     saved = adapters.saved(saved_if_trained, block, adapter, engine, family.traits, first=first)
+    saved = adapters.rounded(saved, block, adapter, engine, whole=saved_if_trained, first=first)
     backward_extra = adapters.backward_extra(backward_extra, saved_if_trained, block, adapter)
     if keeps_products:
         saved = (*saved, *_kept_products(block, model, adapter, engine, splits_stream=splits_stream))

@@ -62,9 +62,11 @@ def _both(key: BlockKey, shape: Shape) -> tuple[tuple[Product, ...], Pass, Pass]
     expert = experts.exchange(key.model, shape).plus(experts.sorting(key.model, shape)) if routed else NOTHING
     cast, cast_back = _fp8_casts(own, shape)
     beside, beside_back = adapted.passes(block_weights(key.family, key.model, key.layer), key.adapter, own, shape)
-    forward = _sum(matrix, scores, scan, rest, tensor, expert, cast, beside)
+    round_, round_back = adapted.roundings(own, key.adapter, shape)
+    forward = _sum(matrix, scores, scan, rest, tensor, expert, cast, beside, round_)
     # The backward pass moves each tensor and its gradient, and gathers a split sequence once more for weights.
     traffic_back = tensor.times(1.5) if shape.split_sequence else tensor
+    beside_back = beside_back.plus(round_back)
     backward = _sum(matrix_back, scores_back, scan_back, rest.times(2.0), traffic_back, expert, cast_back, beside_back)
     return own, forward, backward
 

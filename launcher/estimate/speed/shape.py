@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from launcher.estimate.rank.engine import EngineTraits, Execution
+from launcher.estimate.rank.engine import EngineTraits, Execution, Rounding
 from launcher.estimate.rank.formats import Dtypes
 from launcher.estimate.rank.view import RankView, rounded_up
 from launcher.estimate.speed.card import Card
@@ -35,6 +35,7 @@ class Shape(NamedTuple):
     execution: Execution  # How the engine executes it.
     card: Card  # The GPU.
     network: Network  # Its links.
+    rounding: Rounding | None = None  # What linears round in quantization-aware training.
 
     @property
     def tokens(self) -> int:
@@ -80,6 +81,7 @@ def shape_of(
         fused_adapters=engine.fused_adapters,
         adapter_size=4 if engine.autocast or engine.wide_adapters else engine.size,
         scores=engine.scores,
+        rounding=engine.rounding,
         execution=execution,
         card=card,
         network=network,

@@ -55,6 +55,7 @@ def rank_parts(context: Context) -> RankParts:
     networks = list(pipeline.networks(context, attention=shared.attention if shared else None))
     for made in networks:
         adapters.quantise(made, spec, network.DTYPES[dtypes(spec).compute])
+        network.fake_quantise(made, spec)
         adapters.inject(made, spec)
         network.convert(made, spec)
     if spec.parallel.async_tensor and ranks is not None:
@@ -180,6 +181,7 @@ class FsdpEngine:
         if spec.model.dropout or spec.adapter.dropout:  # So that a resumed run draws what this one would have.
             torch.manual_seed(initial.seed_of(spec.train.seed, "dropout", step, self._context.rank))
         self._model.train()
+        network.switch_rounding(self._model, spec, step)
         if spec.data.marked:
             self._divide(marks.share(spec, [marks.count(rows) for rows in micro_batches]))
         total = self._passes.train(micro_batches)  # A rank without a loss adds zero to the sum.

@@ -319,6 +319,44 @@ def convert(made: Any, spec: RunSpec) -> None:
                     module.register_forward_pre_hook(_cast)
 
 
+def fake_quantise(made: Any, spec: RunSpec) -> None:
+    """Make the linears of a network's blocks, but an adapter's, those of torchao that round as a quantised model will.
+
+    Weights stay as they are, so that checkpoints and exports do; frozen ones stay frozen.
+    """
+    precision = spec.precision
+    if precision.qat is None:
+        return
+    from torchao.quantization import quantize_  # Late: it takes a second.
+    from torchao.quantization.qat import IntxFakeQuantizeConfig, QATConfig
+    from torchao.quantization.qat.fake_quantize_config import Int4WeightFakeQuantizeConfig
+
+    types: Any = torch  # Whose annotations lack ``int4``.
+    inputs, group, head = None, precision.qat_group_size, made.get_output_embeddings()
+    if precision.qat != "int4":
+        inputs = IntxFakeQuantizeConfig(torch.int8, "per_token", is_symmetric=False)
+    if precision.qat == "int8_int4":
+        weights = IntxFakeQuantizeConfig(types.int4, group_size=group, is_symmetric=True)
+    else:
+        weights = Int4WeightFakeQuantizeConfig(group_size=group, activation_dtype=torch.bfloat16)
+    found = QATConfig(activation_config=inputs, weight_config=weights, step="prepare")
+
+    def rounds(module: nn.Module, name: str) -> bool:
+        return isinstance(module, nn.Linear) and module is not head and ".lora_" not in name
+
+    quantize_(made, found, rounds)
+
+
+def switch_rounding(made: nn.Module, spec: RunSpec, step: int) -> None:
+    """Let the linears of quantization-aware training round, or not yet, in a step."""
+    if spec.precision.qat_after:
+        quantizers: list[Any] = [
+            each for each in made.modules() if hasattr(each, "enabled") and hasattr(each, "config")
+        ]
+        for each in quantizers:
+            each.enabled = step > spec.precision.qat_after
+
+
 def rescale(made: nn.Module, spec: RunSpec) -> None:
     """After a change of weights that are gathered in fp8: their scales, all by one exchange of the ranks."""
     if spec.zero.quantized_weights:

@@ -19,7 +19,7 @@ from launcher.worker.loop import Agreement
 from launcher.worker.memory import live_bytes
 from launcher.worker.memory.piles import Kept, flat, model_piles
 from launcher.worker.model.adapters import PISSA
-from launcher.worker.model.network import numbered
+from launcher.worker.model.network import numbered, switch_rounding
 from launcher.worker.saving import Checkpoints
 from launcher.worker.trl.samples import Samples
 from launcher.worker.watch import Pace
@@ -87,6 +87,7 @@ class Follower(TrainerCallback):  # type: ignore[misc]
         self._context.beat.step(state.global_step + 1)
         self._rate = self._trainer._get_learning_rate()  # What DeepSpeed's is logged as is the next step's.
         self._agreement.ask(writing=self._checkpoints.writing)
+        switch_rounding(self._trainer.model, self._spec, state.global_step + 1)
         tokens = self._spec.sequences_at_once * self._spec.sequence_length
         self._following.enter_context(self._recorded.step(state.global_step + 1, tokens))
 

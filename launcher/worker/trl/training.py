@@ -16,6 +16,7 @@ import torch
 from launcher.worker import TrainingError
 from launcher.worker.engine import Context
 from launcher.worker.model import adapters
+from launcher.worker.model.network import fake_quantise
 from launcher.worker.trl import samples, start
 from launcher.worker.trl.follow import Follower
 
@@ -56,7 +57,7 @@ def _trainer(context: Context, own: samples.Samples, arguments: Sequence[str]) -
     training, held_out = own.first
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Of what the launcher has checked, or chosen.
-        return kind(
+        made = kind(
             model=model.model_name_or_path,
             args=settings,
             train_dataset=training,
@@ -66,6 +67,8 @@ def _trainer(context: Context, own: samples.Samples, arguments: Sequence[str]) -
             peft_config=_adapter(context, trl.get_peft_config(model)),
             **({"reward_funcs": _rewards(script)} if name == "GRPO" else {}),
         )
+        fake_quantise(made.model, context.spec)
+    return made
 
 
 def _adapter(context: Context, found: Any) -> Any:

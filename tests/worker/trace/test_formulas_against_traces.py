@@ -196,6 +196,12 @@ _FSDP = (
         f"llama/{cell}/4/optimizer={name}/optimizer.stochastic_rounding=true/precision.parameters=bf16/hardware=cpu"
         for cell, name in (("fsdp/bf16/full", "adamw_8bit"), ("ddp/bf16/none", "adamw_4bit"))
     ),
+    *(f"llama/fsdp/bf16/{mode}/4/precision.qat=int8_int4/{_LONG}" for mode in _MODES[::2]),
+    *(f"llama/ddp/fp32/{mode}/4/precision.qat=int8_int4/{_FEW}" for mode in _MODES[::2]),
+    f"llama/ddp/bf16/full/4/precision.qat=int8_int4/{_FEW}",
+    f"llama/fsdp/bf16/none/4/precision.qat=int4/{_FEW}",
+    "llama/ddp/bf16/none/4/precision.qat=int8_int4_asymmetric",
+    *(f"llama/fsdp/bf16/{mode}/4/precision.qat=int8_int4/adapter=lora" for mode in _MODES[::2]),
     *(f"llama/fsdp/fp32/full/4/optimizer=sgd/optimizer.{how}" for how in ("foreach=true", "foreach=false")),
 )
 """Family / framework / precision / checkpointing / ranks / more overrides: pairs of these, and what each overrides."""

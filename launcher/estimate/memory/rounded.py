@@ -1,0 +1,121 @@
+"""Quantization-aware training: what linears save of a weight that they round, and make while they round it.
+
+torchao rounds a weight in each forward pass, and in each recomputed one, by operations of torch on fp32 tensors of its
+shape. Tensors of tokens are rows of their block (``rank.model.rounded``).
+"""
+
+import re
+from collections.abc import Iterator
+
+from launcher.base.formula import Value
+from launcher.estimate.memory.activations import content, fullest_in_forward, places, running_blocks
+from launcher.estimate.memory.moments import BEFORE_BLOCKS_BACKWARD, TRAINING, Moments
+from launcher.estimate.memory.terms import MemoryTerm, Pile, term
+from launcher.estimate.rank.counts import block_weights
+from launcher.estimate.rank.model import BlockKind, RankModel
+
+_SOURCE = "torchao/quantization/qat/fake_quantizer.py, torchao 0.18, and a trace of one linear's live tensors"
+
+
+def temporaries(rank: RankModel) -> Iterator[MemoryTerm]:
+    """All of them."""
+    if not rank.blocks or rank.engine.rounding is None:
+        return
+    sizes = _sizes(rank)
+    what, formula = "scales of the last rounding", "L * (z_scale * joined / group + k * tok)"
+    k = 8 * rank.engine.rounding.inputs * len(_linears(rank))
+    yield _term("temporary", TRAINING, what, formula, sizes, L=rank.layers, k=k, z_scale=rank.engine.rounding.kept)
+    yield from _of_blocks(rank, sizes)
+    yield _forward(rank, fullest_in_forward(rank), sizes)
+    for moments, kind in running_blocks(rank):
+        yield content(rank, kind, moments).at("rounding")
+        yield from _backward(rank, kind, moments, sizes)
+
+
+def _linears(rank: RankModel) -> list[tuple[int, ...]]:
+    block = block_weights(rank.family, rank.spec.model, rank.spec.model.num_hidden_layers - 1)
+    return [weight.shape for weight in block if len(weight.shape) == 2]
+
+
+def _sizes(rank: RankModel) -> dict[str, Value]:
+    """Values of the formulas: all weights of a block, its last linear's, and bytes that autograd saves of them."""
+    engine, shapes, rounding = rank.engine, _linears(rank), rank.engine.rounding
+    assert rounding is not None
+    trained = rank.spec.adapter.name == "none"
+    return {
+        "joined": sum(outputs * inputs for outputs, inputs in shapes),
+        "w": shapes[-1][0] * shapes[-1][1],
+        "inputs": shapes[-1][1] * rounding.inputs,
+        "z": engine.size,
+        "z_code": engine.size + rounding.saved * trained,
+        "z_scale": rounding.scales * trained,
+        "group": rounding.group,
+        "tok": rank.tokens,
+    }
+
+
+def _of_blocks(rank: RankModel, sizes: dict[str, Value]) -> Iterator[MemoryTerm]:
+    """Rounded weights that wait for a backward pass, and what their own needs: none of a block that is recomputed."""
+    waits = [not rank.blocks[kind].recomputed for kind in rank.order]
+    left: dict[Moments, int] = {BEFORE_BLOCKS_BACKWARD: len(waits)}
+    left |= {frozenset((moment,)): place for moment, place in places(rank).items()}
+    for moments, blocks in left.items():
+        what, formula = "rounded weights of blocks", "n * ceil(joined * (z_code + z_scale / group))"
+        yield _term("activations", moments, what, formula, sizes, n=sum(waits[:blocks]))
+
+
+def _forward(rank: RankModel, kind: BlockKind, sizes: dict[str, Value]) -> MemoryTerm:
+    """The last linear of a block while it rounds its input, then its weight: three tensors of that, two of them fp32.
+
+    A block that is not recomputed is counted with all that it saves: less what is not made yet.
+    """
+    saved = not kind.recomputed
+    made = _made(rank, saved=saved)
+    x, w = "(8 + z) * inputs * tok", "z_made * w"
+    formula = f"max({x} - z * inputs * tok - z_code * w, {w} - z * w)" if saved else f"max({x}, {w} + z * inputs * tok)"
+    k = rank.engine.residual_size * 2 * rank.spec.model.hidden_size
+    if not saved:
+        k += rank.engine.size * rank.spec.model.intermediate_size
+    what = "a linear that rounds, beside the residual stream"
+    moments: Moments = frozenset(("forward",))
+    return _term("temporary", moments, what, f"{formula} + k * tok", sizes, k=k, z_made=made).at("rounding")
+
+
+def _made(rank: RankModel, *, saved: bool) -> int:
+    """Bytes of an element of a weight while it is rounded, without what autograd saves of it where that is counted."""
+    rounding = rank.engine.rounding
+    if rounding and not rounding.kept:
+        return 8 if saved else rounding.saved
+    return 8 + (4 if rank.engine.autocast else rank.engine.size)
+
+
+def _backward(rank: RankModel, kind: BlockKind, moments: Moments, sizes: dict[str, Value]) -> Iterator[MemoryTerm]:
+    """The last linear's backward pass beside all that its block saved: products, its weight, its input.
+
+    The gradients of the rounded weight and input come first; then a weight's passes the clamp, in two fp32 tensors
+    and two masks; then the input's, when what the weight saved is gone. A recomputed block is fuller before, while that
+    linear rounds once more: beside its input, what the MLP reads and both sums of the residual stream.
+    """
+    h, engine = rank.spec.model.hidden_size, rank.engine
+    trained = rank.spec.adapter.name == "none"
+    what, formula = "rounded weights of one block", "ceil(joined * (z_code + z_scale / group))"
+    yield _term("activations", moments, what, formula, sizes).at("rounding")
+    weight, own = ("z * w + z * inputs * tok, (z_made - z) * w", "z") if trained else ("z * inputs * tok", "0")
+    formula = f"max({weight}, (10 - {own}) * inputs * tok - 4 * w) + k * tok"
+    stream = engine.residual_size + (engine.size if engine.autocast else 0)
+    what = "gradients of a linear that rounds"
+    made, k = 10 if engine.rounding and engine.rounding.kept else 12, stream * h
+    yield _term("temporary", moments, what, formula, sizes, k=k, z_made=made).at("rounding")
+    if kind.recomputed:
+        what, k = "a linear that rounds again, beside the residual stream", 3 * engine.residual_size * h
+        formula = "max((8 + z) * inputs * tok - z_code * w, (z_made - z) * w + z * inputs * tok) + k * tok"
+        made = _made(rank, saved=True)
+        yield content(rank, kind, moments).at("rounding again")
+        sums = "ceil(joined * (z_code + z_scale / group))"
+        yield _term("activations", moments, "rounded weights of one block", sums, sizes).at("rounding again")
+        yield _term("temporary", moments, what, formula, sizes, k=k, z_made=made).at("rounding again")
+
+
+def _term(pile: Pile, moments: Moments, what: str, formula: str, sizes: dict[str, Value], **own: Value) -> MemoryTerm:
+    names, values = set(re.findall(r"[A-Za-z_]+", formula)), sizes | own
+    return term(pile, moments, what, formula, _SOURCE, **{name: values[name] for name in values if name in names})
