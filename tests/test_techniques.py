@@ -54,6 +54,7 @@ _BESIDE: dict[str, tuple[tuple[str, ...], ...]] = {
     "model.": (("model=deepseek_v3",), ("model=gemma2_2b",), ("model.weights=weights",)),
     "model.family": (("model=deepseek_v3_2",),),
     "optimizer.": (("optimizer=adamw_8bit", "parallel=fsdp", "precision.parameters=bf16"),),
+    "precision.qat": (("precision.qat_group_size=16",),),
     "parallel.async_tensor": (("parallel=fsdp_tp", "parallel.sequence=true", "train.compile=true"),),
     "parallel.schedule": (
         ("parallel.pipeline=2", _MANY),
