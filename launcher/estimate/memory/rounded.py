@@ -22,7 +22,7 @@ def temporaries(rank: RankModel) -> Iterator[MemoryTerm]:
     if not rank.blocks or rank.engine.rounding is None:
         return
     sizes = _sizes(rank)
-    what, formula = "scales of the last rounding", "L * (z_scale * joined / group + k * tok)"
+    what, formula = "scales of the last rounding", "L * (z_scale * linears / group + k * tok)"
     k = 8 * rank.engine.rounding.inputs * len(_linears(rank))
     yield _term("temporary", TRAINING, what, formula, sizes, L=rank.layers, k=k, z_scale=rank.engine.rounding.kept)
     yield from _of_blocks(rank, sizes)
@@ -43,7 +43,7 @@ def _sizes(rank: RankModel) -> dict[str, Value]:
     assert rounding is not None
     trained = rank.spec.adapter.name == "none"
     return {
-        "joined": sum(outputs * inputs for outputs, inputs in shapes),
+        "linears": sum(outputs * inputs for outputs, inputs in shapes),
         "w": shapes[-1][0] * shapes[-1][1],
         "inputs": shapes[-1][1] * rounding.inputs,
         "z": engine.size,
@@ -60,7 +60,7 @@ def _of_blocks(rank: RankModel, sizes: dict[str, Value]) -> Iterator[MemoryTerm]
     left: dict[Moments, int] = {BEFORE_BLOCKS_BACKWARD: len(waits)}
     left |= {frozenset((moment,)): place for moment, place in places(rank).items()}
     for moments, blocks in left.items():
-        what, formula = "rounded weights of blocks", "n * ceil(joined * (z_code + z_scale / group))"
+        what, formula = "rounded weights of blocks", "n * ceil(linears * (z_code + z_scale / group))"
         yield _term("activations", moments, what, formula, sizes, n=sum(waits[:blocks]))
 
 
@@ -98,7 +98,7 @@ def _backward(rank: RankModel, kind: BlockKind, moments: Moments, sizes: dict[st
     """
     h, engine = rank.spec.model.hidden_size, rank.engine
     trained = rank.spec.adapter.name == "none"
-    what, formula = "rounded weights of one block", "ceil(joined * (z_code + z_scale / group))"
+    what, formula = "rounded weights of one block", "ceil(linears * (z_code + z_scale / group))"
     yield _term("activations", moments, what, formula, sizes).at("rounding")
     weight, own = ("z * w + z * inputs * tok, (z_made - z) * w", "z") if trained else ("z * inputs * tok", "0")
     formula = f"max({weight}, (10 - {own}) * inputs * tok - 4 * w) + k * tok"
@@ -111,7 +111,7 @@ def _backward(rank: RankModel, kind: BlockKind, moments: Moments, sizes: dict[st
         formula = "max((8 + z) * inputs * tok - z_code * w, (z_made - z) * w + z * inputs * tok) + k * tok"
         made = _made(rank, saved=True)
         yield content(rank, kind, moments).at("rounding again")
-        sums = "ceil(joined * (z_code + z_scale / group))"
+        sums = "ceil(linears * (z_code + z_scale / group))"
         yield _term("activations", moments, "rounded weights of one block", sums, sizes).at("rounding again")
         yield _term("temporary", moments, what, formula, sizes, k=k, z_made=made).at("rounding again")
 
