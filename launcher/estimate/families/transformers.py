@@ -5,11 +5,15 @@ all else of a class's configuration is in ``model.extra``, by the class's own na
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from launcher.base.errors import ConfigError
-from launcher.estimate.families._decoders import TYPES, checks, layers, reading, values, weights, windows
+from launcher.estimate.families._decoders import TYPES, checks, layers, reading, values, windows
 from launcher.estimate.families._decoders import saved as decoder_saved
+from launcher.estimate.families._decoders.description import Decoder
+from launcher.estimate.families._weights import linear
 from launcher.estimate.rank.family import FamilyTraits, TransformersConfig
+from launcher.estimate.rank.tensors import Weight
 from launcher.spec import ModelSpec, RunSpec
 
 traits = FamilyTraits(
@@ -31,12 +35,48 @@ traits = FamilyTraits(
 saves_input = decoder_saved.saves_input
 after_blocks = decoder_saved.after_blocks
 first_norm_backward = decoder_saved.first_norm_backward
-embedding = weights.embedding
-head = weights.head
-block = weights.block
 saved = decoder_saved.block
 backward_extra = decoder_saved.backward_extra
 read_config = reading.read
+
+
+def embedding(model: ModelSpec, vocabulary: int) -> list[Weight]:
+    """The token table, learned positions and the norm of the embeddings."""
+    found, hidden = values.decoder(model), model.hidden_size
+    width = _outer_width(model)
+    rows = [Weight(name=f"{found.table}.weight", shape=(vocabulary, width), split="tensor")]
+    if found.positions:
+        count = model.max_position_embeddings + found.positions_offset
+        rows.append(Weight(name=f"{found.positions}.weight", shape=(count, hidden)))
+    if width != hidden:
+        rows += linear("project_in", hidden, width, bias=False, split=False)
+    return rows + (_norm(found, found.embedding_norm, hidden) if found.embedding_norm else [])
+
+
+def block(model: ModelSpec, layer: int) -> list[Weight]:
+    """The norms and what each kind of a layer has."""
+    found, hidden = values.decoder(model), model.hidden_size
+    names: tuple[str, ...] = (found.first, found.after_attention, found.second, found.after_mlp)
+    if found.layers is not None:
+        names = tuple(step.norm for step in layers.steps(model, layer))
+    rows = [weight for name in names if name for weight in _norm(found, name, hidden)]
+    for kind, part in layers.parts(model, layer):
+        own = kind.weights(part)
+        rows += own if found.layers is None else [replace(one, module=kind.MODULE) for one in own]
+    return rows
+
+
+def head(model: ModelSpec, vocabulary: int) -> list[Weight]:
+    """The last norm and the output projection, whose matrix tied models share with the embedding."""
+    found, width = values.decoder(model), _outer_width(model)
+    rows = _norm(found, found.last, model.hidden_size) if found.last else []
+    if width != model.hidden_size:
+        rows += linear("project_out", width, model.hidden_size, bias=False, split=False)
+    if not model.tie_word_embeddings:
+        rows.append(Weight(name="lm_head.weight", shape=(vocabulary, width), split="tensor"))
+    if values.flag(model, found.head_bias):
+        rows.append(Weight(name="lm_head.bias", shape=(vocabulary,), split="tensor"))
+    return rows
 
 
 def kind(model: ModelSpec, layer: int) -> str:
@@ -65,3 +105,14 @@ def not_computed(spec: RunSpec) -> Iterator[ConfigError]:
     yield from checks.attention(spec)
     yield from checks.tied(spec)
     yield from checks.splitting(spec)
+
+
+def _norm(found: Decoder, name: str, *shape: int) -> list[Weight]:
+    """A norm, which may have no weights at all."""
+    parts = [part for part, there in (("weight", found.norm_weight), ("bias", found.norm_bias)) if there]
+    return [Weight(name=f"{name}.{part}", shape=shape) for part in parts]
+
+
+def _outer_width(model: ModelSpec) -> int:
+    """Width of the token table and the output projection: the hidden size, but for OPT-350M."""
+    return values.count(model, "word_embed_proj_dim") or model.hidden_size
