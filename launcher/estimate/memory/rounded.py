@@ -18,7 +18,7 @@ _SOURCE = "torchao/quantization/qat/fake_quantizer.py, torchao 0.18, and a trace
 
 
 def temporaries(rank: RankModel) -> Iterator[MemoryTerm]:
-    """All of them."""
+    """Tensors that a step holds because linears round their weights and inputs."""
     if not rank.blocks or rank.engine.rounding is None:
         return
     sizes = _sizes(rank)
