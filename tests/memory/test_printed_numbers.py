@@ -60,6 +60,7 @@ GPT3 = (
     "model.dropout=0.1",
     "model.hidden_act=gelu",
     "model.attention=eager",
+    "hardware=a100_80g",
     *MEGATRON,
     "train.sequence_length=2048",
     "train.micro_batch_size=1",
