@@ -14,6 +14,7 @@ from launcher.estimate.memory.terms import MemoryTerm, Pile, term
 from launcher.estimate.rank.counts import block_weights
 from launcher.estimate.rank.model import BlockKind, RankModel
 
+_FP32 = 4
 _SOURCE = "torchao/quantization/qat/fake_quantizer.py, torchao 0.18, and a trace of one linear's live tensors"
 
 
@@ -45,6 +46,7 @@ def _sizes(rank: RankModel) -> dict[str, Value]:
     return {
         "linears": sum(outputs * inputs for outputs, inputs in shapes),
         "w": shapes[-1][0] * shapes[-1][1],
+        "width": shapes[-1][1],
         "inputs": shapes[-1][1] * rounding.inputs,
         "z": engine.size,
         "z_code": engine.size + rounding.saved * trained,
@@ -70,12 +72,17 @@ def _forward(rank: RankModel, kind: BlockKind, sizes: dict[str, Value]) -> Memor
     A block that is not recomputed is counted with all that it saves: less what is not made yet.
     """
     saved = not kind.recomputed
-    made = _made(rank, saved=saved)
+    made, rounds_inputs = _made(rank, saved=saved), sizes["inputs"] != 0
     x, w = "(8 + z) * inputs * tok", "z_made * w"
-    formula = f"max({x} - z * inputs * tok - z_code * w, {w} - z * w)" if saved else f"max({x}, {w} + z * inputs * tok)"
-    k = rank.engine.residual_size * 2 * rank.spec.model.hidden_size
+    w += " + z * width * tok"  # Its input is still there.
+    formula = f"max({x} - z_code * w, {w} - z * w)" if saved else f"max({x}, {w})"
+    h, engine = rank.spec.model.hidden_size, rank.engine
     if not saved:
-        k += rank.engine.size * rank.spec.model.intermediate_size
+        k = 2 * engine.residual_size * h + engine.size * rank.spec.model.intermediate_size
+    elif engine.autocast and rounds_inputs:  # The norm keeps the residual stream itself, which is in fp32.
+        k = (_FP32 + engine.size) * h
+    else:
+        k = 4 * engine.residual_size * h
     what = "a linear that rounds, beside the residual stream"
     moments: Moments = frozenset(("forward",))
     return _term("temporary", moments, what, f"{formula} + k * tok", sizes, k=k, z_made=made).at("rounding")
@@ -100,7 +107,7 @@ def _backward(rank: RankModel, kind: BlockKind, moments: Moments, sizes: dict[st
     trained = rank.spec.adapter.name == "none"
     what, formula = "rounded weights of one block", "ceil(linears * (z_code + z_scale / group))"
     yield _term("activations", moments, what, formula, sizes).at("rounding")
-    weight, own = ("z * w + z * inputs * tok, (z_made - z) * w", "z") if trained else ("z * inputs * tok", "0")
+    weight, own = ("z * w + z * width * tok, (z_made - z) * w", "z") if trained else ("z * width * tok", "0")
     formula = f"max({weight}, (10 - {own}) * inputs * tok - 4 * w) + k * tok"
     stream = engine.residual_size + (engine.size if engine.autocast else 0)
     what = "gradients of a linear that rounds"

@@ -197,6 +197,7 @@ _FSDP = (
         for cell, name in (("fsdp/bf16/full", "adamw_8bit"), ("ddp/bf16/none", "adamw_4bit"))
     ),
     *(f"llama/fsdp/bf16/{mode}/4/precision.qat=int8_int4/{_LONG}" for mode in _MODES[::2]),
+    f"llama/ddp/bf16/none/4/precision.qat=int8_int4/{_LONG}",
     *(f"llama/ddp/fp32/{mode}/4/precision.qat=int8_int4/{_FEW}" for mode in _MODES[::2]),
     f"llama/ddp/bf16/full/4/precision.qat=int8_int4/{_FEW}",
     f"llama/fsdp/bf16/none/4/precision.qat=int4/{_FEW}",
