@@ -35,7 +35,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     block = families.of(model).block(model, 0)
     sizes = {weight.shape[1] for weight in block if len(weight.shape) == 2}
     if precision.qat_group_size == 1 or any(size % precision.qat_group_size for size in sizes):
-        rule = f"each input is cut into groups of at least 2, and there are {', '.join(map(str, sorted(sizes)))}"
+        rule = f"a group is of at least 2 and divides the inputs of every linear: {', '.join(map(str, sorted(sizes)))}"
         legal = [edit.override("precision.qat_group_size", n) for n in edit.divisors(gcd(*sizes)) if 1 < n <= 256]
         yield ConfigError("precision.qat_group_size", precision.qat_group_size, rule, legal[:-4:-1] or [_OFF])
 
