@@ -63,6 +63,8 @@ WORDS = (
     [
         *((preset, WORDS[(number + turn) % len(WORDS)]) for number, preset in enumerate(PRESETS) for turn in (0, 3)),
         ("fsdp", ("model=mixtral_8x7b", "parallel.expert=2")),
+        ("fsdp", ("model=7b", "precision.qat=int8_int4")),
+        ("ddp", ("model=7b", "precision.qat=int4", "checkpointing=full")),
     ],
 )
 def test_the_numbers_that_a_term_prints_give_its_bytes_and_each_symbol_is_in_the_legend(

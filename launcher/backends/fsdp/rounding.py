@@ -41,9 +41,10 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def saved(precision: PrecisionSpec, *, wide: bool) -> Rounding | None:
-    """What torchao 0.18 saves of rounding (``_fake_quantize_affine``, of int4 alone ``_bf16_activations_forward``).
+    """The bytes that linears save because they round their weights; None without quantization-aware training.
 
-    ``wide`` is true where linears are given weights in fp32.
+    By torchao 0.18 (``_fake_quantize_affine``, of int4 alone ``_bf16_activations_forward``). ``wide`` is true where
+    linears are given weights in fp32.
     """
     if precision.qat is None:
         return None

@@ -15,6 +15,9 @@ from launcher.estimate.rank.counts import block_weights
 from launcher.estimate.rank.model import BlockKind, RankModel
 
 _FP32 = 4
+_SAVED = "ceil(linears * (z_code + z_scale / group))"
+"""What the backward pass of a block's linears needs of their weights."""
+
 _SOURCE = "torchao/quantization/qat/fake_quantizer.py, torchao 0.18, and a trace of one linear's live tensors"
 
 
@@ -62,8 +65,7 @@ def _of_blocks(rank: RankModel, sizes: dict[str, Value]) -> Iterator[MemoryTerm]
     left: dict[Moments, int] = {BEFORE_BLOCKS_BACKWARD: len(waits)}
     left |= {frozenset((moment,)): place for moment, place in places(rank).items()}
     for moments, blocks in left.items():
-        what, formula = "rounded weights of blocks", "n * ceil(linears * (z_code + z_scale / group))"
-        yield _term("activations", moments, what, formula, sizes, n=sum(waits[:blocks]))
+        yield _term("activations", moments, "rounded weights of blocks", f"n * {_SAVED}", sizes, n=sum(waits[:blocks]))
 
 
 def _forward(rank: RankModel, kind: BlockKind, sizes: dict[str, Value]) -> MemoryTerm:
@@ -73,8 +75,7 @@ def _forward(rank: RankModel, kind: BlockKind, sizes: dict[str, Value]) -> Memor
     """
     saved = not kind.recomputed
     made, rounds_inputs = _made(rank, saved=saved), sizes["inputs"] != 0
-    x, w = "(8 + z) * inputs * tok", "z_made * w"
-    w += " + z * width * tok"  # Its input is still there.
+    x, w = "(8 + z) * inputs * tok", "z_made * w + z * width * tok"  # Its input is still there.
     formula = f"max({x} - z_code * w, {w} - z * w)" if saved else f"max({x}, {w})"
     h, engine = rank.spec.model.hidden_size, rank.engine
     if not saved:
@@ -93,7 +94,7 @@ def _made(rank: RankModel, *, saved: bool) -> int:
     rounding = rank.engine.rounding
     if rounding and not rounding.kept:
         return 8 if saved else rounding.saved
-    return 8 + (4 if rank.engine.autocast else rank.engine.size)
+    return 8 + (_FP32 if rank.engine.autocast else rank.engine.size)
 
 
 def _backward(rank: RankModel, kind: BlockKind, moments: Moments, sizes: dict[str, Value]) -> Iterator[MemoryTerm]:
@@ -105,8 +106,8 @@ def _backward(rank: RankModel, kind: BlockKind, moments: Moments, sizes: dict[st
     """
     h, engine = rank.spec.model.hidden_size, rank.engine
     trained = rank.spec.adapter.name == "none"
-    what, formula = "rounded weights of one block", "ceil(linears * (z_code + z_scale / group))"
-    yield _term("activations", moments, what, formula, sizes).at("rounding")
+    of_weights = _term("activations", moments, "rounded weights of one block", _SAVED, sizes)
+    yield of_weights.at("rounding")
     weight, own = ("z * w + z * width * tok, (z_made - z) * w", "z") if trained else ("z * width * tok", "0")
     formula = f"max({weight}, (10 - {own}) * inputs * tok - 4 * w) + k * tok"
     stream = engine.residual_size + (engine.size if engine.autocast else 0)
@@ -118,8 +119,7 @@ def _backward(rank: RankModel, kind: BlockKind, moments: Moments, sizes: dict[st
         formula = "max((8 + z) * inputs * tok - z_code * w, (z_made - z) * w + z * inputs * tok) + k * tok"
         made = _made(rank, saved=True)
         yield content(rank, kind, moments).at("rounding again")
-        sums = "ceil(linears * (z_code + z_scale / group))"
-        yield _term("activations", moments, "rounded weights of one block", sums, sizes).at("rounding again")
+        yield of_weights.at("rounding again")
         yield _term("temporary", moments, what, formula, sizes, k=k, z_made=made).at("rounding again")
 
 

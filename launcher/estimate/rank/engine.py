@@ -44,9 +44,9 @@ class Quantised(NamedTuple):
 
 
 class Rounding(NamedTuple):
-    """What linears round in quantization-aware training, and bytes of an element of a weight that autograd saves of it.
+    """The bytes that autograd saves where linears round their weights in quantization-aware training.
 
-    Those are fp32 tensors of the weight's shape, beside the rounded weight (``torchao/quantization/qat``).
+    They are of an element of a weight: fp32 tensors of its shape beside the rounded one (``torchao.quantization.qat``).
     """
 
     inputs: bool  # True if inputs are rounded to 8 bits, token by token.

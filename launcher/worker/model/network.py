@@ -349,12 +349,13 @@ def fake_quantise(made: Any, spec: RunSpec) -> None:
 
 def switch_rounding(made: nn.Module, spec: RunSpec, step: int) -> None:
     """Let the linears of quantization-aware training round, or not yet, in a step."""
-    if spec.precision.qat_after:
-        quantizers: list[Any] = [
-            each for each in made.modules() if hasattr(each, "enabled") and hasattr(each, "config")
-        ]
-        for each in quantizers:
-            each.enabled = step > spec.precision.qat_after
+    if not spec.precision.qat_after:
+        return
+    from torchao.quantization.qat import FakeQuantizerBase  # Late: it takes a second.
+
+    for module in made.modules():
+        if isinstance(module, FakeQuantizerBase):
+            module.enabled = step > spec.precision.qat_after
 
 
 def rescale(made: nn.Module, spec: RunSpec) -> None:

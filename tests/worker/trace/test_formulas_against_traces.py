@@ -248,7 +248,7 @@ _TOGETHER = 48
 """Cells that one process traces: few enough for the limit of time of one test on a busy machine."""
 
 _PLACES = ("family", "framework", "precision", "mode", "ranks")
-"""What the first parts of a cell say."""
+"""Names of the first five parts of a cell, in their order."""
 
 type Traced = Callable[[str], dict[str, int]]
 
