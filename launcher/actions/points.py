@@ -29,7 +29,7 @@ from launcher.preflight.measured.known import Measured
 from launcher.preflight.verdict import VerdictName
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future, ProcessPoolExecutor
+    from concurrent.futures import ProcessPoolExecutor
 
 _TOGETHER = 16
 """Points that a process takes at a time: enough to make the way to it short, few enough to share them out evenly."""
@@ -54,20 +54,20 @@ def answers(path: Path, own: Measured | None = None) -> Iterator[Answer]:
     The first points are answered here, so that few of them need no other process; so are those that come one by one,
     from a program that waits for each answer. Raises ConfigErrors where the file cannot be read.
     """
-    facts, catalog = machine.facts(), Catalog(folder=folder())
+    facts = machine.facts()
+    answer = partial(_answer_batch, facts=facts, catalog=Catalog(folder=folder()), own=own)
     _look.forget()
     try:
         opened = files.descriptor(Path("/dev/stdin") if str(path) == "-" else path, os.O_RDONLY, handed=True)
         with FileIO(opened) as file, ExitStack() as stack:
             lines, pool = _Lines(file), None
-            yield from _answer_batch(lines.take(_TOGETHER), facts, catalog, own)
+            yield from answer(lines.take(_TOGETHER))
             while batch := lines.take(_TOGETHER):
                 if facts.cpus == 1 or len(batch) < _TOGETHER:
-                    yield from _answer_batch(batch, facts, catalog, own)
+                    yield from answer(batch)
                 else:
                     pool = pool or stack.enter_context(_processes(facts.cpus))
-                    submit = partial(_submit, pool, facts=facts, catalog=catalog, own=own)
-                    yield from _share_out(batch, lines, submit)
+                    yield from _share_out(batch, lines, pool, answer)
     except OSError as error:
         rule = f"the file cannot be read: {unreadable(error)}"
         ways = [f"--points {other}" for other in files.near(path)]
@@ -117,16 +117,12 @@ def _processes(cpus: int) -> "ProcessPoolExecutor":
     return ProcessPoolExecutor(min(cpus, _PROCESSES), initializer=_leave_interrupts_to_the_first)
 
 
-def _submit(
-    pool: "ProcessPoolExecutor", batch: _Batch, *, facts: machine.Machine, catalog: Catalog, own: Measured | None
-) -> "Future[list[Answer]]":
-    return pool.submit(_answer_batch, batch, facts, catalog, own)
-
-
-def _share_out(batch: _Batch, lines: _Lines, submit: "Callable[[_Batch], Future[list[Answer]]]") -> Iterator[Answer]:
-    waiting = deque([submit(batch)])
+def _share_out(
+    batch: _Batch, lines: _Lines, pool: "ProcessPoolExecutor", answer: Callable[[_Batch], list[Answer]]
+) -> Iterator[Answer]:
+    waiting = deque([pool.submit(answer, batch)])
     while lines.ready():
-        waiting.append(submit(lines.take(_TOGETHER)))
+        waiting.append(pool.submit(answer, lines.take(_TOGETHER)))
         if len(waiting) > 2 * _PROCESSES:
             yield from waiting.popleft().result()
     while waiting:

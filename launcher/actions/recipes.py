@@ -38,7 +38,6 @@ from launcher.config.recipes import Recipe
 from launcher.config.request import request
 from launcher.config.trust import privileged_settings
 from launcher.config.trust import sources as trust
-from launcher.config.trust.privileged_settings import PrivilegedSetting
 from launcher.config.trust.sources import Source
 from launcher.planner.layouts import Layout, Plan
 from launcher.planner.question import Question
@@ -104,15 +103,15 @@ def require_name(where: str, name: str, way_out: str) -> None:
 def _written(name: str, content: Mapping[str, Any], origin: str | None) -> Path:
     path = place(name)
     privileged = privileged_settings.of_recipe(recipes.check(content, str(path)))
-    note = partial(trust.note_own, path) if origin is None else partial(_note_foreign, path, origin, privileged)
+    note = (
+        partial(trust.note_own, path)
+        if origin is None
+        else partial(trust.note_foreign, path, source=origin, privileged=privileged)
+    )
     write_new(path, recipe_file.as_text(name, content), otherwise=": choose another name", before=note)
     if origin is not None:
         say(f"launch: it is from {origin}, which is not trusted, and so is as foreign: launch recipe trust {name}")
     return path
-
-
-def _note_foreign(path: Path, origin: str, privileged: Sequence[PrivilegedSetting], content: bytes) -> None:
-    trust.note_foreign(path, content, origin, privileged)
 
 
 def _origin(run: Path | None, texts: Sequence[str], catalog: Catalog, *, trusted: bool) -> str | None:
@@ -158,7 +157,7 @@ def fetch(source: str, name: str | None) -> Output:
         privileged = privileged_settings.of_spec(parse(data["spec"]))
     else:
         privileged = privileged_settings.of_recipe(recipes.check(data, source))
-    note = partial(_note_foreign, path, source, privileged)
+    note = partial(trust.note_foreign, path, source=source, privileged=privileged)
     write_new(path, content, otherwise=": choose another --name", before=note)
     return _written_output(path, use)
 

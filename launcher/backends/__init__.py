@@ -54,7 +54,7 @@ class Profile:
     # Its arguments with which the embedding and the loss count for a layer of their stages.
     counted_ends: Mapping[str, bool] = field(default_factory=dict)
     validator: str | None = None  # The program whose own validator ``native`` starts; None where it starts nothing.
-    called: Callable[[RunSpec], str] | None = None  # The engine as its users call it in a run; None is its name.
+    called: Callable[[RunSpec], str] | None = None  # The engine as its users call it, if not by its mode.
 
 
 class Backend(estimate.Backend, Protocol):
@@ -63,7 +63,6 @@ class Backend(estimate.Backend, Protocol):
     profile: Profile = Profile()
 
     def __hash__(self) -> int:
-        """A module's or an object's own."""
         return object.__hash__(self)
 
     def check(self, spec: RunSpec) -> Iterator[ConfigError]:

@@ -13,7 +13,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
-from typing import Any, NoReturn, TextIO, cast
+from typing import Any, TextIO, cast
 
 from launcher.base.errors import Unwritable
 
@@ -72,6 +72,7 @@ class _Guarded:
             return self.stream.write(visible(text))
         except OSError as error:
             self.failed(error)
+            return len(text)
 
     def flush(self) -> None:
         """Push it out."""
@@ -80,7 +81,7 @@ class _Guarded:
         except OSError as error:
             self.failed(error)
 
-    def failed(self, error: OSError) -> NoReturn:
+    def failed(self, error: OSError) -> None:
         """Say that the answer cannot be written, by Unwritable; a reader who has gone is a BrokenPipeError."""
         silence(self.stream)
         if isinstance(error, BrokenPipeError):
@@ -94,20 +95,9 @@ class _Guarded:
 class _GuardedMessages(_Guarded):
     """A guarded stream of messages; these are lost where nobody can hear them."""
 
-    def write(self, text: str) -> int:
-        """Write text, if that is possible."""
-        try:
-            return self.stream.write(visible(text))
-        except OSError:
-            silence(self.stream)
-            return len(text)
-
-    def flush(self) -> None:
-        """Push it out, if that is possible."""
-        try:
-            self.stream.flush()
-        except OSError:
-            silence(self.stream)
+    def failed(self, error: OSError) -> None:
+        """Go on in silence."""
+        silence(self.stream)
 
 
 def silence(stream: TextIO) -> None:

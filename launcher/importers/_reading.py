@@ -35,6 +35,11 @@ class Reading:
         value = self.ledger.values.get(key)
         return None if isinstance(value, str) and value in self.open_words else value
 
+    def listed(self, key: str) -> list[Any]:
+        """The values of a key that holds a list of them, or one."""
+        value = self.value(key)
+        return value if isinstance(value, list) else [value]
+
     def absent(self, key: str) -> bool:
         """True if the file says nothing of a key, so that its program's default holds; an open word says something."""
         return self.ledger.values.get(key) is None

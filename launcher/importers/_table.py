@@ -246,6 +246,8 @@ _KINDS: Mapping[str, Callable[[JsonObject, Reading, str], None]] = {
     "words": _words,
     # Switches that some settings say where they are on; off, ``off`` says them, or the run is the same here.
     "switch": _switch,
+    # Keys that a setting says whose value other keys give.
+    "said": lambda row, reading, key: reading.ledger.say(key, row["says"]),
     # Keys with which the run is the same here, whatever they say.
     "default": lambda row, reading, key: reading.ledger.default(key),
     # Keys with which it is the same at one of some values.

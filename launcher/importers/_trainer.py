@@ -111,8 +111,7 @@ def times(share: float | None, rate: Any) -> float:
 
 def tracks(reading: Reading, key: str) -> None:
     """``report_to``: the first tracker that there is here."""
-    value = reading.value(key)
-    names = [str(each).lower() for each in (value if isinstance(value, list) else [value])]
+    names = [str(each).lower() for each in reading.listed(key)]
     known = [name for name in names if name in ("wandb", "tensorboard", "mlflow")]
     if known:
         choose(reading, key, {"tracking": known[0]})

@@ -36,8 +36,7 @@ def read(text: str, path: str) -> Imported:
 
 
 def _plugins(reading: Reading, key: str) -> None:
-    value = reading.value(key)
-    found = [str(each).rpartition(".")[2] for each in (value if isinstance(value, list) else [value])]
+    found = [str(each).rpartition(".")[2] for each in reading.listed(key)]
     unknown = [name for name in found if name not in _PLUGINS]
     if unknown:
         reading.ledger.leave(key, f"{', '.join(unknown)} changes the training, and there is no such thing here")
@@ -49,10 +48,7 @@ def _plugins(reading: Reading, key: str) -> None:
 
 def _thaws(reading: Reading, key: str) -> None:
     """Parameters that are trained by patterns: all of the text's, or another training than there is here."""
-    value = reading.value(key)
-    names = {
-        re.sub(r"^\^|\.?\*?\$?$", "", str(each)).strip(".*") for each in (value if isinstance(value, list) else [value])
-    }
+    names = {re.sub(r"^\^|\.?\*?\$?$", "", str(each)).strip(".*") for each in reading.listed(key)}
     whole = {"model", "model.language_model", "language_model"}
     of_the_text = bool(names & whole) and names <= whole | _OUTSIDE
     if of_the_text and reading.value("adapter") is None:

@@ -100,11 +100,10 @@ def _data_sets(reading: Reading) -> None:
             reading.leave("one set of data is read from beginning to end here: set data.mix", stage)
     if stages:
         reading.idle("of the one stage that there is", f"{stages[0]}.name", f"{stages[0]}.start_training_step")
-    hub = reading.value(f"{block}.dataset.hf_dataset_or_datasets")
     splits = reading.value(f"{block}.dataset.hf_dataset_splits")
     names = {"hf_dataset_or_datasets": "path", "hf_dataset_splits": "split", "hf_dataset_config_name": "config",
              "text_column_name": "column"}  # fmt: skip
-    hubs = [each for each in (hub if isinstance(hub, list) else [hub]) if isinstance(each, str)]
+    hubs = [each for each in reading.listed(f"{block}.dataset.hf_dataset_or_datasets") if isinstance(each, str)]
     sets = []
     for each in hubs:
         said = {
@@ -130,8 +129,8 @@ def _of(reading: Reading, stage: str) -> dict[str, Any]:
 
 
 def _folders(reading: Reading, block: str) -> bool:
-    folder, shares = reading.value(f"{block}.dataset_folder"), reading.value(f"{block}.dataset_weights")
-    folders = [each for each in (folder if isinstance(folder, list) else [folder]) if isinstance(each, str)]
+    shares = reading.value(f"{block}.dataset_weights")
+    folders = [each for each in reading.listed(f"{block}.dataset_folder") if isinstance(each, str)]
     weights = shares if isinstance(shares, list) and len(shares) == len(folders) else [None] * len(folders)
     keys = (f"{block}.dataset_folder", f"{block}.dataset_weights")
     said = [{"path": each, "weight": weight} for each, weight in zip(folders, weights, strict=True)]

@@ -207,8 +207,7 @@ def _loads(reading: Reading, key: str) -> None:
 
 
 def _converters(reading: Reading, key: str) -> None:
-    value = reading.value(key)
-    found = {str(each) for each in (value if isinstance(value, list) else [value])}
+    found = {str(each) for each in reading.listed(key)}
     if found <= {"float8", "quantize.linear.float8", "quantize.dense.float8"} and found:
         choose(reading, key, {"precision": "fp8"})
     elif not found or found == {"None"}:
@@ -270,14 +269,7 @@ def _sequence(reading: Reading, key: str) -> None:
     reading.say(key, {"parallel.tensor": degree, **({"parallel.sequence": bool(sequence)} if degree > 1 else {})})
 
 
-def _loads_path(reading: Reading, key: str) -> None:
-    if reading.flag("checkpoint.initial_load_in_hf"):
-        reading.ledger.say(key, "model.weights")
-    else:
-        reading.ledger.leave(key, "its form of checkpoint is not read here: set model.weights")
-
-
 TABLE = rows(
     "torchtitan", _assets, _compiles, _conversations, _converters, _data, _evaluates, _every_nth,
-    _loads, _loads_path, _names, _sequence,
+    _loads, _names, _sequence,
 )  # fmt: skip

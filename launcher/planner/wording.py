@@ -11,8 +11,8 @@ _COPIES = "DDP"  # The engine that keeps whole copies, as its name says.
 
 def engine(spec: RunSpec) -> str:
     """The engine as its users call it: ``DDP``, ``FSDP``, ``HSDP``, ``DeepSpeed``, ``Megatron``, ``Megatron-FSDP``."""
-    called = backends.of(spec).profile.called
-    return spec.backend.name if called is None else called(spec)
+    backend = backends.of(spec)
+    return (backend.profile.called or backend.mode)(spec) or spec.backend.name
 
 
 def layout(spec: RunSpec) -> str:

@@ -52,7 +52,6 @@ profile = Profile(
     told_by_preset=True,
     unpickles=True,
     openings=("parallel=zero3",),
-    called=lambda spec: "DeepSpeed",
 )
 
 framework = "deepspeed"

@@ -24,6 +24,13 @@ _ON_THE_DEVICE = {
     "adafactor": "it gathers each matrix from the ranks",
     "paged_adamw_8bit": "bitsandbytes pages states of parameters that are there",
 }
+_NOT_IN_A_RING = {
+    "model.attention": "ring attention is made of torch's own kernels; another would see the tokens of one rank alone",
+    "model.dropout": "backward of torch's ring attention does not draw the dropout of forward again",
+    "train.compile": "ring attention is not called from compiled blocks in this version",
+    "parallel.pipeline": "pipeline stages hand on whole sequences in this version",
+}
+"""Settings that context parallel ranks do not go with, and the reason."""
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
@@ -32,7 +39,8 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     yield from _models.shared_latents(spec, "parallel.ulysses")
     if spec.script is not None:
         return
-    yield from _axes(spec)
+    rule = "backend=fsdp has whole experts on its ranks"
+    yield from edit.refused(spec, "parallel.expert_tensor", rule, "parallel=ep")
     yield from check_context(spec)
     yield from _ulysses(spec)
     yield from _tensor(spec)
@@ -47,7 +55,6 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     yield from float8.check(spec)
     yield from rounding.check(spec)
     yield from _optimizer(spec)
-    yield from _packed(spec)
     yield from _shared.check_worker(spec)
     yield from _shared.check_packing(spec)
     yield from _models.check(spec)
@@ -82,13 +89,6 @@ def _kept_whole(spec: RunSpec) -> Iterator[ConfigError]:
         )
         way_out = ["zero=2 backend.micro_step_sync=false", "parallel.schedule=1f1b parallel.virtual_pipeline=1"]
         yield ConfigError("parallel.schedule", spec.parallel.schedule, rule, way_out)
-
-
-def _axes(spec: RunSpec) -> Iterator[ConfigError]:
-    if spec.parallel.expert_tensor is not None:
-        rule = "backend=fsdp has whole experts on its ranks"
-        path = "parallel.expert_tensor"
-        yield ConfigError(path, spec.parallel.expert_tensor, rule, ["parallel.expert_tensor=null", "parallel=ep"])
 
 
 def _tensor(spec: RunSpec) -> Iterator[ConfigError]:
@@ -230,6 +230,9 @@ def _offload(spec: RunSpec) -> Iterator[ConfigError]:
         rule = "DDP keeps the whole model on the device; FSDP2 offloads"
         path = "zero.offload_parameters"
         yield ConfigError(path, zero.offload_parameters, rule, ["zero.offload_parameters=none", "parallel=fsdp"])
+    if zero.offload_parameters == "cpu" and spec.adapter.name == "qlora":
+        rule = "this version keeps quantised weights on the device"
+        yield ConfigError("zero.offload_parameters", "cpu", rule, ["zero.offload_parameters=none", "adapter=lora"])
 
 
 def _engine(spec: RunSpec) -> Iterator[ConfigError]:
@@ -288,18 +291,15 @@ def _optimizer(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError(path, "cpu", rule, [f"{path}=none", "optimizer=adamw"])
 
 
-def _packed(spec: RunSpec) -> Iterator[ConfigError]:
-    if spec.adapter.name == "qlora" and spec.zero.offload_parameters == "cpu":
-        rule = "this version keeps quantised weights on the device"
-        yield ConfigError("zero.offload_parameters", "cpu", rule, ["zero.offload_parameters=none", "adapter=lora"])
-
-
 def check_context(spec: RunSpec) -> Iterator[ConfigError]:
     """Settings that would see one rank's tokens alone, draw other values in backward, or find no kernel."""
     if spec.parallel.context == 1:
         return
-    for path, value, rule, way_out in _obstacles(spec):
-        yield ConfigError(path, value, rule, [*way_out, "parallel.context=1"])
+    for path, rule in _NOT_IN_A_RING.items():
+        yield from edit.refused(spec, path, rule, "parallel.context=1")
+    if spec.precision.compute == "fp32" and spec.hardware.device == "cuda":
+        rule = "on a GPU the kernels of ring attention take 16 bits"
+        yield ConfigError("precision.compute", "fp32", rule, ["precision=bf16", "parallel.context=1"])
 
 
 def _ulysses(spec: RunSpec) -> Iterator[ConfigError]:
@@ -314,21 +314,3 @@ def _ulysses(spec: RunSpec) -> Iterator[ConfigError]:
     for axis in ("tensor", "pipeline", "context", "expert"):
         rule = f"this version combines Ulysses ranks with data parallel ranks alone, not with parallel.{axis}"
         yield from edit.refused(spec, f"parallel.{axis}", rule, f"{path}=1")
-
-
-def _obstacles(spec: RunSpec) -> Iterator[tuple[str, object, str, list[str]]]:
-    if spec.model.attention != "sdpa":
-        rule = "ring attention is made of torch's own kernels; another would see the tokens of one rank alone"
-        yield "model.attention", spec.model.attention, rule, ["model.attention=sdpa"]
-    if spec.model.dropout:
-        rule = "backward of torch's ring attention does not draw the dropout of forward again"
-        yield "model.dropout", spec.model.dropout, rule, ["model.dropout=0.0"]
-    if spec.precision.compute == "fp32" and spec.hardware.device == "cuda":
-        rule = "on a GPU the kernels of ring attention take 16 bits"
-        yield "precision.compute", "fp32", rule, ["precision=bf16"]
-    if spec.train.compile:
-        rule = "ring attention is not called from compiled blocks in this version"
-        yield "train.compile", True, rule, ["train.compile=false"]
-    if spec.parallel.pipeline > 1:
-        rule = "pipeline stages hand on whole sequences in this version"
-        yield "parallel.pipeline", spec.parallel.pipeline, rule, [edit.override("parallel.pipeline", 1)]

@@ -84,23 +84,24 @@ def gathered(rank: RankModel) -> Iterator[MemoryTerm]:
     order, own = [every[kind] for kind in rank.order], reshards(rank.spec)
     if own:
         dense = parts(rank, fullest_in_forward(rank).elements).dense
-        yield _gathered(rank, ("forward",), "root + dense + n * expert", dense=dense, n=1 + n, expert=expert)
-        yield _gathered(rank, ("output", "loss"), "root + n * expert", n=n, expert=expert)
-        yield _gathered(rank, ("loss_backward",), "root + dense", dense=order[-1].dense)
+        yield gathered_term(rank, ("forward",), "root + dense + n * expert", dense=dense, n=1 + n, expert=expert)
+        yield gathered_term(rank, ("output", "loss"), "root + n * expert", n=n, expert=expert)
+        yield gathered_term(rank, ("loss_backward",), "root + dense", dense=order[-1].dense)
     else:
         blocks, block = rank.compute_parameters(rank.all_blocks), max(each.dense + each.expert for each in every)
         copies = {"n": n, "expert": expert}
-        yield _gathered(rank, ("forward", "output", "loss"), "root + blocks + n * expert", blocks=blocks, **copies)
-        yield _gathered(rank, ("loss_backward", "block_backward"), "root + blocks", blocks=blocks)
-        yield _gathered(rank, ("next_block_backward",), "root + max(blocks - block, 0)", blocks=blocks, block=block)
+        yield gathered_term(rank, ("forward", "output", "loss"), "root + blocks + n * expert", blocks=blocks, **copies)
+        yield gathered_term(rank, ("loss_backward", "block_backward"), "root + blocks", blocks=blocks)
+        yield gathered_term(rank, ("next_block_backward",), "root + max(blocks - block, 0)", blocks=blocks, block=block)
     for moment, place in places(rank).items():
         if own or moment in ("second_layer_backward", "first_layer_backward"):
             here = order[max(place - 1, 0) : place + 1]
             blocks = sum(each.dense + (0 if own else each.expert) for each in here)
-            yield _gathered(rank, (moment,), "root + blocks", blocks=blocks)
+            yield gathered_term(rank, (moment,), "root + blocks", blocks=blocks)
 
 
-def _gathered(rank: RankModel, moments: tuple[Moment, ...], parameters: str, **values: Value) -> MemoryTerm:
+def gathered_term(rank: RankModel, moments: tuple[Moment, ...], parameters: str, **values: Value) -> MemoryTerm:
+    """The parameters that FSDP2 holds gathered at some moments: ``parameters`` counts their elements."""
     root, z = rank.compute_parameters(rank.root), rank.engine.size
     what = "gathered parameters"
     return term("gather_buffers", moments, what, f"z * ({parameters})", _TRACE, z=z, root=root, **values)

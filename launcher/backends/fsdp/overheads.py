@@ -18,6 +18,7 @@ from launcher.backends.fsdp.autocast import (
     tied_table,
     weight_cache,
 )
+from launcher.backends.fsdp.experts import gathered_term
 from launcher.backends.fsdp.traits import is_ddp, reduces_each, reshards, splits
 from launcher.base.formula import Value
 from launcher.estimate.memory import device, optimizer, states
@@ -94,25 +95,25 @@ def gathered(rank: RankModel) -> Iterator[MemoryTerm]:
     every = [rank.gathered_blocks(kind.elements) for kind in rank.blocks]
     own, order = reshards(rank.spec), [every[kind] for kind in rank.order] or [0]
     if own and rank.spec.shard_degree == 1:
-        yield _gathered(rank, ("output", "loss", "loss_backward"), "root")
+        yield gathered_term(rank, ("output", "loss", "loss_backward"), "root")
         for moment, place in {"forward": -1, **places(rank)}.items():
-            yield _gathered(rank, (moment,), "root + block", block=order[place])
+            yield gathered_term(rank, (moment,), "root + block", block=order[place])
         return
     if own:
         block = rank.gathered_blocks(fullest_in_forward(rank).elements) if every else 0
-        yield _gathered(rank, ("forward",), "root + 2 * block", block=block)
-        yield _gathered(rank, ("output", "loss", "loss_backward"), "root + block", block=order[-1])
+        yield gathered_term(rank, ("forward",), "root + 2 * block", block=block)
+        yield gathered_term(rank, ("output", "loss", "loss_backward"), "root + block", block=order[-1])
     else:
         blocks, block = rank.gathered_blocks(rank.all_blocks), rank.gathered_blocks(rank.largest_block)
-        yield _gathered(rank, ("forward", "output", "loss"), "root + blocks + block", blocks=blocks, block=block)
-        yield _gathered(rank, ("loss_backward", "block_backward"), "root + blocks", blocks=blocks)
-        yield _gathered(rank, ("next_block_backward",), "root + max(blocks - block, 0)", blocks=blocks, block=block)
+        yield gathered_term(rank, ("forward", "output", "loss"), "root + blocks + block", blocks=blocks, block=block)
+        yield gathered_term(rank, ("loss_backward", "block_backward"), "root + blocks", blocks=blocks)
+        yield gathered_term(rank, ("next_block_backward",), "root + max(blocks - block, 0)", blocks=blocks, block=block)
     pairs: dict[tuple[Value, Value], list[Moment]] = {}
     for moment, place in places(rank).items():
         if own or moment in ("second_layer_backward", "first_layer_backward"):
             pairs.setdefault((order[place], order[place - 1] if place > 0 else 0), []).append(moment)
     for (block, ahead), moments in pairs.items():
-        yield _gathered(rank, tuple(moments), "root + block + ahead", block=block, ahead=ahead)
+        yield gathered_term(rank, tuple(moments), "root + block + ahead", block=block, ahead=ahead)
     yield from kept_after_forward(rank)
 
 
@@ -132,12 +133,6 @@ def kept_after_forward(rank: RankModel) -> Iterator[MemoryTerm]:
         what, values = "parameters kept over some ranks", {"z": rank.engine.size, "blocks": blocks, "block": block}
         formula = "ceil(z * max(blocks - gone * block, 0) / N)"
         yield term("gather_buffers", (moment,), what, formula, _TRACE, **values, gone=gone, N=n)
-
-
-def _gathered(rank: RankModel, moments: tuple[Moment, ...], parameters: str, **values: Value) -> MemoryTerm:
-    root, z = rank.compute_parameters(rank.root), rank.engine.size
-    what = "gathered parameters"
-    return term("gather_buffers", moments, what, f"z * ({parameters})", _TRACE, z=z, root=root, **values)
 
 
 def block_reduction(rank: RankModel) -> Iterator[MemoryTerm]:

@@ -49,7 +49,6 @@ profile = Profile(
     unpickles=True,
     counted_ends={"account-for-embedding-in-pipeline-split": True, "account-for-loss-in-pipeline-split": True},
     validator="Megatron-LM",
-    called=lambda spec: mode(spec),
 )
 
 framework = "megatron"

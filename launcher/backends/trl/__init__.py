@@ -57,7 +57,6 @@ profile = Profile(
     unpickles=True,
     openings=("parallel=ddp", "parallel=fsdp", "parallel=zero3"),
     tasks=("sft", "dpo", "kto", "reward", "grpo"),
-    called=lambda spec: f"TRL on {_ENGINES[engine_of(spec)]}",
 )
 
 framework = "trl"

@@ -45,6 +45,12 @@ SAME_CLASS: Mapping[str, str] = {"gpt-sw3": "gpt2", "kimi_k2": "deepseek_v3"}
 TEXT_MODELS: Mapping[str, str] = WORDS["text_models"]
 """Language models inside those of other media, by the type whose layers they have under defaults of their own."""
 
+OWN_HEADS = tuple(WORDS["own_heads"].split())
+"""Models of images in which the language model has its own head, which its own configuration ties or not."""
+
+OF_IMAGES: Mapping[str, Sequence[str]] = WORDS["of_images"]
+"""Keys of a language model inside that speak of images beside its text, by the type of the whole."""
+
 WITHOUT_A_PART: Mapping[str, str] = WORDS["without_a_part"]
 """Models of images whose files may have the keys of the language model beside those of the encoder, by its type."""
 

@@ -19,9 +19,6 @@ from launcher.estimate import families
 from launcher.estimate.rank.family import Family
 
 _HEADS = ("ForCausalLM", "LMHeadModel")
-_OWN_HEAD = ("blip-2", "instructblip", "instructblipvideo")
-"""Models of images in which the language model has its own head, which its own configuration ties or not."""
-
 
 _INFINITY = r'(?:Infinity|\{\s*"__float__"\s*:\s*"Infinity"\s*\})'
 _NO_LIMIT = re.compile(rf'"time_step_limit"(\s*:\s*)\[\s*0(?:\.0)?\s*,\s*{_INFINITY}\s*\]')
@@ -89,11 +86,11 @@ def _model(config: Config) -> JsonObject:
     kind = config.content.get("model_type")
     known = _families(kind if isinstance(kind, str) else "")
     if (key := types.text_model(config.content, known)) is not None:
-        outer = config.has("tie_word_embeddings") and kind not in _OWN_HEAD
+        outer = config.has("tie_word_embeddings") and kind not in keys.OWN_HEADS
         tied = {"tie_word_embeddings": config.get("tie_word_embeddings")} if outer else {}
         inner = {**tied, **types.named(config.content, key)}  # The whole model's head is the inner one's.
-        if kind == "paligemma":  # Of images and prompts, which come before a text, and are no part of one alone.
-            inner.pop("use_bidirectional_attention", None)
+        for name in keys.OF_IMAGES.get(str(kind), ()):
+            inner.pop(name, None)
         return _text_model(config, Config(inner, f"{config.path}: {key}"), f"{key}.")
     if (inside := types.inside(config.content)) is not None:
         if (error := types.sizes_left_out(config.content, config.path, inside)) is not None:
@@ -138,7 +135,7 @@ def _text_model(config: Config, inner: Config, prefix: str) -> JsonObject:
     config.errors += inner.errors
     config.ledger.adopt(prefix, inner.ledger)
     config.ledger.say(f"{prefix}model_type", "model.family", "model.model_type")
-    own = config.model_type in _OWN_HEAD
+    own = config.model_type in keys.OWN_HEADS
     if prefix and not own and "tie_word_embeddings" not in config.content[prefix.rstrip(".")]:
         config.ledger.say("tie_word_embeddings", "model.tie_word_embeddings")
     for leaf in config.ledger.values:

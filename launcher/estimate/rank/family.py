@@ -155,7 +155,6 @@ class Family(Protocol):
     traits: FamilyTraits = FamilyTraits()
 
     def __hash__(self) -> int:
-        """A module's or an object's own."""
         return object.__hash__(self)
 
     @abstractmethod

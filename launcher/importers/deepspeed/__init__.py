@@ -184,13 +184,6 @@ def _nvme_path(reading: Reading, key: str) -> None:
         reading.say(key, {"zero.nvme_path": path})
 
 
-def _mics(reading: Reading, key: str) -> None:
-    if (reading.number(f"{_BLOCK}.mics_shard_size") or 0) <= 0:
-        reading.default(key)
-    else:
-        reading.leave("parameters are sharded over all ranks here: DeepSpeed 0.19.8 has MiCS no more", key)
-
-
 # Number formats.
 
 
@@ -296,7 +289,7 @@ def _is_on(reading: Reading, block: str, keys: Iterable[str]) -> bool:
 
 
 _OF_STAGE_3 = under(rows("deepspeed_zero_3", _hand_on), f"{_BLOCK}.")
-_OF_ZERO = under(rows("deepspeed_zero", _beside_device, _device, _hand_on, _mics, _nvme_path), f"{_BLOCK}.")
+_OF_ZERO = under(rows("deepspeed_zero", _beside_device, _device, _hand_on, _nvme_path), f"{_BLOCK}.")
 TABLE = rows(
     "deepspeed", _format, _hand_on, _prints_own, _scales, _tracks,
     optimizer.adam_w_mode, optimizer.of_no_optimizer, optimizer.of_no_schedule, optimizer.optimizer,

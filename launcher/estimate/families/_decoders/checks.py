@@ -217,8 +217,7 @@ def facts(model: ModelSpec) -> dict[str, object]:
         wanted["num_key_value_heads"] = heads
     if "hidden_act" in found.fixed:
         wanted["hidden_act"] = found.fixed["hidden_act"]
-    whole = kind == "helium" or values.their_key(kind, "head_dim") is None  # Helium's output projection is square.
-    if whole and model.query_size != model.hidden_size:
+    if (found.square_output or values.their_key(kind, "head_dim") is None) and model.query_size != model.hidden_size:
         wanted["head_dim"] = None
     if values.their_key(kind, "intermediate_size") is None:
         wanted["intermediate_size"] = found.inner_factor * model.hidden_size

@@ -75,6 +75,7 @@ class Decoder:
     # Its projections: queries, keys and values, or one of all three.
     inputs: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
     output: str = "o_proj"  # The projection of its output.
+    square_output: bool = False  # True if it has as many inputs as outputs, whatever the size of a head.
     input_bias: Bias = "attention_bias"  # The bias of ``inputs``; none where the class has no such key.
     output_bias: Bias = "attention_bias"  # The bias of ``output``, likewise.
     head_norms: tuple[str, ...] = ()  # The norms of queries and of keys; empty without them.

@@ -52,7 +52,7 @@ TYPES: dict[str, Decoder] = {
         **_JOINED,
     ),
     "granite": Decoder(),
-    "helium": Decoder(norm_code="gemma", output_bias=False),
+    "helium": Decoder(norm_code="gemma", square_output=True, output_bias=False),
     "hunyuan_v1_dense": Decoder(head_norms=("query_layernorm", "key_layernorm")),
     "ministral": Decoder(),
     "ministral3": Decoder(),
