@@ -355,7 +355,7 @@ def _path(path: str | Path | None) -> Path | None:
 
 @contextmanager
 def _heard(*, quiet: bool) -> Iterator[None]:
-    """Give the messages of the verbs to the log where they are not to be shown."""
+    """Send messages to the log, unless they are to be shown."""
     try:
         with heard_by(logging.getLogger("launcher").info) if quiet else nullcontext():
             yield

@@ -73,7 +73,7 @@ def watch_judge(judge: Preflight) -> Iterator[Preflight]:
 
 
 class _Watched:
-    """The judge, with a word on each run whose memory it judges."""
+    """A judge that reports each run before it judges its memory."""
 
     def __init__(self, judge: Preflight, tell: Callable[[RunSpec], None]) -> None:
         self._judge, self._tell = judge, tell

@@ -46,7 +46,7 @@ class ConfigError(LauncherError):
         return f"{self.path}={self.found!r}: {self.rule}"
 
     def __repr__(self) -> str:
-        """All of it, as it would be made: a tuple of errors is shown by this."""
+        """The call that makes it, so that a printed tuple of errors shows all of each."""
         parts = (f"{name}={value!r}" for name, value in self.as_dict().items())
         return f"{type(self).__name__}({', '.join(parts)})"
 

@@ -93,7 +93,7 @@ class _Guarded:
 
 
 class _GuardedMessages(_Guarded):
-    """A guarded stream of messages; these are lost where nobody can hear them."""
+    """A guarded stream of messages, which are dropped where it cannot be written."""
 
     def failed(self, error: OSError) -> None:
         """Go on in silence."""

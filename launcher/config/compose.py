@@ -101,7 +101,7 @@ def _put(config: Config, keys: list[str], value: object) -> None:
 
 
 def _merged(old: object, new: object) -> object:
-    """A mapping adds its keys to those that are there; all else replaces."""
+    """Merge mappings key by key; any other value replaces the earlier one."""
     if not isinstance(old, dict) or not isinstance(new, dict):
         return new
     return {**old, **{key: _merged(old.get(key), value) for key, value in new.items()}}

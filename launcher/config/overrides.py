@@ -183,7 +183,7 @@ def other_words(key: str, value: str, catalog: Catalog) -> list[str]:
 
 
 def _taken(way: str, catalog: Catalog) -> list[str]:
-    """One override if its value is taken, else those that are meant."""
+    """The override if its key takes the value, else those that may be meant."""
     key, _, value = way.partition("=")
     if " " in way or value in ("", "..."):
         return [way]
@@ -197,7 +197,7 @@ def _taken(way: str, catalog: Catalog) -> list[str]:
 
 
 def _takes(key: str, value: str) -> bool:
-    """True if a key takes a typed value, by its type and range."""
+    """True if the typed value is within the type and range of the key."""
     return accepts(key, _read_as_typed(key, value))
 
 
@@ -268,7 +268,7 @@ def _near_keys(key: str, catalog: Catalog) -> list[str]:
 
 
 def _of_name(key: str) -> list[str]:
-    """The keys, of whatever group, whose last part is that of a key."""
+    """The keys of all groups with the same last part."""
     tail = synonyms.plain(key.rpartition(".")[2])
     return sorted(name for name in known_keys() if name.rpartition(".")[2] == tail)
 

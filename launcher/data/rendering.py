@@ -76,7 +76,7 @@ def _outcome(writer: Template, conversation: Conversation, train_on: str) -> Out
 
 
 class _Apart:
-    """Writes in a process of its own; one that was ended is started anew."""
+    """Writes conversations in a process of its own, which is started again when it has ended."""
 
     def __init__(self, template: Template) -> None:
         self._template = template

@@ -24,7 +24,7 @@ class Unusable(DataError):
         super().__init__(f"{self.finding.where}: {rule}" + (f"; try {' or '.join(ways)}" if ways else ""))
 
     def __reduce__(self) -> "tuple[type[Unusable], tuple[object, ...]]":
-        """The parts of the finding, since a rank sends its error to the others."""
+        """Pickle the parts of the finding: a rank sends its error to the others."""
         return type(self), (self.finding.path, self.finding.found, self.finding.rule, self.finding.way_out)
 
 

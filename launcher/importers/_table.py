@@ -182,7 +182,7 @@ def usual(reading: Reading, key: str, values: Iterable[Any], effect: str, *, mat
 
 
 def _is_one_of(value: Any, values: Iterable[Any]) -> bool:
-    """True for one of the values; 1 is not true here."""
+    """True if it is one of the values; unlike in Python, 1 is not True."""
     return any(value == each and isinstance(value, bool) is isinstance(each, bool) for each in values)
 
 

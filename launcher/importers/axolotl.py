@@ -140,7 +140,7 @@ def _data_set(reading: Reading, place: str, block: str) -> list[_fine_tuning.Dat
 
 
 def _prefers(reading: Reading) -> bool:
-    """True where rows hold what the task names, and no conversation."""
+    """True if rows hold preferences, and no conversation."""
     return reading.value("rl") is not None or reading.flag("reward_model")
 
 

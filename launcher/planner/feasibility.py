@@ -105,7 +105,7 @@ def _least(question: Question, judge: Preflight) -> Iterator[tuple[int, RunSpec]
 
 
 class _Small(Space):
-    """The space with the smallest and the largest micro-batch of a rank alone."""
+    """The space with only the smallest and the largest micro-batch of a rank."""
 
     def _micro_batches(self, degrees: Settings) -> Iterator[Settings]:
         sizes = list(super()._micro_batches(degrees))

@@ -51,7 +51,7 @@ class Least:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """One way of recomputing, on some of the layers of a stage."""
+    """A kind of recomputation on some of the layers of a stage."""
 
     parts: tuple[str, ...]  # As ``rank.recomputed`` names them; none for nothing.
     settings: dict[str, object]  # The keys that ask for it.

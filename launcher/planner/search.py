@@ -185,7 +185,7 @@ class Search:
         return changed_at(space.base, {**settings, **first, **space.savings.at(mode, 0)[0]})
 
     def _refine_sharded(self, node: _Node, sharded: _Sharded) -> None:
-        """Bound the variants better, and open them once nothing may be faster."""
+        """Tighten the bounds of the variants, and judge them once nothing else may be faster."""
         settings, chunkings, least, bounds, known = sharded
         if self._is_done(node.opening, spec := self._first(node.opening, settings, least)):
             return

@@ -180,7 +180,7 @@ def sizes(question: Question, *, most: int = MOST_NODES, beyond: bool = False) -
 
 
 def _nodes() -> Iterator[int]:
-    """Every number to 16, then those with four binary digits and zeros."""
+    """All numbers up to 16, then those with four significant binary digits."""
     yield from range(1, 2 * _STEPS)
     step = 2
     while _STEPS * step <= MOST_IN_TIME:

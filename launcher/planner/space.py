@@ -191,7 +191,7 @@ class Space:
 
     @cached_property
     def _span(self) -> int:
-        """GPUs that reach one another without the network."""
+        """The number of GPUs that reach one another without the network."""
         network = network_of(self.base)
         return self.base.cluster.gpus_per_node if network is None else network.span
 
@@ -222,7 +222,7 @@ class Space:
         return self.values("parallel.pipeline", range(1, self.base.model.num_hidden_layers + 1))
 
     def _splits(self, ranks: int) -> Iterator[tuple[int, int]]:
-        """Context and Ulysses ranks, of so many that are not taken yet."""
+        """Degrees of context and Ulysses parallelism that the ranks left over allow."""
         length, batch = self.base.sequence_length, self.base.global_batch_size
         split = [n for n in edit.divisors(ranks) if n == 1 or length // n >= _FEWEST_TOKENS]
         said = self.said
@@ -353,7 +353,7 @@ def _takes(schedule: str, chunks: int) -> bool:
 
 
 def _in_chunks(spec: RunSpec, schedule: str) -> RunSpec:
-    """The run with as many model chunks on a stage as a schedule takes at least."""
+    """The run with the fewest model chunks on a stage that its schedule takes."""
     chunks = next(chunks for chunks in (1, 2) if _takes(schedule, chunks))
     return changed_at(spec, {"parallel.virtual_pipeline": chunks})
 

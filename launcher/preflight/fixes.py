@@ -137,7 +137,7 @@ type _Steps = tuple[_Step, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """Steps that lead to a valid run, and that run as a fix."""
+    """Changes that lead to a valid run, with that run as a fix."""
 
     steps: _Steps
     fix: Fix

@@ -222,7 +222,7 @@ def _on_a_node(cluster: ClusterSpec) -> Environment | None:
 
 
 def _way(cluster: ClusterSpec) -> list[object]:
-    """All of a profile that decides which Python a job finds on a node."""
+    """The settings of a cluster that decide which Python a job finds on a node."""
     words = (cluster.python, cluster.container, cluster.container_image, cluster.partition)
     return [*words, [*cluster.modules], [*cluster.setup]]
 

@@ -181,7 +181,7 @@ def _between(low: float, high: float) -> str:
 
 
 def _afterwards(requeues: int, least: int) -> str:
-    """The run's way on from the limit; it needs at least so many jobs."""
+    """How the run goes on after the time limit, and in how many jobs at least."""
     if requeues:
         times = "once" if least == 2 else f"{least - 1} times"
         return f"the job saves, goes back into the queue and on from there, at least {times}"

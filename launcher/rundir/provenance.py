@@ -100,7 +100,7 @@ def diff_hash(text: str) -> str:
 
 
 def _held_whole(text: str) -> str:
-    """A difference as a lock holds it: of a very long one its size and hash."""
+    """A difference as a lock records it: whole, or its size and hash if it is very long."""
     return text if len(text) <= _DIFF_BYTES else f"{len(text)} characters, sha256 {diff_hash(text)}\n"
 
 

@@ -91,7 +91,7 @@ def distributed(checkpoint: Path) -> Distributed | None:
 
 
 class _StandIn:
-    """Any of the known classes: it holds what its pickle says and does nothing."""
+    """Stands for every known class: it keeps what the pickle says, and runs nothing."""
 
     def __init__(self, *arguments: Any) -> None:
         self.arguments: Any = arguments

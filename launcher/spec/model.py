@@ -127,7 +127,7 @@ class AdapterSpec(Hashed):
 
 @lru_cache(maxsize=64)
 def _spelt(keys: tuple[str, ...]) -> dict[str, str]:
-    """An engine's own arguments with dashes, each with the key that spells it."""
+    """The keys of an engine's own arguments, by their names with dashes."""
     return {key.lstrip("-").replace("_", "-"): key for key in keys}
 
 

@@ -172,7 +172,7 @@ class Killing:
         files.write_new(self._directory / OUT_OF_MEMORY, f"{content}\n".encode())
 
     def _others(self) -> tuple[JsonObject, ...]:
-        """The largest processes that are none of the job's."""
+        """The largest processes that do not belong to the job."""
         own = {each.pid for each in process.marked(f"LAUNCH_RUN={self._directory}")}
         return memory.biggest(without=own | {os.getpid()})
 

@@ -71,7 +71,7 @@ class Carried:
     allocator: str = "default"  # The allocator that this was measured with.
 
     def __call__(self, rank: RankModel, terms: Sequence[MemoryTerm]) -> Sequence[MemoryTerm]:
-        """The terms of a rank with the differences in them."""
+        """The terms of a rank, corrected by what was measured."""
         scaled = [
             one if one.pile not in self.ratios else one._replace(bytes=ceil(one.bytes * self.ratios[one.pile]))
             for one in terms

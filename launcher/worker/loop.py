@@ -132,7 +132,7 @@ class Followed:
         return False
 
     def _write(self, step: int, tokens: int | None = None) -> None:
-        """Leave the measurements to whoever takes them from the tracker."""
+        """Write nothing: the measurements stay with the tracker, whose reader takes them."""
 
 
 class Recorded(Followed):

@@ -40,16 +40,12 @@ def facts(spec: RunSpec) -> JsonObject:
         "tensor": spec.parallel.tensor,
         "pipeline": spec.parallel.pipeline,
         "precision": spec.precision.compute,
-        "nvme": _swapped(spec),
+        "nvme": " and ".join(part for part in _PARTS if getattr(spec.zero, f"offload_{part}") == "nvme") or False,
         "sub_group_size": spec.zero.sub_group_size,
         "adapter": spec.adapter.name,
         "lora_plus": spec.adapter.lora_plus is not None,
         "optimizer": spec.optimizer.name,
     }
-
-
-def _swapped(spec: RunSpec) -> str | bool:
-    return " and ".join(part for part in _PARTS if getattr(spec.zero, f"offload_{part}") == "nvme") or False
 
 
 def unreadable(before: RunSpec, after: RunSpec) -> Iterator[ConfigError]:

@@ -105,7 +105,7 @@ def _outputs(family: Family, model: ModelSpec, adapter: AdapterSpec, layer: int,
 
 
 def _with_another(weight: Weight) -> bool:
-    """True for a bias, whose gradient starts from its weight's output."""
+    """True for a bias: its gradient starts from the output of its weight."""
     return weight.name.endswith(".bias")
 
 

@@ -104,7 +104,7 @@ def _refused(spec: RunSpec, argument: str, value: Any) -> str | None:
 
 
 def _is_harmless(spec: RunSpec, argument: str, value: Any) -> bool:
-    """True if this run is what it is without a refused argument."""
+    """True if a refused argument has a value that changes nothing in this run."""
     match argument:
         case "disable-jit-fuser":
             return spec.hardware.device == "cpu"  # The launcher hands it over itself.

@@ -77,7 +77,7 @@ def _attention_copy(spec: RunSpec) -> bool:
 
 
 def _logits_in_place(size: int) -> LogitsBytes | None:
-    """The fused loss of Transformer Engine writes the gradient over the logits."""
+    """Bytes of the logits under Transformer Engine's fused loss, which overwrites them with their gradient."""
     source = "Transformer Engine pytorch/triton/cross_entropy.py"
     return LogitsBytes(output=size, loss=size, backward=size, source=source)
 

@@ -113,7 +113,7 @@ def _model(config: Config) -> JsonObject:
 
 
 def _observed(config: Config) -> JsonObject:
-    """The settings of a model whose class is built, as no family describes it."""
+    """The settings of a model that no family describes, found by building its class."""
     try:
         model, reads = observing.settings(config.content)
     except observing.NotObservedError as error:

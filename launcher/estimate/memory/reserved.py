@@ -190,7 +190,7 @@ class CachingAllocator:
 
 
 def _take(free: list[Block], blocks: Collection[Block]) -> None:
-    """Take some out of sorted blocks."""
+    """Remove blocks from a sorted list."""
     if blocks:
         less = sorted(blocks)
         place, end = bisect_left(free, less[0]), bisect_right(free, less[-1])
@@ -198,7 +198,7 @@ def _take(free: list[Block], blocks: Collection[Block]) -> None:
 
 
 def _put(free: list[Block], blocks: Collection[Block]) -> None:
-    """Put some among sorted blocks."""
+    """Insert blocks into a sorted list."""
     if blocks:
         more = sorted(blocks)
         place, end = bisect_left(free, more[0]), bisect_left(free, more[-1])
@@ -275,7 +275,7 @@ def _order(alive: Mapping[Moment, _Blocks]) -> Iterator[_Blocks]:
 
 
 class _Cutter:
-    """Cuts terms into blocks by their pile, without a look at their formulas."""
+    """Cuts terms into blocks by their pile alone."""
 
     def __init__(self, rank: RankModel) -> None:
         self._rank, engine = rank, rank.engine

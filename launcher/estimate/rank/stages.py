@@ -175,7 +175,7 @@ def _chunk_sizes(cut: Cut) -> tuple[int, ...]:
 
 
 def _shared_out(layers: int, places: int) -> list[int]:
-    """As evenly as they go, the earliest places first."""
+    """Share them out evenly; the first places take what is left over."""
     share, extra = divmod(layers, places)
     return [share + 1] * extra + [share] * (places - extra)
 

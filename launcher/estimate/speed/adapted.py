@@ -44,7 +44,7 @@ def passes(block: Sequence[Weight], adapter: AdapterSpec, own: Sequence[Product]
 
 
 def _of_layer(weight: Weight, adapter: AdapterSpec, shape: Shape) -> tuple[Pass, Pass]:
-    """Both passes of what stands beside one adapted layer."""
+    """Forward and backward of the adapter beside one layer."""
     if adapter.name == "oft":
         return _rotated(weight, adapter, shape)
     if shape.execution.compiled and not (adapter.dora or adapter.dropout or adapter.bits):

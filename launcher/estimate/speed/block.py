@@ -183,7 +183,7 @@ def _ulysses(model: ModelSpec, shape: Shape) -> tuple[float, float]:
 
 
 def _memory(key: BlockKey, own: tuple[Product, ...], shape: Shape) -> Pass:
-    """Everything between the products: bytes of one forward pass, and kernels."""
+    """The forward pass of everything between the products: bytes moved, and kernels."""
     model, execution = key.model, shape.execution
     moved = launches = 0.0
     parts = (_norms(key, shape), _residual(key, shape), _rotary(key, shape), _activation(own, model, shape))

@@ -79,7 +79,7 @@ _FAR = "other GPUs"
 
 
 class _Vote(NamedTuple):
-    """What was measured of one framework."""
+    """The measured constant of one framework."""
 
     constant: float  # The median of its pairs.
     rows: int  # Their runs.

@@ -171,7 +171,7 @@ def _timed(spec: RunSpec, parts: Parts, *, hooked: bool = True) -> Timed | None:
 
 
 def _step(spec: RunSpec, parts: Parts, timed: Timed) -> list[SpeedTerm]:
-    """The terms of a step as the tables give them."""
+    """The terms of a step on its slowest stage, before they are calibrated."""
     terms = max(([*_terms(rank, timed, stage)] for stage, rank in _critical(spec, parts, timed)), key=_exposed)
     return [*terms, states.waiting(spec.gpus, _exposed(terms))]
 
@@ -235,7 +235,7 @@ def _of_states(rank: RankModel, timed: Timed, stage: Stage) -> Iterator[SpeedTer
 
 
 def _passes(spec: RunSpec, stage: Stage, m: int, card: Card, execution: Execution) -> Iterator[SpeedTerm]:
-    """The micro-batches of a step on one stage, by what they go to."""
+    """The micro-batches of a step on one stage, by what their time goes to."""
     both, again = stage.both, stage.again
     products, pairs, passes = (
         gemm.CONSTANTS.source(card),

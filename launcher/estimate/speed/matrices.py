@@ -89,7 +89,7 @@ def _exchanges(rows: int, columns: int) -> Iterator[_Exchange]:
 def _exchanged(
     what: str, exchanges: Counter[_Exchange], group: Group, network: Network, source: str
 ) -> Iterator[SpeedTerm]:
-    """Nothing else runs meanwhile, so that the step waits for all of it."""
+    """Traffic beside which nothing runs, so that the step waits for all of it."""
     moved = sum(count * one.size for one, count in exchanges.items())
     if group.ranks > 1 and moved:
         seconds = sum(count * collectives.seconds(*one, group, network) for one, count in exchanges.items())

@@ -336,7 +336,7 @@ def _moved(
 
 
 def _beside(one: SpeedTerm, share: float, window: float) -> SpeedTerm:
-    """A term of which a share runs beside compute."""
+    """A term with a share hidden behind compute."""
     hidden = share * one.seconds
     return one._replace(exposed_seconds=one.seconds - hidden + exposed_seconds(hidden, _HIDING * window))
 

@@ -20,7 +20,7 @@ def content_of(text: str, path: str) -> JsonObject:
 
 
 def _parsed(path: str, text: str) -> Any:
-    """JSON where it is that, for it is read in a tenth of the time."""
+    """Parse as JSON first, which takes a tenth of the time."""
     unique = functools.partial(_unique, path)
     try:
         return json.loads(text, object_pairs_hook=unique, parse_int=files.integer)

@@ -103,7 +103,7 @@ class Anchored(Measured):
         self._anchor, self._others = anchor, others
 
     def __call__(self, spec: RunSpec) -> Constant | None:
-        """The constant of a run; None where the shipped one is taken."""
+        """The measured constant of a run; None where the shipped one holds."""
         from launcher.preflight.measured.constants import anchored
 
         own = anchored(spec, self._anchor)

@@ -103,7 +103,7 @@ def _step(speed: SpeedEstimate) -> Chart:
 
 
 def _scale(assessment: Assessment, columns: Breakdown) -> tuple[int, str, float]:
-    """The axis: bytes of its unit, the unit's name, and where it ends, in bytes."""
+    """The unit of the axis in bytes, its name, and the end of the axis in bytes."""
     estimate, capacity = _estimate(assessment), assessment.verdict.capacity_bytes or 0
     both = (*columns.phases, *columns.stages)
     tallest = max(estimate.peak.high_bytes + estimate.outside_bytes, *(column.device_bytes for column in both))

@@ -114,7 +114,7 @@ def worst(records: Sequence[MemoryRecord]) -> dict[str, PhaseMemory]:
 def _fullest[K](
     records: Sequence[MemoryRecord], key: Callable[[MemoryRecord, str], K]
 ) -> dict[K, tuple[str, PhaseMemory]]:
-    """The phase and piles of the highest peak of each kind of peak."""
+    """The phase and piles of the highest peak of each kind, by ``key``."""
     found: dict[K, tuple[str, PhaseMemory]] = {}
     for record in records:
         for phase, peak in record.phases.items():

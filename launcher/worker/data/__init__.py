@@ -129,7 +129,7 @@ def order_of(context: Context, size: int, *, shuffle: bool, start: Position = _F
 
 
 def _ignore_signals(worker: int) -> None:
-    """Leave signals to the rank: a process that dies of SIGUSR2 would end it."""
+    """Ignore signals, which are the rank's: a reader that SIGUSR2 kills would end it."""
     for number in (signal.SIGUSR2, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

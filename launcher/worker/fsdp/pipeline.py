@@ -56,7 +56,7 @@ def networks(context: Context, attention: Any) -> Iterator[Any]:
 
 
 def _chunks(context: Context) -> Sequence[int]:
-    """Numbers of this rank's chunks in the order of the model."""
+    """The numbers of this rank's model chunks, in the order of the model."""
     return chunks_of(cut_of(context.spec), context.spec.stage_of(context.rank))
 
 

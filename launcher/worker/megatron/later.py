@@ -22,7 +22,7 @@ def is_on() -> bool:
 
 
 class _Name(type):
-    """The class of what is taken from a module that was not run."""
+    """The class that stands for a name of a module that was not run."""
 
     def __new__(cls, name: str, bases: tuple[type, ...], content: dict[str, Any]) -> "_Name":
         if bases:

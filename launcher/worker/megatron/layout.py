@@ -178,7 +178,7 @@ class _Layout:
         return Piece(f"{name}.weight", (rows, inputs), view)
 
     def _mlp_input(self, block: str, kind: str, parameter: torch.Tensor) -> Iterator[Piece]:
-        """Gate above up within each rank's rows; GPT-2 has no gate."""
+        """The first matrix of the MLP: gate rows above up rows on each rank; GPT-2 has no gate."""
         data, names = parameter.data, self._names.mlp_inputs
         share = data.shape[0] // len(names)
         rows = self._tensor.of(share * self._tensor.parts)

@@ -45,11 +45,11 @@ type Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class _Reached(Exception):
-    """The last of the layers that are looked for was called."""
+    """Raised when the last layer that is looked for has been called."""
 
 
 class _WithoutValues(LiveBytes):  # type: ignore[no-untyped-call]  # torch types the base class only in part.
-    """Follows tensors without values as if they held their bytes."""
+    """Counts the bytes that tensors without values would hold."""
 
     def __init__(self, parameters: Iterable[torch.Tensor]) -> None:
         super().__init__()
@@ -210,7 +210,7 @@ def _saving(known: set[int]) -> Iterator[dict[int, int]]:
 
 @contextlib.contextmanager
 def _training(block: nn.Module, linears: Collection[str]) -> Iterator[None]:
-    """Let the weights of these linears alone be trained for a while."""
+    """Train the weights of these linears alone inside of the ``with``."""
     frozen = {
         name: each
         for name, each in block.named_parameters()

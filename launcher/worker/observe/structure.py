@@ -202,7 +202,7 @@ _VALUES = (1e-6, 0.5, 3.0, 40.0, 1e9)
 
 
 class _Output(MoeModelOutputWithPast):  # type: ignore[misc]  # transformers has no types.
-    """Hidden states, and nothing of all else that some class asks for."""
+    """Hidden states; whatever else some class asks for is None."""
 
     def __getattr__(self, name: str) -> None:
         return None

@@ -94,7 +94,7 @@ def _every_group_answered() -> Iterator[None]:
 
 
 def _of_each(collective: Callable[..., dist.Work]) -> Callable[..., dist.Work]:
-    """A collective of one output and input for each pair of several."""
+    """Run a collective for each pair of outputs and inputs."""
 
     def coalesced(group: "Alone", outputs: _Tensors, inputs: _Tensors, *_: Any, **__: Any) -> dist.Work:
         for output, mine in zip(outputs, inputs, strict=True):

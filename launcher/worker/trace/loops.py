@@ -11,7 +11,7 @@ from launcher.worker import replaced
 
 
 class _Place(int):
-    """A number that is asked as a tensor of one element is."""
+    """A number with the methods of a tensor of one element."""
 
     def __getitem__(self, _: object) -> "_Place":
         return self
@@ -22,7 +22,7 @@ class _Place(int):
 
 
 class _Even(list[int]):
-    """Sizes of as many parts, whatever its numbers are."""
+    """Sizes of parts, of which only their number counts."""
 
 
 @contextlib.contextmanager

@@ -123,7 +123,7 @@ def _extra(model: ModelSpec) -> Iterator[ConfigError]:
 
 
 def _layers(model: ModelSpec, key: str, given: object) -> Iterator[ConfigError]:
-    """A word for each layer: so many, and those that the class knows."""
+    """Errors of a list that has not one known word for each layer."""
     path, count, words = f"model.extra.{key}", model.num_hidden_layers, _LAYERS[key]
     named = list(given) if isinstance(given, list | tuple) else []
     if not named or any(word not in words for word in named):

@@ -13,7 +13,7 @@ _OLD = {"mamba": "linear_attention", "attention": "full_attention"}
 
 
 def _listed(value_of: _ValueOf, layers: int, *, key: str = "layer_types") -> tuple[str, ...]:
-    """The words of a list, in today's spelling."""
+    """The words of a list of layers, in the current spelling."""
     named = value_of(key)
     return tuple(_OLD.get(str(word), str(word)) for word in named) if isinstance(named, list | tuple) else ()
 
@@ -43,7 +43,7 @@ def _intervals(value_of: _ValueOf, layers: int) -> tuple[str, ...]:
 
 
 def _granite(value_of: _ValueOf, layers: int) -> tuple[str, ...]:
-    """The list; every layer has experts, or none has."""
+    """The layers by their list; all of them have experts, or none."""
     mixers = _listed(value_of, layers) or ("linear_attention",) * layers
     return tuple(f"{mixer} {'moe' if value_of('num_local_experts') else 'mlp'}" for mixer in mixers)
 
@@ -91,7 +91,7 @@ def _mimo(value_of: _ValueOf, layers: int) -> tuple[str, ...]:
 
 
 def _pairs(first: Mapping[str, Step], norm: str = "", experts: str = "experts") -> dict[str, tuple[Step, ...]]:
-    """The steps of layers of one of these and an MLP or experts, by their words."""
+    """The layers by their words: one mixer each, and an MLP or experts."""
     return {
         f"{word} {behind}": (step, Step(norm=norm or "post_attention_layernorm", kinds=(kind,)))
         for word, step in first.items()

@@ -49,7 +49,7 @@ def _keeping(kind: Kind, part: Part, engine: EngineTraits) -> tuple[str, ...]:
 
 
 def _step(model: ModelSpec, found: Decoder, layer: int, step: Step, engine: EngineTraits) -> list[SavedTensor]:
-    """A norm and the kinds that read its output."""
+    """Tensors that a norm saves, and the parts of the block that read its output."""
     part, every = layers.of_step(Part(model, found, layer), step), kinds.all_of(step.kinds)
     together = every[:1] if found.scaled else every
     readers = tuple(name for kind in together for name in _keeping(kind, part, engine))
@@ -163,7 +163,7 @@ def _after(model: ModelSpec, found: Decoder, engine: EngineTraits, name: str) ->
 
 
 def _output(size: int, engine: EngineTraits, readers: tuple[str, ...]) -> list[SavedTensor]:
-    """Inputs that linears save: one for all, or under autocast a cast for each."""
+    """Inputs that linears save: one for all of them, under autocast a cast copy for each."""
     if engine.autocast:
         return [_read(OUTPUT, engine.size * size, "token", "norm", (reader,)) for reader in readers]
     return [_read(OUTPUT, engine.residual_size * size, "token", "norm", readers)] if readers else []

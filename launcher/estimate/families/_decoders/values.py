@@ -41,7 +41,7 @@ def _known(model: ModelSpec, key: str) -> Any:
 
 @cache
 def _named(model_type: str | None) -> Mapping[str, str]:
-    """Our keys by the class's."""
+    """Our keys, by the names that the class has for them."""
     return {name: key for key in NAMES if (name := their_key(model_type, key))}
 
 

@@ -79,7 +79,7 @@ def described(part: Part) -> Experts:
 
 
 def _token(model: ModelSpec, experts: Experts) -> int:
-    """Width of a token on its way through the experts."""
+    """Width of a token inside the experts."""
     return values.count(model, experts.latent) or model.hidden_size
 
 
@@ -103,7 +103,7 @@ def _shared(part: Part, experts: Experts, width: int) -> list[Weight]:
 
 
 def _beside(part: Part) -> int:
-    """Width of the MLP that every token meets."""
+    """Width of the shared MLP, which every token passes."""
     return values.count(part.model, described(part).shared_width)
 
 
