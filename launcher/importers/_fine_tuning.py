@@ -166,6 +166,16 @@ def turns(begins: str, system: str, user: str, assistant: str, default: str = ""
     )  # fmt: skip
 
 
+def loss(reading: Reading, key: str) -> None:
+    """Say the loss of dpo, kto or grpo, a word or a list of one; refuse several."""
+    value = reading.value(key)
+    word = value[0] if isinstance(value, list) and len(value) == 1 else value
+    if isinstance(word, str) and reading.choose.get("task") in ("dpo", "kto", "grpo"):
+        reading.say(key, {"task.loss": word})
+    else:
+        reading.ledger.leave(key, "one loss trains here: set task.loss")
+
+
 def say_pure(reading: Reading, *keys: str) -> None:
     """Say that weights, gradients and optimizer states are in bf16, from end to end."""
     names = ("parameters", "gradients", "accumulate", "optimizer_states", "reduce")

@@ -209,8 +209,8 @@ def _words(row: JsonObject, reading: Reading, key: str) -> None:
 def _switch(row: JsonObject, reading: Reading, key: str) -> None:
     if reading.flag(key):
         choose(reading, key, row["sets"])
-    elif "off" in row and reading.ledger.is_open(key):
-        choose(reading, key, row["off"])
+    elif "without" in row and reading.ledger.is_open(key):
+        choose(reading, key, row["without"])
     elif reading.ledger.is_open(key):
         reading.ledger.default(key)
 
@@ -244,7 +244,7 @@ _KINDS: Mapping[str, Callable[[JsonObject, Reading, str], None]] = {
     "value": lambda row, reading, key: reading.say(key, {row["says"]: reading.value(key)}),
     # Words, each with its value of the setting or with its settings; others are left out, or are wrong.
     "words": _words,
-    # Switches that some settings say where they are on; off, ``off`` says them, or the run is the same here.
+    # Switches that some settings say where they are on; off, ``without`` says them, or the run is the same here.
     "switch": _switch,
     # Keys that a setting says whose value other keys give.
     "said": lambda row, reading, key: reading.ledger.say(key, row["says"]),

@@ -37,6 +37,8 @@ def finish(reading: Reading, defaults: Mapping[str, Any]) -> None:
         reading.settings["train.loss"] = "chunked"  # ZeRO 3 gathers the head for its own call alone.
     if "task" in reading.choose and reading.settings.get("train.loss") == "fused":
         del reading.settings["train.loss"]  # TRL's own loss never has all logits at once, either.
+    if reading.settings.get("train.compile"):
+        reading.settings.pop("train.kernels", None)  # The compiler fuses norms, rotation and activations by itself.
     _table.defaults(reading, defaults)
     _one_row(reading)
     for setting in _LESS.get(reading.choose.get("optimizer", ""), ()):
@@ -56,6 +58,7 @@ def _one_row(reading: Reading) -> None:
         for key in reading.ledger.saying(setting):
             reading.ledger.say(key, *said)
     settings |= said
+    reading.notes.append(f"{size} rows are packed into one there; here each is a micro-batch, whose memory is counted")
 
 
 def _warmup(reading: Reading, key: str) -> None:

@@ -253,6 +253,15 @@ def _liger(reading: Reading, key: str) -> None:
         reading.ledger.default(key)
 
 
+def _accumulates(reading: Reading, key: str) -> None:
+    """The samples of a step on one rank, which say the accumulation where the file does not."""
+    size, micro = reading.count(key, 1), reading.settings.get("train.micro_batch_size", 1)
+    if reading.has("gradient_accumulation_steps") or size is None:
+        reading.idle("what the other two make", key)
+    else:
+        reading.say(key, {"train.gradient_accumulation": max(1, size // micro)})
+
+
 def _lowest_rate(reading: Reading, key: str) -> None:
     share, rate = reading.number(key), reading.number("learning_rate")
     reading.say(key, {"optimizer.min_lr": _trainer.times(share, rate)})
@@ -265,10 +274,10 @@ def _project(reading: Reading, key: str) -> None:
 _FIELDS = ("field_messages", "field_chosen", "field_rejected")
 _OF_A_DATA_SET = rows("axolotl_data_set", _thinks, _fine_tuning.template)
 TABLE = rows(
-    "axolotl", _balances, _liger, _lowest_rate, _plugins, _project,
+    "axolotl", _accumulates, _balances, _liger, _lowest_rate, _plugins, _project,
     _thaws,
     _trainer.often, _fine_tuning.held_out, _fine_tuning.own_template, _fine_tuning.parameters,
     _fine_tuning.targets, _fine_tuning.template,
-    _fine_tuning.special_tokens,
+    _fine_tuning.loss, _fine_tuning.special_tokens,
     sharding=_trainer.SHARDING, trainer=_trainer.ROWS,
 )  # fmt: skip

@@ -57,6 +57,9 @@ def read(text: str, path: str, *, variables: Mapping[str, str] | None = None) ->
     _keeps_fp32(reading)
     _trainer.precision(reading, pure=_pure(reading), otherwise="fp32" if is_trainer else "bf16")
     _adapter(reading, python=python)
+    if reading.choose.get("data") == "chat" and "data.train_on" not in reading.settings:
+        reading.notes.append("TRL trains every token of conversations, and of questions and answers the answers, which"
+                             " are trained here: data.train_on=all trains every token")  # fmt: skip
     defaults = dict(_DEFAULTS if not is_trainer else _trainer.DEFAULTS)
     if not is_trainer:
         defaults["optimizer.lr"] = _RATES[task]
@@ -198,18 +201,9 @@ def _mixer(reading: Reading, source: str) -> list[_fine_tuning.DataSet]:
     return sets
 
 
-def _loss(reading: Reading, key: str) -> None:
-    value = reading.value(key)
-    word = value[0] if isinstance(value, list) and len(value) == 1 else value
-    if isinstance(word, str) and reading.choose["task"] in ("dpo", "kto", "grpo"):
-        reading.say(key, {"task.loss": word})
-    else:
-        reading.ledger.leave(key, "one loss trains here: set task.loss")
-
-
 _OF_A_DATA_SET = rows("trl_data_set")
 TABLE = rows(
-    "trl", _data_set, _fine_tuning.own_template, _loss, _prompts,
+    "trl", _data_set, _fine_tuning.own_template, _fine_tuning.loss, _prompts,
     _fine_tuning.special_tokens, _fine_tuning.parameters, _fine_tuning.targets,
     sharding=_trainer.SHARDING, trainer=_trainer.ROWS,
 )  # fmt: skip
