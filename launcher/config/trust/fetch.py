@@ -99,7 +99,7 @@ def _request(host: str, port: int, target: str, deadline: float) -> tuple[int, s
     with (
         socket.create_connection((address, port), timeout=_left(deadline)) as plain,
         _ended_at(deadline, plain),
-        ssl.create_default_context().wrap_socket(plain, server_hostname=host) as connection,
+        _secured(plain, host) as connection,
     ):
         named = host if port == 443 else f"{host}:{port}"
         connection.sendall(f"GET {target} HTTP/1.1\r\nHost: {named}\r\nConnection: close\r\n\r\n".encode())
@@ -109,6 +109,10 @@ def _request(host: str, port: int, target: str, deadline: float) -> tuple[int, s
     if len(content) > MOST_BYTES:
         raise ConfigErrors([ConfigError("SOURCE", target, "it is larger than 1 MiB")])
     return response.status, response.getheader("Location"), content
+
+
+def _secured(plain: socket.socket, host: str) -> socket.socket:
+    return ssl.create_default_context().wrap_socket(plain, server_hostname=host)
 
 
 @contextlib.contextmanager
