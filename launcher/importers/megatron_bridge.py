@@ -38,7 +38,7 @@ _LONG = {
     "layernorm-zero-centered-gamma": "apply-layernorm-1p",
 }
 _SECTIONS = re.compile(
-    r"(?:model|ddp|optimizer|scheduler|train|validation|checkpoint|logger|rng|dist|dataset)\.(\w+)\Z"
+    r"(?:model|mixed_precision|ddp|optimizer|scheduler|train|validation|checkpoint|logger|rng|dist|dataset)\.(\w+)\Z"
 )
 
 
@@ -111,6 +111,9 @@ def _finish(reading: Reading) -> None:
     if degree["pipeline"] > 1:
         preset = "ep" if degree["expert"] > 1 else "tp_pp"
     zero = reading.choose.pop("zero", "0")
+    if zero == "0":  # Whole parameters are not gathered.
+        for each in ("fp8-param-gather", "fp4-param-gather", "reuse-grad-buf-for-mxfp8-param-ag"):
+            reading.settings.pop(f"backend.extra.{each}", None)
     reading.choose |= {"parallel": preset, "zero": zero}
     for name, found in degree.items():
         reading.settings[f"parallel.{name}"] = found
@@ -201,6 +204,8 @@ _OF_HYBRID = (
 
 def _mixed(reading: Reading, key: str) -> None:
     word = str(reading.value(key)).replace("-", "_").rpartition(".")[2]
+    if key.count(".") and key.rpartition(".")[2] not in ("class", "value", "_target_"):
+        return  # An argument of Megatron-LM's name.
     if word == "MixedPrecisionConfig" and (
         reading.flag("mixed_precision.bf16") or reading.flag("mixed_precision.fp16")
     ):
@@ -329,12 +334,13 @@ def _provider(reading: Reading, key: str) -> None:
 def _adapts(reading: Reading, key: str) -> None:
     """LoRA, which Megatron-LM does not have here: the model trains by DDP or FSDP with it; any other is left out."""
     name, value = key.rpartition(".")[2], reading.value(key)
-    kind = str(reading.value("peft.value") or reading.value("peft.class") or reading.value("peft")).lower()
+    kinds = (reading.value(f"peft{each}") for each in (".value", ".class", "._target_", ""))
+    kind = str(next((each for each in kinds if each), None)).rpartition(".")[2].lower()
     if "model.extra" in reading.settings:
         reading.ledger.leave(key, _WHOLE)
     elif kind not in ("lora", "dora"):
         reading.ledger.leave(key, f"{kind} is no adapter here: set adapter.name")
-    elif name in ("class", "value", "peft"):
+    elif name in ("class", "value", "_target_", "peft"):
         choose(reading, key, {"adapter": "lora"} | ({"adapter.dora": True} if kind == "dora" else {}))
     elif name == "target_modules" and isinstance(value, list) and {*map(str, value)} == _ALL:
         reading.ledger.default(key)  # All linear layers.

@@ -86,3 +86,39 @@ def test_what_a_run_here_does_in_another_way_is_said(kind: str, text: str, note:
     assert any(note in each for each in read(kind, text).not_understood)
     assert not any(note in each for each in read(kind, f"{text}completion_only_loss: true\nmicro_batch_size: 1\n"
                                                  if kind == "trl" else "base_model: a/b\n").not_understood)  # fmt: skip
+
+
+KEPT = {"backend.extra.first-last-layers-bf16=true", "backend.extra.fp8-param-gather=true"}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("mixed_precision: bf16_with_fp8_current_scaling_mixed\n", {"precision=fp8", *KEPT}),
+        ("mixed_precision: bf16_with_mxfp8_mixed\n", {"precision=mxfp8", "backend.extra.fp8-param-gather=true"}),
+        ("mixed_precision: nemotron_h_bf16_with_fp8_current_scaling_mixed\n",
+         {"precision.recipe=tensorwise", "backend.extra.num-layers-at-end-in-bf16=2", *KEPT}),
+        ("mixed_precision: nanov2_bf16_with_fp8_current_scaling_mixed\n",
+         {"precision.recipe=blockwise", "backend.extra.num-layers-at-start-in-bf16=2", *KEPT}),
+        ("mixed_precision: {_target_: a.MixedPrecisionConfig, bf16: true, fp8: hybrid, fp8_recipe: delayed,"
+         " first_last_layers_bf16: true, num_layers_at_end_in_bf16: 4, fp8_param_gather: false}\n",
+         {"precision=fp8", "precision.recipe=delayed", "backend.extra.num-layers-at-end-in-bf16=4",
+          "backend.extra.first-last-layers-bf16=true"}),
+        ("scheduler: {lr_decay_style: WSD, lr_wsd_decay_style: cosine, lr_wsd_decay_iters: 7}\n",
+         {"optimizer.schedule=wsd", "optimizer.wsd_decay=cosine", "optimizer.wsd_decay_steps=7"}),
+        ("peft: {_target_: megatron.bridge.peft.lora.LoRA, dim: 4}\n", {"adapter=lora", "adapter.rank=4"}),
+        ("model: {num_moe_experts: 8, moe_router_topk: 2, moe_ffn_hidden_size: 64}\n",
+         {"model.num_experts=8", "model.num_experts_per_tok=2", "model.moe_intermediate_size=64"}),
+    ],
+)  # fmt: skip
+def test_formats_and_sections_of_megatron_bridge_are_said(text: str, words: set[str]) -> None:
+    found = read("megatron_bridge", f"{text}ddp: {{use_distributed_optimizer: true}}\n")
+    assert words <= set(found.overrides)
+    assert [left for left in found.left_out if left.matters] == []
+
+
+def test_whole_parameters_are_not_gathered_in_fp8_and_plain_mlps_are_told() -> None:
+    found = read("megatron_bridge", "mixed_precision: bf16_with_mxfp8_mixed\nddp: {use_distributed_optimizer: false}\n")
+    assert not any("param-gather" in word for word in found.overrides)
+    plain = read("megatron_bridge", "model: {gated_linear_unit: false, hidden_size: 64}\n")
+    assert [left.key for left in plain.left_out if left.matters] == ["model.gated_linear_unit"]
