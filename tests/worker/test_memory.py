@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import Counter
@@ -18,6 +19,7 @@ from torch import nn
 
 from launcher.worker import memory
 from launcher.worker.memory import CudaTracker, MemoryTracker
+from launcher.worker.memory.live_bytes import LiveBytes
 from launcher.worker.memory.piles import SavedBytes, divided, model_piles
 
 WIDTH, VOCABULARY = 32, 640
@@ -109,6 +111,25 @@ def test_what_autograd_saves_is_counted_once_until_it_is_gone_and_parameters_are
     assert sum(saved.peak.values()) > blocks
     saved.forget_peak()
     assert sum(saved.peak.values()) == 0
+
+
+@pytest.mark.parametrize(("name", "copies"), [("AdamW8bit", 5), ("Lion", 3)])
+def test_what_bitsandbytes_makes_inside_a_step_on_the_cpu_is_counted(name: str, copies: int) -> None:
+    """Five or three fp32 copies of a parameter, as the estimate has it; it moves as if nobody looked."""
+    kind = getattr(pytest.importorskip("bitsandbytes").optim, name)
+    stepped = []
+    for followed in (True, False):
+        parameter = nn.Parameter(torch.linspace(-1, 1, 64 * 1024).view(64, 1024))
+        optimizer, live = kind([parameter]), LiveBytes()
+        with live if followed else contextlib.nullcontext():
+            for _ in range(2):
+                parameter.grad = parameter.detach().sin()
+                live.peak = live.bytes
+                optimizer.step()
+        if followed:
+            assert live.peak - live.bytes == pytest.approx(copies * parameter.nbytes, rel=0.02)
+        stepped.append(parameter.detach())
+    assert torch.equal(*stepped)
 
 
 @given(

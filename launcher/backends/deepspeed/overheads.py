@@ -190,10 +190,12 @@ def waiting_gradient(rank: RankModel) -> tuple[str, dict[str, Value]]:
 def bucket_copy(rank: RankModel, moments: Moments) -> MemoryTerm:
     """The copy of a bucket that is reduced: of ``reduce_bucket_size``, at most the model's size.
 
-    In stage 3 a bucket has the format that gradients travel in; of offloaded ones the shard of a bucket is added up on
-    the device before it goes back to the host (``partition_grads``, stage3.py). Those that travel in 4 bits (qgZ) are
-    not concatenated: one after the other is quantized, sent within a node of ``n`` ranks, reduced, sent between nodes,
-    and made fp16 again (``all_to_all_quant_reduce``, coalesced_collectives.py).
+    Where gradients are added up in fp32, one after the other of a reduced bucket is cast
+    (``_add_to_grad_partition_buffer``). In stage 3 a bucket has the format that gradients travel in; of offloaded ones
+    the shard of a bucket is added up on the device before it goes back to the host (``partition_grads``, stage3.py).
+    Those that travel in 4 bits (qgZ) are not concatenated: one after the other is quantized, sent within a node of
+    ``n`` ranks, reduced, sent between nodes, and made fp16 again (``all_to_all_quant_reduce``,
+    coalesced_collectives.py).
     """
     zero, dtypes = rank.spec.zero, rank.dtypes
     if zero.quantized_gradients:
@@ -204,6 +206,10 @@ def bucket_copy(rank: RankModel, moments: Moments) -> MemoryTerm:
         what, expression = "copy of a bucket, and its shard on the way to the host", "z_grad * bucket + z_acc * shard"
         shard, z_acc = -(-size // rank.spec.shard_degree), dtypes.size("accumulate")
         return _term("reduce_buffers", moments, what, expression, z_grad=z, bucket=size, z_acc=z_acc, shard=shard)
+    if partition.accumulates_flat(rank):
+        w = max(rank.largest_block.largest_trained, rank.embedding.largest_trained if moments == ROOT_BACKWARD else 0)
+        w, what = min(w, rank.elements.optimizer), "copy of a bucket, and of a gradient in fp32"
+        return _term("reduce_buffers", moments, what, "z_grad * bucket + 4 * w", z_grad=z, bucket=size, w=w)
     return _term("reduce_buffers", moments, "copy of a bucket", "z_grad * bucket", z_grad=z, bucket=size)
 
 
@@ -274,11 +280,13 @@ def step_copies(rank: RankModel) -> Iterator[MemoryTerm]:
         return
     z_acc = rank.dtypes.size("accumulate")
     flattens = zero.stage > 0 and not flat_fp32_gradients(rank.spec)
+    copies = flattens and not partition.accumulates_flat(rank)
     if z_acc < 4:
         yield _term("temporary", ("step",), "fp32 gradients", "4 * shard", shard=shard)
-    if flattens:
+    if copies:
         flat = _term("temporary", ("step",), "flat gradients", "z_acc * shard", z_acc=z_acc, shard=shard)
         yield flat.at("flattening") if z_acc < 4 else flat
+    if flattens:
         norm = max(min(max(matrices, default=0), part) for matrices, part in flat_groups(rank))
         w = rank.elements.largest_shard if zero.stage == 3 else norm
         yield _term("temporary", ("clip",), "fp64 copy of a gradient", "8 * w", w=w)

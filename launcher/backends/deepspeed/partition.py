@@ -49,6 +49,8 @@ def gradients(rank: RankModel) -> Iterator[MemoryTerm]:
     yield _term("reduce_buffers", after, what, "z_acc * (touched - shard)", z_acc=z_acc, touched=touched, shard=shard)
     if rank.spec.zero.stage == 2 and rank.spec.gradient_accumulation > 1:
         before = UNTIL_FIRST_GRADIENTS | LATER_BLOCKS_BACKWARD | ROOT_BACKWARD
+        if accumulates_flat(rank):
+            before -= after  # They are one tensor.
         what = "gradients of earlier micro-batches"
         yield _term("gradients", before, what, "z_acc * touched", z_acc=z_acc, touched=touched)
 
@@ -68,11 +70,20 @@ def partition(rank: RankModel) -> int:
     ``round_robin_gradients`` partitions take turns at the weights (``_round_robin_reorder``). Groups of weights with
     rules of their own are partitioned one by one.
 
-    Where 16-bit gradients are accumulated in fp32, the partition alone (``_build_compact_grad_partition_buffer``).
+    Where 16-bit gradients are accumulated in fp32, the partition alone (:func:`accumulates_flat`).
     """
-    if rank.dtypes.accumulate != rank.dtypes.gradients:
+    if accumulates_flat(rank):
         return rank.elements.optimizer
     return sum(_touched(rank, matrices, shard) for matrices, shard in flat_groups(rank))
+
+
+def accumulates_flat(rank: RankModel) -> bool:
+    """True if ZeRO 1 or 2 adds 16-bit gradients up in one fp32 tensor of the partition, which the step takes as it is.
+
+    ``_use_compact_grad_partition_buffer`` and ``_get_preflattened_grad_partition``; Muon's groups have none.
+    """
+    differ = rank.dtypes.accumulate != rank.dtypes.gradients
+    return differ and rank.spec.zero.stage in (1, 2) and rank.spec.optimizer.name != "muon"
 
 
 def _touched(rank: RankModel, matrices: tuple[int, ...], shard: int) -> int:

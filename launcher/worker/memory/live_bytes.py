@@ -77,7 +77,8 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ty
         if kwargs:
             self.follow(kwargs.values())
         try:
-            result = func(*args, **kwargs)
+            inside = _is_in_python(func) and FakeTensor not in types  # A trace stands for a GPU's own kernels.
+            result = self._inside(func, args, kwargs) if inside else func(*args, **kwargs)
         except RuntimeError as error:
             self.failed(error, str(func))
             raise
@@ -87,6 +88,14 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ty
             result = None  # So that what was refused is gone when it is told.
             self._refuse(asked, str(func))
         return result
+
+    def _inside(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Follow the operations that a kernel in Python is made of."""
+        TorchDispatchMode.__enter__(self)  # type: ignore[no-untyped-call]
+        try:
+            return func.redispatch(_CPU, *args, **kwargs)
+        finally:
+            TorchDispatchMode.__exit__(self, None, None, None)  # type: ignore[no-untyped-call]
 
     def _refuse(self, requested: int, operation: str) -> NoReturn:
         free = max(0, int(self.limit) - self.bytes)
@@ -152,6 +161,15 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ty
             return result
 
         return resized
+
+
+_CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+
+
+@cache
+def _is_in_python(func: Any) -> bool:
+    """True of the steps of bitsandbytes' optimizers on the CPU (``backends/cpu/ops.py``)."""
+    return str(func).startswith("bitsandbytes.optimizer_update_")
 
 
 @cache

@@ -237,6 +237,8 @@ _DEEPSPEED = (
     "llama/zero3/bf16/full/4/zero.quantized_weights=true",  # With a stand-in for DeepSpeed's CUDA kernel.
     "llama/zero2/bf16/full/4/+backend.extra.zero_optimization.round_robin_gradients=true",
     *(f"llama/zero1/bf16/{cell}/precision.accumulate=fp32" for cell in ("none/4", "full/2/train.global_batch_size=24")),
+    f"llama/zero2/bf16/full/2/precision.accumulate=fp32/{_FEW}",
+    "llama/zero2/bf16/none/4/precision.accumulate=fp32/train.global_batch_size=24",
     "llama/zero3/bf16/full/2/optimizer=adamw_8bit",
     *(f"llama/zero3/bf16/{mode}/2/{_RELEASED}" for mode in ("none", "full")),
     "llama/zero2/bf16/full/4/optimizer=adamw_8bit/train.global_batch_size=24",
