@@ -42,15 +42,8 @@ _CAPABLE = {"fp4": "b200", "fp8": "h100_80g", "bf16": "a100_80g", "fp16": "a100_
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
     """Errors of a model that no engine could build, or would build other than asked."""
-    yield from _heads(spec)
-    yield from _rotated(spec)
-    yield from _positions(spec)
-    yield from _experts(spec)
-    yield from _latent_attention(spec)
-    yield from _attention(spec)
-    yield from _vocabulary(spec)
-    yield from _formats(spec)
-    yield from _rotary(spec)
+    for rule in (_heads, _rotated, _positions, _experts, _latent_attention, _attention, _vocabulary, _formats, _rotary):
+        yield from rule(spec)
 
 
 def _heads(spec: RunSpec) -> Iterator[ConfigError]:

@@ -48,11 +48,8 @@ _SUBMITIT = re.compile(r"%[jtaA]")
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
     """A run's name and directory that are no folder of its own, and a tracker's address that is none."""
-    yield from _blank(spec)
-    yield from _name(spec)
-    yield from _directory(spec)
-    yield from _of_slurm(spec)
-    yield from _tracker(spec)
+    for rule in (_blank, _name, _directory, _of_slurm, _tracker):
+        yield from rule(spec)
 
 
 def _blank(spec: RunSpec) -> Iterator[ConfigError]:

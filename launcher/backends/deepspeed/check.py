@@ -40,15 +40,8 @@ _NOT_IN_STAGES = {
 def check(spec: RunSpec) -> Iterator[ConfigError]:
     """Everything that the translation or the worker would otherwise drop, or that DeepSpeed refuses or gets wrong."""
     yield from _shared.whole_gradients_in_stages(spec)
-    yield from _axes(spec)
-    yield from _tensor(spec)
-    yield from _pipeline(spec)
-    yield from _ulysses(spec)
-    yield from _stages(spec)
-    yield from _quantized(spec)
-    yield from _offload(spec)
-    yield from _precision(spec)
-    yield from _optimizer(spec)
+    for rule in (_axes, _tensor, _pipeline, _ulysses, _stages, _quantized, _offload, _precision, _optimizer):
+        yield from rule(spec)
     if spec.script is None:
         yield from _training(spec)
     yield from extra.check(spec)

@@ -40,13 +40,8 @@ _TRACE = "trace of the live tensors of DeepSpeed 0.19.8"
 def overheads(rank: RankModel) -> Iterable[MemoryTerm]:
     """Everything that DeepSpeed adds at the run's stage."""
     stage = rank.spec.zero.stage
-    yield from start(rank)
-    yield from restoring(rank)
-    yield from whole_gradients(rank)
-    yield from step_copies(rank)
-    yield from first_step(rank)
-    yield from fp32_partition(rank)
-    yield from offloading(rank)
+    for terms in (start, restoring, whole_gradients, step_copies, first_step, fp32_partition, offloading):
+        yield from terms(rank)
     yield from partition.stage_buffers(rank)
     for moments, kind in running_blocks(rank):
         yield from block_instants(rank, kind, moments)

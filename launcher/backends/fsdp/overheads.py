@@ -63,12 +63,8 @@ def overheads(rank: RankModel) -> Iterable[MemoryTerm]:
     elif not shared:
         for moments, kind in running_blocks(rank):
             yield from block_instants(rank, kind, moments)
-    yield from exchanged(rank)
-    yield from unsplit(rank)
-    yield from untied(rank)
-    yield from restoring(rank)
-    yield from ring.overheads(rank)
-    yield from float8.overheads(rank)
+    for terms in (exchanged, unsplit, untied, restoring, ring.overheads, float8.overheads):
+        yield from terms(rank)
     yield from stage_overheads(rank, ddp=is_ddp(rank.spec))
 
 

@@ -289,11 +289,8 @@ def _schedule(spec: RunSpec) -> Iterator[ConfigError]:
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
     """An assumed GPU, the padded vocabulary, unbalanced experts, and what only some optimizers read."""
     yield from _shared.over_one_rank(spec, unasked=1)
-    yield from checkout.warnings(spec)
-    yield from _assumed(spec)
-    yield from _padded(spec)
-    yield from _idle(spec)
-    yield from extra.warnings(spec)
+    for rule in (checkout.warnings, _assumed, _padded, _idle, extra.warnings):
+        yield from rule(spec)
 
 
 def _assumed(spec: RunSpec) -> Iterator[ConfigError]:

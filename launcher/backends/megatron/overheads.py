@@ -75,12 +75,8 @@ def overheads(rank: RankModel) -> Iterable[MemoryTerm]:
     yield from attention_mask(rank, how)
     yield from embedding_dropout(rank)
     yield from deferred_gradients(rank, how)
-    yield from cast_gradients(rank)
-    yield from unsplit(rank)
-    yield from moving(rank)
-    yield from restoring(rank)
-    yield from graph_inputs(rank)
-    yield from sharded.overheads(rank)
+    for terms in (cast_gradients, unsplit, moving, restoring, graph_inputs, sharded.overheads):
+        yield from terms(rank)
 
 
 def graph_inputs(rank: RankModel) -> Iterator[MemoryTerm]:

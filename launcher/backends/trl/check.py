@@ -75,16 +75,8 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
         return
     yield from _packing(spec)
     yield from backend_of(spec).check(as_engine(spec))
-    yield from _dropped(spec)
-    yield from _optimizer(spec)
-    yield from _quantised(spec)
-    yield from _experts(spec)
-    yield from _begun_whole(spec)
-    yield from _rounded(spec)
-    yield from _precision(spec)
-    yield from _zero(spec)
-    yield from _task(spec)
-    yield from _extra(spec)
+    for asked in (_dropped, _optimizer, _quantised, _experts, _begun_whole, _rounded, _precision, _zero, _task, _extra):
+        yield from asked(spec)
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
