@@ -64,6 +64,7 @@ class Template:
     asked: str | None  # The value of ``data.template``.
     text: str  # The Jinja program.
     tokens: Mapping[str, str]  # The special tokens that it may name, such as ``eos_token``.
+    values: Mapping[str, Any]  # What else it may name, such as ``enable_thinking``.
     alpaca: bool = False  # True if what the user says is put into Alpaca's words before.
 
     def written(self, conversation: Conversation, train_on: str) -> Written:
@@ -114,7 +115,7 @@ class Template:
                 tools=plain(conversation.tools),
                 documents=None,
                 add_generation_prompt=prompt,
-                **self.tokens,
+                **{**self.tokens, **self.values},
             )
         except MemoryError:
             why = "needs more memory than it may have: it repeats a text too often"
@@ -187,13 +188,19 @@ def template(data: DataSpec) -> Template:
         name, text = f"the chat template of data.tokenizer={data.tokenizer}", own
     else:
         text = _text(named or PLAIN)
-    return Template(name, data.template, text, tokens, alpaca=(data.template or "").startswith(ALPACA))
+    values = dict(data.template_values or {})
+    return Template(name, data.template, text, tokens, values, alpaca=(data.template or "").startswith(ALPACA))
 
 
 def fingerprint(data: DataSpec) -> list[object]:
-    """Template of a conversation's text: its source and the special tokens that it may name."""
+    """Template of a conversation's text: its source, the special tokens that it may name, and what else it is told."""
     found = template(data)
-    return [found.text, dict(found.tokens), *([ALPACA] if found.alpaca else [])]
+    return [
+        found.text,
+        dict(found.tokens),
+        *([ALPACA] if found.alpaca else []),
+        *([found.values] if found.values else []),
+    ]
 
 
 def lacks_own(data: DataSpec) -> bool:

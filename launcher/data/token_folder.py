@@ -112,7 +112,7 @@ def settings(data: DataSpec) -> JsonObject:
     found = {key: value for key, value in asdict(data).items() if key not in _ELSEWHERE}
     if data.on_bad_row != SKIP:
         del found["on_bad_row"]  # Ids that were made before the key was there are those of its default.
-    later = ("max_samples", "columns", "special_tokens")
+    later = ("max_samples", "columns", "special_tokens", "template_values")
     return {key: value for key, value in found.items() if key not in later or value}
 
 

@@ -92,6 +92,15 @@ def template(reading: Reading, key: str) -> None:
             reading.ledger.leave(key, f"no template {value} here: set data.template to a Jinja file")
 
 
+def template_values(reading: Reading, key: str) -> None:
+    """What a template is told beside the row, one name at a time."""
+    name, said = key.partition(".")[2], dict(reading.settings.get("data.template_values") or {})
+    if not name or "." in name or isinstance(reading.value(key), list):
+        reading.ledger.leave(key, "a template is told text, numbers and switches by their names: set data.template")
+    else:
+        reading.say(key, {"data.template_values": said | {name: reading.value(key)}})
+
+
 def special_tokens(reading: Reading, key: str) -> None:
     """Tokens by their roles, and those that are added to the tokenizer: a list, or a line with commas."""
     value, role = reading.value(key), key.rpartition(".")[2]

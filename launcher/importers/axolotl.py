@@ -278,6 +278,6 @@ TABLE = rows(
     _thaws,
     _trainer.often, _fine_tuning.held_out, _fine_tuning.own_template, _fine_tuning.parameters,
     _fine_tuning.targets, _fine_tuning.template,
-    _fine_tuning.loss, _fine_tuning.special_tokens,
+    _fine_tuning.loss, _fine_tuning.special_tokens, _fine_tuning.template_values,
     sharding=_trainer.SHARDING, trainer=_trainer.ROWS,
 )  # fmt: skip

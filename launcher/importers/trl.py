@@ -204,6 +204,6 @@ def _mixer(reading: Reading, source: str) -> list[_fine_tuning.DataSet]:
 _OF_A_DATA_SET = rows("trl_data_set")
 TABLE = rows(
     "trl", _data_set, _fine_tuning.own_template, _fine_tuning.loss, _prompts,
-    _fine_tuning.special_tokens, _fine_tuning.parameters, _fine_tuning.targets,
+    _fine_tuning.special_tokens, _fine_tuning.parameters, _fine_tuning.targets, _fine_tuning.template_values,
     sharding=_trainer.SHARDING, trainer=_trainer.ROWS,
 )  # fmt: skip

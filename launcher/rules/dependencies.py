@@ -174,7 +174,7 @@ WARNED: tuple[Row, ...] = (
     *_rows("data.split", lambda spec: spec.data.of_the_hub or (spec.data.source == "text" and "[" in spec.data.split),
            "data=huggingface", "from a Hugging Face data set or a folder's files by their names, or as a slice"),
     *_rows("data.train_on data.preview", lambda spec: spec.data.source == "chat", "data=chat", "from conversations"),
-    *_rows("data.template",
+    *_rows("data.template data.template_values",
            lambda spec: spec.data.source in ("chat", "rows"), "data=chat", "where messages become text"),
     *_rows("data.special_tokens", lambda spec: _reads_text(spec) and spec.data.tokenizer != "bytes",
            "data.tokenizer=path/to/tokenizer", "by a tokenizer of tokens"),

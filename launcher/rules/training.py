@@ -6,6 +6,7 @@ from launcher.base.errors import ConfigError
 from launcher.spec import RunSpec, edit
 
 _ROLES, _ADDED = ("bos_token", "eos_token", "unk_token", "pad_token"), "additional_special_tokens"
+_OF_THE_ROW = ("messages", "tools", "documents", "add_generation_prompt")  # Arguments of ``apply_chat_template``.
 _MOST_RECORDED = 100  # Steps of a profile: Perfetto opens some gigabytes, and a step of a small model takes 10 MB.
 
 
@@ -33,6 +34,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
         path, rule = "checkpointing.layers", f"the model has {depth} layers"
         yield ConfigError(path, layers, rule, [edit.override(path, depth), f"{path}=null"])
     yield from _special_tokens(spec)
+    yield from _template_values(spec)
     yield from _spikes(spec)
     yield from _enforced(spec)
     yield from _profiled(spec)
@@ -44,6 +46,13 @@ def _special_tokens(spec: RunSpec) -> Iterator[ConfigError]:
         if not texts or not all(isinstance(text, str) and text for text in texts):
             rule = f"{', '.join(_ROLES)} are a token each, and {_ADDED} is a list of them"
             yield ConfigError(f"data.special_tokens.{role}", value, rule, ["data.special_tokens=null"])
+
+
+def _template_values(spec: RunSpec) -> Iterator[ConfigError]:
+    for name, value in (spec.data.template_values or {}).items():
+        if name in _OF_THE_ROW or not isinstance(value, str | int | float | None):
+            rule = f"a template has {', '.join(_OF_THE_ROW)} of the row, and other values are text, numbers or switches"
+            yield ConfigError(f"data.template_values.{name}", value, rule, ["data.template_values=null"])
 
 
 def _schedule(spec: RunSpec) -> Iterator[ConfigError]:

@@ -23,7 +23,7 @@ from launcher.spec.training import PART_KEYS, MixPart, ProfileSpec
 
 MISSING = "???"  # OmegaConf's mark for a mandatory value that nobody set.
 OPEN_NODES = ("backend.extra", "cluster.extra", "cluster.environment", "data.columns", "data.special_tokens",
-              "model.extra", "model.rope_parameters")  # fmt: skip
+              "data.template_values", "model.extra", "model.rope_parameters")  # fmt: skip
 """The nodes below which a user may invent keys."""
 
 _WITHOUT_REFERENCES = 2

@@ -33,7 +33,7 @@ def only_error(text: str) -> tuple[str, tuple[str, ...]]:
         (
             "+precison=fp8",
             "+precison: `+` creates a key only below backend.extra, cluster.extra, cluster.environment, data.columns, "
-            "data.special_tokens, model.extra, model.rope_parameters",
+            "data.special_tokens, data.template_values, model.extra, model.rope_parameters",
             "precision=fp8",
         ),
     ],

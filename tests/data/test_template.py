@@ -11,6 +11,7 @@ import transformers
 
 from launcher.base.errors import DataError
 from launcher.data.chat import Conversation, conversation
+from launcher.data.rendering import writer, written
 from launcher.data.template import Template, fingerprint, lacks_own, shipped, template
 from launcher.spec.training import DataSpec
 from tests.support.chat import CHATML, turns, write_tokenizer
@@ -173,3 +174,20 @@ def test_tools_are_not_dropped_by_a_template_without_words_for_them() -> None:
 def test_noncharacters_of_a_message_are_never_taken_for_marks() -> None:
     with pytest.raises(DataError, match="row 1: its text holds U\\+FDD0 or U\\+FDD1"):
         template(data(template="plain")).written(Conversation(turns("\ufdd0", "b")["messages"], 1), "assistant")
+
+
+THINKS = (
+    "{% for m in messages %}{{ m.content }}{{ sep_token }}{% endfor %}"
+    "{% if enable_thinking is false %}<none>{% endif %}"
+)
+
+
+def test_what_a_template_is_told_is_written_as_transformers_does_it_and_makes_other_token_ids(tmp_path: Path) -> None:
+    folder, told = write_tokenizer(tmp_path / "told"), {"enable_thinking": False, "sep_token": "|"}
+    own = data(tokenizer=str(folder), template=THINKS, template_values=told)
+    words = transformers.AutoTokenizer.from_pretrained(folder)
+    expected = words.apply_chat_template(TALK.messages, chat_template=THINKS, tokenize=False, **told)
+    assert expected.endswith("|<none>")
+    assert template(own).written(TALK, "all").text == expected
+    assert [written(each).text for each in writer(own).outcomes([TALK], "all")] == [expected]
+    assert fingerprint(own) != fingerprint(replace(own, template_values=None))

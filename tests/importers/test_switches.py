@@ -54,6 +54,10 @@ DPO = "base_model: a/b\nrl: dpo\n"
          {"data.train_on=assistant"}),
         ("axolotl", "micro_batch_size: 2\nbatch_size: 16\n", {"train.gradient_accumulation=8"}),
         ("axolotl", f"{DPO}dpo_loss_type: [hinge]\n", {"task.loss=hinge"}),
+        ("axolotl", "chat_template_kwargs: {enable_thinking: false, effort: high}\n",
+         {"data.template_values={enable_thinking:false,effort:high}"}),
+        ("trl", "num_generations: 4\nchat_template_kwargs: {enable_thinking: false}\n",
+         {"data.template_values={enable_thinking:false}"}),
         ("axolotl", "rl: ipo\n", {"task=dpo", "task.loss=ipo"}),
     ],
 )  # fmt: skip
@@ -115,6 +119,14 @@ def test_formats_and_sections_of_megatron_bridge_are_said(text: str, words: set[
     found = read("megatron_bridge", f"{text}ddp: {{use_distributed_optimizer: true}}\n")
     assert words <= set(found.overrides)
     assert [left for left in found.left_out if left.matters] == []
+
+
+def test_values_of_a_template_that_are_no_words_are_left_out() -> None:
+    found = read("axolotl", "chat_template_kwargs: {a: [1], b: {c: 1}}\n")
+    assert [left.key for left in found.left_out if left.matters] == [
+        "chat_template_kwargs.a",
+        "chat_template_kwargs.b.c",
+    ]
 
 
 def test_whole_parameters_are_not_gathered_in_fp8_and_plain_mlps_are_told() -> None:

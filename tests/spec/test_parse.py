@@ -131,6 +131,7 @@ def test_the_hash_is_that_of_all_groups_as_one_text_of_json(clip: float) -> None
         "eval_config",
         "columns",
         "special_tokens",
+        "template_values",
         "on_bad_row",
         "revision",
         "config",

@@ -46,6 +46,7 @@ WARNINGS = cases(
     data.split=test
     data=synthetic data.column=body
     data.template=chatml
+    data.template_values={enable_thinking:false}
     data.train_on=last
     data.preview=3
     data=synthetic data.on_bad_row=skip

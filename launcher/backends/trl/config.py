@@ -197,6 +197,7 @@ def _generation(spec: RunSpec) -> JsonObject:
         "max_completion_length": task.completion_length,
         "temperature": task.temperature,
         "use_vllm": task.vllm,
+        **({"chat_template_kwargs": dict(spec.data.template_values)} if spec.data.template_values else {}),
         "reward_funcs": list(task.rewards),
         "shuffle_dataset": spec.data.shuffle,
         **({"vllm_mode": "colocate"} if task.vllm else {}),

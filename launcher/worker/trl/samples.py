@@ -175,7 +175,9 @@ class Rows:
 
 
 def _worded(row: Row, own: DataSpec) -> Row:
-    """The row, with what the user says in Alpaca's words where ``data.template`` asks for them: no template does."""
+    """The row with what its template is told, and in Alpaca's words where ``data.template`` asks for them."""
+    if own.template_values:  # TRL's trainers look for a column of that name, and that of GRPO for an argument.
+        row = {**row, "chat_template_kwargs": dict(own.template_values)}
     if not (own.template or "").startswith(ALPACA):
         return row
     return {name: in_alpacas_words(value) if isinstance(value, list) else value for name, value in row.items()}

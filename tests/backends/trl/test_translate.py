@@ -20,8 +20,9 @@ RUNS = {
     "dpo_zero3": ("task=dpo", "task.beta=0.05", "task.loss=ipo", "parallel=zero3", *ROWS, *NODE),
     "kto_fsdp2": ("task=kto", "zero=2", "train.micro_batch_size=2", "task.undesirable_weight=1.33", *ROWS, *NODE),
     "reward_qlora": ("task=reward", "adapter=qlora", "task.center_rewards=0.01", *ROWS, *NODE),
-    "grpo_zero2": ("task=grpo", "task.rewards=[rewards.length]", "parallel=zero2", *ROWS, *NODE),
-}
+    "grpo_zero2": ("task=grpo", "task.rewards=[rewards.length]", "parallel=zero2", *ROWS, *NODE,
+                   "data.template_values={enable_thinking:false}"),
+}  # fmt: skip
 
 
 def spec_of(name: str) -> RunSpec:

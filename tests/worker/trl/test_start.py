@@ -7,7 +7,7 @@ import pytest
 
 from launcher.data.chat import Conversation
 from launcher.data.template import shipped, template
-from launcher.worker.trl import start
+from launcher.worker.trl import samples, start
 from tests.support.chat import turns
 from tests.support.helpers import composed_once
 
@@ -29,3 +29,14 @@ def test_rows_are_written_by_the_template_that_is_named(name: str) -> None:
 def _plain() -> Any:
     data = composed_once("task=dpo", "data=rows", "data.path=a.jsonl").data
     return SimpleNamespace(spec=SimpleNamespace(data=data))
+
+
+def test_rows_hold_what_their_template_is_told_where_trl_looks_for_it() -> None:
+    from trl.data_utils import apply_chat_template
+
+    words = ("task=dpo", "data=rows", "data.path=a.jsonl", "data.template_values={ends:stop}")
+    tokenizer = start.tokenizer(_plain())
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}{{ ends }}"
+    row = samples._worded({"messages": TALK}, composed_once(*words).data)
+    assert apply_chat_template(row, tokenizer)["text"].endswith("yesstop")
+    assert samples._worded({"messages": TALK}, _plain().spec.data) == {"messages": TALK}
