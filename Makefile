@@ -24,16 +24,16 @@ demo: $(VENV)/.built-demo ## build the environment and train a small model on th
 	$(BIN)/launch model=tiny parallel=fsdp
 
 # Status 5 is pytest's for a selection that leaves nothing.
-test: $(VENV)/.built-test chromium ## build what the tests need and run them, or a part: make test ARGS="-k word"
+test: $(VENV)/.built-test ## build what the tests need and run them, or a part: make test ARGS="-k word"
 	@command -v git >/dev/null || { echo "the tests need git: install it, for example by 'apt-get install git'." >&2; exit 1; }
 	$(PYTEST) -n 2 -m "not thorough" $(ARGS) || test $$? = 5
 
 # Slurm's tests wait two thirds of their time, so the others run beside them, in what they leave of the processors:
 # Slurm's clocks (time limits, margins) go on while other work has these. What each says is printed at its end.
-test-all: $(VENV)/.built-test ## run what `make test` leaves out: equal maths, real Slurm (as root), the tools in benchmarks/
+test-all: $(VENV)/.built-test ## run what `make test` leaves out: equal maths, real Slurm (as root), a browser, the tools in benchmarks/
 	$(MAKE) --no-print-directory --output-sync -j 2 test-slurm test-thorough
 
-test-thorough: $(VENV)/.built-test
+test-thorough: $(VENV)/.built-test chromium
 	nice -n 15 $(PYTEST) -n 2 -m "thorough and not matrix" --ignore=tests/slurm $(ARGS) || test $$? = 5
 
 # Not part of .ci/run: before a release, and whenever a formula, an engine or a library's version changes.

@@ -75,6 +75,7 @@ _THOROUGH = (
     "backends/megatron/test_differential",
     "backends/megatron/test_lean_validator",
     "benchmarks",
+    "browser",
     "commands/test_run_megatron",
     "data/test_rendering",
     "families/test_decoders",
@@ -94,7 +95,7 @@ _THOROUGH = (
     "worker/test_checkpoints",
     "worker/trace/test_formulas_against_traces",
 )
-"""Equal maths, real Slurm, and tools that no user has: `make test-all` has them, `make test` not.
+"""Equal maths, real Slurm, a real browser, and tools that no user has: `make test-all` has them, `make test` not.
 
 Of whole matrices it has a covering part (``tests.support.cover``), and `make test-matrix` the rest.
 """

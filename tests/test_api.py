@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 import json
-import logging
 import re
 import signal
 import subprocess
 import sys
 import threading
+import unittest
 from collections.abc import Callable
 from pathlib import Path
 from typing import assert_type
@@ -192,7 +192,7 @@ def test_a_run_that_fails_raises_and_one_that_waits_is_cancelled(folder: Path) -
 
 
 def test_a_cell_that_is_stopped_stops_its_run_and_says_so_by_the_same_exception(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     news = follow._news
 
@@ -203,11 +203,10 @@ def test_a_cell_that_is_stopped_stops_its_run_and_says_so_by_the_same_exception(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(follow, "_news", interrupted_once)
-    caplog.set_level(logging.INFO, "launcher")
-    with pytest.raises(KeyboardInterrupt):
+    with unittest.TestCase().assertLogs("launcher", "INFO") as said, pytest.raises(KeyboardInterrupt):
         launcher.run([*SCRIPT, "run.name=d"], script_args=["wait"])
     assert launcher.Run("d").status.state == "cancelled"
-    assert "stopping after this step" in caplog.text
+    assert any("stopping after this step" in line for line in said.output)
 
 
 def test_a_sweep_has_points_runs_and_rows(folder: Path) -> None:

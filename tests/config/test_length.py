@@ -15,20 +15,26 @@ from tests.support.helpers import CPU_HOST, make_spec
 RECIPE = "schema: 1\nsummary: x\nchoose: {model: tiny}\nset: {%s}\n"
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with recipes and an option of its own."""
-    (tmp_path / "recipes").mkdir()
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with recipes and an option of its own, composed once."""
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "recipes").mkdir()
     for name, said in {
         "steps": "train.steps: 500",
         "tokens": "train.tokens: 1000000",
         "both": "train.steps: 500, train.tokens: 1000000",
     }.items():
-        (tmp_path / "recipes" / f"{name}.yaml").write_text(RECIPE % said)
-    (tmp_path / "conf" / "train").mkdir(parents=True)
-    (tmp_path / "conf" / "train" / "long.yaml").write_text("defaults: [_base, _self_]\ntokens: 2000000\n")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+        (folder / "recipes" / f"{name}.yaml").write_text(RECIPE % said)
+    (folder / "conf" / "train").mkdir(parents=True)
+    (folder / "conf" / "train" / "long.yaml").write_text("defaults: [_base, _self_]\ntokens: 2000000\n")
+    return folder
+
+
+@pytest.fixture
+def folder(written: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(written)
+    return written
 
 
 def lengths(spec: RunSpec) -> tuple[int | None, int | None]:
