@@ -132,6 +132,23 @@ def after_blocks(rank: RankModel) -> Iterator[MemoryTerm]:
         yield term("activations", ("output", "loss"), what, "z_res * h * tok", SOURCE, z_res=z, h=h, tok=rank.tokens)
 
 
+def last_norm_backward(rank: RankModel) -> Iterator[MemoryTerm]:
+    """The backward pass of the last RMSNorm, beside all that blocks saved: its input and five products, all in fp32.
+
+    What else it has saved is gone by then. The gradient of the output projection is there under FSDP2, whose loss in
+    chunks counts it itself (``logits``). A norm that is one kernel makes less than the blocks do.
+    """
+    spec, engine = rank.spec, rank.engine
+    if not rank.view.head or engine.library == "megatron" or spec.model.normalization != "rmsnorm" or engine.fused_norm:
+        return
+    made = replace(block_input(rank), bytes=6 * 4 * spec.model.hidden_size)
+    values = {"k": rank.token_bytes([made]), "k_there": rank.token_bytes(rank.after_blocks), "tok": rank.tokens}
+    w = rank.head.trained if spec.parallel.shard and spec.train.loss == "full" else 0
+    formula, what = "(k - k_there) * tok + z * w", "backward pass of the last norm"
+    gradients = term("temporary", ("loss_backward",), what, formula, _BACKWARD_TRACE, z=engine.size, w=w, **values)
+    yield gradients.at("last norm")
+
+
 def mask(rank: RankModel) -> Iterator[MemoryTerm]:
     """Masks that attention is given: one for all sequences, and for all blocks that see the same tokens.
 

@@ -71,22 +71,27 @@ def _of_blocks(rank: RankModel, sizes: dict[str, Value]) -> Iterator[MemoryTerm]
 def _forward(rank: RankModel, kind: BlockKind, sizes: dict[str, Value]) -> MemoryTerm:
     """The last linear of a block while it rounds its input, then its weight: three tensors of that, two of them fp32.
 
-    A block that is not recomputed is counted with all that it saves: less what is not made yet.
+    A block that is not recomputed is counted with all that it saves: less what is not made yet. One that is, and that
+    rounds no inputs, is fullest in the linear before, beside the activation of the gate and what both read: while it
+    rounds its weight, or while it makes its product of it.
     """
-    saved = not kind.recomputed
-    made, rounds_inputs = _made(rank, saved=saved), sizes["inputs"] != 0
+    saved, rounds_inputs = not kind.recomputed, sizes["inputs"] != 0
+    h, engine, made = rank.spec.model.hidden_size, rank.engine, _made(rank, saved=saved)
     x, w = "(8 + z) * inputs * tok", "z_made * w + z * width * tok"  # Its input is still there.
-    formula = f"max({x} - z_code * w, {w} - z * w)" if saved else f"max({x}, {w})"
-    h, engine = rank.spec.model.hidden_size, rank.engine
-    if not saved:
-        k = 2 * engine.residual_size * h + engine.size * rank.spec.model.intermediate_size
-    elif engine.autocast and rounds_inputs:  # The norm keeps the residual stream itself, which is in fp32.
+    if rounds_inputs:
+        formula = f"max({x} - z_code * w, {w} - z * w)" if saved else f"max({x}, {w})"
+    else:
+        formula = "z_made * w - z * w" if saved else f"max({w}, z_held * w + (2 * z * width + k_cast) * tok)"
+    if saved and engine.autocast:  # The norm keeps the residual stream itself, which is in fp32.
         k = (_FP32 + engine.size) * h
     else:
-        k = 4 * engine.residual_size * h
+        k = (2 if not saved else 3 + rounds_inputs) * engine.residual_size * h
+    if rounds_inputs and not saved:
+        k += engine.size * rank.spec.model.intermediate_size
+    held = {"z_held": engine.size + _FP32 * engine.autocast, "k_cast": engine.size * h * engine.autocast}
     what = "a linear that rounds, beside the residual stream"
     moments: Moments = frozenset(("forward",))
-    return _term("temporary", moments, what, f"{formula} + k * tok", sizes, k=k, z_made=made).at("rounding")
+    return _term("temporary", moments, what, f"{formula} + k * tok", sizes, k=k, z_made=made, **held).at("rounding")
 
 
 def _made(rank: RankModel, *, saved: bool) -> int:

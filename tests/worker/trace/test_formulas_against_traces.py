@@ -95,6 +95,14 @@ _LONG = "/".join((
 ))
 """So many tokens and so few logits that what attention holds decides."""
 
+_WIDE = "/".join((
+    "model.hidden_size=1024",
+    "model.intermediate_size=2752",
+    "model.num_attention_heads=16",
+    f"{_LONG}/model.vocab_size=256",
+))
+"""So wide a model and so few logits that the last norm decides."""
+
 _FEW = "/".join(("train.sequence_length=128", "train.micro_batch_size=1", "model.vocab_size=1024"))
 _HEAVY = f"{_FEW}/model.moe_intermediate_size=4096"
 """So few tokens and so large experts that gathered and reduced parameters decide."""
@@ -202,6 +210,8 @@ _FSDP = (
     f"llama/ddp/bf16/full/4/precision.qat=int8_int4/{_FEW}",
     f"llama/fsdp/bf16/none/4/precision.qat=int4/{_FEW}",
     "llama/ddp/bf16/none/4/precision.qat=int8_int4_asymmetric",
+    *(f"llama/{cell}/4/precision.qat=int4/{_WIDE}" for cell in ("fsdp/bf16/none", "fsdp/bf16/full", "ddp/bf16/none")),
+    f"llama/fsdp/bf16/none/4/{_WIDE}",
     *(f"llama/fsdp/bf16/{mode}/4/precision.qat=int8_int4/adapter=lora" for mode in _MODES[::2]),
     *(f"llama/fsdp/fp32/full/4/optimizer=sgd/optimizer.{how}" for how in ("foreach=true", "foreach=false")),
 )
