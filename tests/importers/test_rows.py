@@ -82,8 +82,6 @@ def test_llama_factorys_templates_are_said_in_its_words(template: str, text: str
 @pytest.mark.parametrize(
     ("kind", "text", "left"),
     [
-        ("axolotl", "base_model: o/m\nchat_template: chatml\nchat_template_kwargs: {reasoning_effort: low}\n",
-         ["chat_template_kwargs.reasoning_effort"]),
         ("llamafactory", "model_name_or_path: o/m\ndo_train: true\ntemplate: qwen3\nenable_thinking: false\n",
          ["enable_thinking"]),
         ("llamafactory", "model_name_or_path: o/m\ndo_train: true\ntemplate: qwen\nenable_thinking: false\n", []),

@@ -8,6 +8,7 @@ from launcher.estimate.memory.terms import MemoryTerm, term
 from launcher.estimate.rank.model import RankModel
 
 TRACE_OF_STAGES = "trace of the live tensors of torch.distributed.pipelining, torch 2.15"
+FSDP_TRACE = "trace of the live tensors of torch.distributed.fsdp.fully_shard, torch 2.15"
 DDP_TRACE = "trace of the live tensors of DistributedDataParallel, torch 2.15"
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from math import ceil
 from typing import NamedTuple
 
+from launcher.backends.fsdp.autocast import FSDP_TRACE
 from launcher.backends.fsdp.traits import reshards
 from launcher.base.formula import Value
 from launcher.estimate.memory.activations import (
@@ -104,7 +105,7 @@ def gathered_term(rank: RankModel, moments: tuple[Moment, ...], parameters: str,
     """The parameters that FSDP2 holds gathered at some moments: ``parameters`` counts their elements."""
     root, z = rank.compute_parameters(rank.root), rank.engine.size
     what = "gathered parameters"
-    return term("gather_buffers", moments, what, f"z * ({parameters})", _TRACE, z=z, root=root, **values)
+    return term("gather_buffers", moments, what, f"z * ({parameters})", FSDP_TRACE, z=z, root=root, **values)
 
 
 def exchanged(rank: RankModel) -> Iterator[MemoryTerm]:

@@ -12,6 +12,7 @@ from math import ceil
 from launcher.backends.fsdp import experts, float8, ring, split
 from launcher.backends.fsdp.autocast import (
     DDP_TRACE,
+    FSDP_TRACE,
     TRACE_OF_STAGES,
     copies_in_flight,
     output_elements,
@@ -44,8 +45,6 @@ from launcher.estimate.memory.moments import (
 from launcher.estimate.memory.terms import MemoryTerm, Pile, term
 from launcher.estimate.rank.model import BlockKind, RankModel
 from launcher.estimate.rank.shards import WeightCounts
-
-_TRACE = "trace of the live tensors of torch.distributed.fsdp.fully_shard, torch 2.15"
 
 
 def overheads(rank: RankModel) -> Iterable[MemoryTerm]:
@@ -128,7 +127,7 @@ def kept_after_forward(rank: RankModel) -> Iterator[MemoryTerm]:
     for moment, gone in places.items() if n > 1 else ():
         what, values = "parameters kept over some ranks", {"z": rank.engine.size, "blocks": blocks, "block": block}
         formula = "ceil(z * max(blocks - gone * block, 0) / N)"
-        yield term("gather_buffers", (moment,), what, formula, _TRACE, **values, gone=gone, N=n)
+        yield term("gather_buffers", (moment,), what, formula, FSDP_TRACE, **values, gone=gone, N=n)
 
 
 def block_reduction(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -137,7 +136,7 @@ def block_reduction(rank: RankModel) -> Iterator[MemoryTerm]:
     Its output is the gradient shard itself, counted there, or of offloaded ones gone once it is on the host
     (``foreach_reduce``, _fsdp_collectives.py); beside it the unreduced gradient of the output projection.
     """
-    source, z_red = _TRACE, rank.dtypes.size("reduce")
+    source, z_red = FSDP_TRACE, rank.dtypes.size("reduce")
     head = rank.head.trained + (tied_table(rank) if rank.root.trained else 0)
     what = "gradient of the output projection"
     yield term("reduce_buffers", ("block_backward",), what, "z * head", source, z=rank.engine.size, head=head)
@@ -158,7 +157,7 @@ def block_reduction(rank: RankModel) -> Iterator[MemoryTerm]:
 def leaving(rank: RankModel, moments: Iterable[Moment], shard: int) -> MemoryTerm:
     """A reduction's output, of so many elements, which is copied to the host."""
     what, z_acc = "gradients on their way to the host", rank.dtypes.size("accumulate")
-    return term("gradients", moments, what, "z_acc * shard", _TRACE, z_acc=z_acc, shard=shard)
+    return term("gradients", moments, what, "z_acc * shard", FSDP_TRACE, z_acc=z_acc, shard=shard)
 
 
 def unreduced(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -169,7 +168,9 @@ def unreduced(rank: RankModel) -> Iterator[MemoryTerm]:
     spec = rank.spec
     if spec.gradient_accumulation > 1 and not reduces_each(spec):
         z_red, trained = rank.dtypes.size("reduce"), rank.elements.trained
-        yield term("gradients", PASSES, "unreduced gradients", "z_red * trained", _TRACE, z_red=z_red, trained=trained)
+        yield term(
+            "gradients", PASSES, "unreduced gradients", "z_red * trained", FSDP_TRACE, z_red=z_red, trained=trained
+        )
 
 
 def root_reduction(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -185,8 +186,10 @@ def root_reduction(rank: RankModel) -> Iterator[MemoryTerm]:
         if instant != "all gradients":
             z_acc = rank.dtypes.size("accumulate")
             what_else, formula = "gradients of the blocks", "z_acc * shard"
-            yield term("gradients", ROOT_BACKWARD, what_else, formula, _TRACE, z_acc=z_acc, shard=shards).at(instant)
-        yield term("reduce_buffers", ROOT_BACKWARD, what, expression, _TRACE, **values).at(instant)
+            yield term("gradients", ROOT_BACKWARD, what_else, formula, FSDP_TRACE, z_acc=z_acc, shard=shards).at(
+                instant
+            )
+        yield term("reduce_buffers", ROOT_BACKWARD, what, expression, FSDP_TRACE, **values).at(instant)
 
     before = {"root": rank.compute_parameters(rank.root), "block": _first(rank)}
     what = "gathered root group, its gradients, a block's reduction"
@@ -223,10 +226,10 @@ def block_instants(rank: RankModel, kind: BlockKind, moments: Moments) -> Iterat
         return
     values = {"inside": inside, "tok": tok, "z": z, "w": block.last_trained}
     what, expression = "gradients inside the MLP and of its last weight", "inside * tok + z * w"
-    yield term("temporary", moments, what, expression, _TRACE, **values).at("weight gradient")
+    yield term("temporary", moments, what, expression, FSDP_TRACE, **values).at("weight gradient")
     if experts.parts(rank, block).expert_trained and not block.stacked and experts.ends_with_routed(rank):
         yield from experts.expert_gradients(rank, kind, moments)
-    norm, source = first_norm(rank, kind), _TRACE
+    norm, source = first_norm(rank, kind), FSDP_TRACE
     what = "first norm of one block"
     yield term("activations", moments, what, "k * tok", source, k=norm, tok=tok).at("block gradients")
     what = "gradients of one block"
