@@ -204,9 +204,7 @@ class DataSpec:
     eval_config: str | None = None
     columns: Mapping[str, str] | None = field(default=None, hash=False)  # What a row holds, by its own columns.
     special_tokens: Mapping[str, Any] | None = field(default=None, hash=False)  # Of the tokenizer, by their roles.
-    template_values: Mapping[str, Any] | None = field(
-        default=None, hash=False
-    )  # What a template is told, by its names.
+    template_values: Mapping[str, Any] | None = field(default=None, hash=False)  # What a template is told by name.
 
     @property
     def roles(self) -> tuple[tuple[str, str], ...]:

@@ -168,9 +168,8 @@ def unreduced(rank: RankModel) -> Iterator[MemoryTerm]:
     spec = rank.spec
     if spec.gradient_accumulation > 1 and not reduces_each(spec):
         z_red, trained = rank.dtypes.size("reduce"), rank.elements.trained
-        yield term(
-            "gradients", PASSES, "unreduced gradients", "z_red * trained", FSDP_TRACE, z_red=z_red, trained=trained
-        )
+        what = "unreduced gradients"
+        yield term("gradients", PASSES, what, "z_red * trained", FSDP_TRACE, z_red=z_red, trained=trained)
 
 
 def root_reduction(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -185,10 +184,8 @@ def root_reduction(rank: RankModel) -> Iterator[MemoryTerm]:
     def reduced(what: str, instant: str, expression: str, **values: Value) -> Iterator[MemoryTerm]:
         if instant != "all gradients":
             z_acc = rank.dtypes.size("accumulate")
-            what_else, formula = "gradients of the blocks", "z_acc * shard"
-            yield term("gradients", ROOT_BACKWARD, what_else, formula, FSDP_TRACE, z_acc=z_acc, shard=shards).at(
-                instant
-            )
+            what_else, sizes = "gradients of the blocks", {"z_acc": z_acc, "shard": shards}
+            yield term("gradients", ROOT_BACKWARD, what_else, "z_acc * shard", FSDP_TRACE, **sizes).at(instant)
         yield term("reduce_buffers", ROOT_BACKWARD, what, expression, FSDP_TRACE, **values).at(instant)
 
     before = {"root": rank.compute_parameters(rank.root), "block": _first(rank)}
