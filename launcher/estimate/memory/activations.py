@@ -136,10 +136,12 @@ def last_norm_backward(rank: RankModel) -> Iterator[MemoryTerm]:
     """The backward pass of the last RMSNorm, beside all that blocks saved: its input and five products, all in fp32.
 
     What else it has saved is gone by then. The gradient of the output projection is there under FSDP2, whose loss in
-    chunks counts it itself (``logits``). A norm that is one kernel makes less than the blocks do.
+    chunks counts it itself (``logits``). A norm that is one kernel makes less than the blocks do, and a library's own
+    loss less than its sums in fp32.
     """
     spec, engine = rank.spec, rank.engine
-    if not rank.view.head or engine.library == "megatron" or spec.model.normalization != "rmsnorm" or engine.fused_norm:
+    small = engine.library == "megatron" or engine.fused_norm or engine.logits is not None
+    if small or not rank.view.head or spec.model.normalization != "rmsnorm":
         return
     made = replace(block_input(rank), bytes=6 * 4 * spec.model.hidden_size)
     values = {"k": rank.token_bytes([made]), "k_there": rank.token_bytes(rank.after_blocks), "tok": rank.tokens}
