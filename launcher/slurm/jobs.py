@@ -112,9 +112,10 @@ def cancel(names: Sequence[str], *options: str) -> dict[str, str]:
     for some in itertools.batched(names, _MOST_AT_ONCE):
         try:
             ask("scancel", *options, *some)
-        except SlurmRefused as error:  # It has gone on with the others, and says which.
+        except SlurmRefused as error:
+            # It has gone on with the others, and says which; of what has ended it says nothing (ESLURM_ALREADY_DONE).
             named = [name for name in some if re.search(rf"\b{name}\b", str(error))]
-            refused |= {name.partition(".")[0]: str(error) for name in named or some}
+            refused |= {name.partition(".")[0]: str(error) for name in named or some if str(error)}
     return refused
 
 

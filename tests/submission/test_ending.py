@@ -12,6 +12,7 @@ import pytest
 
 from launcher.base import files
 from launcher.rundir import attempts, state
+from launcher.slurm import jobs
 from launcher.slurm.jobs import SlurmRefused
 from launcher.submission import ending, node
 from launcher.submission.processes import SlurmPlace
@@ -74,6 +75,15 @@ def test_slurms_refusal_to_exclude_a_node_is_said(tmp_path: Path) -> None:
     attempts.blame(run, "n1")
     ending.conclude(run, -9, place([], refuse=refuse))
     assert said(run).endswith("n1 failed 2 times and is excluded from the requeue, which Slurm refused: Access denied")
+
+
+def test_what_slurm_fails_to_cancel_without_a_word_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*command: str) -> str:
+        raise SlurmRefused("scancel: error: Kill job error on job id 8: Access denied" if "8" in command else "")
+
+    monkeypatch.setattr(jobs, "ask", refuse)
+    assert jobs.cancel(["7_0.0"], "--signal=USR2") == {}
+    assert list(jobs.cancel(["7", "8"])) == ["8"]
 
 
 def test_a_broken_gpus_node_is_excluded_at_once(tmp_path: Path) -> None:
