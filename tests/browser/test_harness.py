@@ -121,15 +121,15 @@ def test_a_library_that_the_driver_lacks_is_installed_beside_a_chromium_that_is_
     assert chromium.install() == f"{bare}/chromium"
 
 
-def test_the_tests_need_the_browser_and_the_demo_does_not() -> None:
+def test_the_thorough_tests_need_the_browser_and_what_every_change_runs_does_not() -> None:
     """What make would run in a checkout where nothing is built, which it only prints."""
     lines = {
         goal: subprocess.run(
             ["make", "--dry-run", "VENV=none", goal], cwd=ROOT, capture_output=True, text=True, check=True
         ).stdout
-        for goal in ("test", "demo")
+        for goal in ("test-thorough", "test", "demo")
     }
     wanted = "-m benchmarks.report.browser"
-    assert 0 < lines["test"].find(wanted) < lines["test"].find("-m pytest")
-    assert wanted not in lines["demo"]
+    assert 0 < lines["test-thorough"].find(wanted) < lines["test-thorough"].find("-m pytest")
+    assert wanted not in lines["test"] + lines["demo"]
     assert "launch model=tiny" in lines["demo"]
