@@ -93,7 +93,7 @@ def template(reading: Reading, key: str) -> None:
 
 
 def template_values(reading: Reading, key: str) -> None:
-    """What a template is told beside the row, one name at a time."""
+    """Say one of the values that a chat template is given beside the row."""
     name, said = key.partition(".")[2], dict(reading.settings.get("data.template_values") or {})
     if not name or "." in name or isinstance(reading.value(key), list):
         reading.ledger.leave(key, "a template is told text, numbers and switches by their names: set data.template")

@@ -100,8 +100,7 @@ def _named(content: JsonObject) -> JsonObject:
     return found
 
 
-_PLAIN = ("train", "validation", "optimizer", "scheduler", "ddp", "logger", "tokenizer", "checkpoint",
-    "rng", "dist",
+_PLAIN = ("train", "validation", "optimizer", "scheduler", "ddp", "logger", "tokenizer", "checkpoint", "rng", "dist",
           "model", "ft", "comm_overlap", "profiling")  # fmt: skip
 
 

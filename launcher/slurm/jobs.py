@@ -112,10 +112,9 @@ def cancel(names: Sequence[str], *options: str) -> dict[str, str]:
     for some in itertools.batched(names, _MOST_AT_ONCE):
         try:
             ask("scancel", *options, *some)
-        except SlurmRefused as error:
-            # It has gone on with the others, and says which; of what has ended it says nothing (ESLURM_ALREADY_DONE).
+        except SlurmRefused as error:  # It has gone on with the others, and says which.
             named = [name for name in some if re.search(rf"\b{name}\b", str(error))]
-            refused |= {name.partition(".")[0]: str(error) for name in named or some if str(error)}
+            refused |= {name.partition(".")[0]: str(error) for name in named or some}
     return refused
 
 
@@ -249,7 +248,8 @@ def ask(*command: str, patience_s: float = 0) -> str:
         if done.returncode == 0:
             # sbatch says on stderr what it would do.
             return f"{done.stdout}{done.stderr}" if "--test-only" in command else done.stdout
-        text = " ".join((done.stderr or done.stdout).split())
+        said = " ".join((done.stderr or done.stdout).split())
+        text = said or f"{command[0]} failed without a word (exit status {done.returncode})"
         if done.returncode < 0:  # Slurm ends what runs in a job that it puts back, this command among it.
             text = f"{command[0]} was ended by {signal.Signals(-done.returncode).name}"
         elif not is_away(text):

@@ -35,7 +35,7 @@ def composed(*texts: str, catalog: Catalog = SHIPPED) -> dict[str, Any]:
 
 
 def by_hydra(overrides: Sequence[Override]) -> Any:
-    """What Hydra itself composes of the shipped files."""
+    """The configuration that Hydra itself composes of the shipped files."""
     with initialize_config_dir(str(SHIPPED.conf[-1]), version_base="1.3"):
         found = hydra.compose(PRIMARY, overrides=module._last_choices(overrides))
     return OmegaConf.to_container(found, resolve=True, throw_on_missing=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -77,13 +78,11 @@ def test_slurms_refusal_to_exclude_a_node_is_said(tmp_path: Path) -> None:
     assert said(run).endswith("n1 failed 2 times and is excluded from the requeue, which Slurm refused: Access denied")
 
 
-def test_what_slurm_fails_to_cancel_without_a_word_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*command: str) -> str:
-        raise SlurmRefused("scancel: error: Kill job error on job id 8: Access denied" if "8" in command else "")
-
-    monkeypatch.setattr(jobs, "ask", refuse)
-    assert jobs.cancel(["7_0.0"], "--signal=USR2") == {}
-    assert list(jobs.cancel(["7", "8"])) == ["8"]
+def test_a_command_of_slurm_that_fails_without_a_word_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "scancel").write_text("#!/bin/sh\nexit 3\n")
+    (tmp_path / "scancel").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert jobs.cancel(["7"]) == {"7": "scancel failed without a word (exit status 3)"}
 
 
 def test_a_broken_gpus_node_is_excluded_at_once(tmp_path: Path) -> None:

@@ -150,8 +150,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         run.name=/tmp/b
         cluster=slurm hardware=h100_80g cluster.python=
         data.tokenizer=''
-        data=chat data.path=a.jsonl data.template_values={tools:x}
-        data=chat data.path=a.jsonl data.template_values={budget:[1]}
+        data=chat data.path=a.jsonl data.template_values={tools:x,budget:[1]}
         data.column=
         run.directory=/
         run.directory=./..

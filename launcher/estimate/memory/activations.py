@@ -21,7 +21,7 @@ from launcher.estimate.rank.recomputed import BLOCK, method
 from launcher.estimate.rank.tensors import SavedTensor
 
 SOURCE = "arXiv:2205.05198, section 4, with the tensors that the modules save (launcher/estimate/families)"
-_BACKWARD_TRACE = "trace of the live tensors of a backward pass (launcher/estimate/families)"
+BACKWARD_TRACE = "trace of the live tensors of a backward pass (launcher/estimate/families)"
 _OFFLOAD = "megatron/core/pipeline_parallel/fine_grained_activation_offload.py; Transformer Engine, cpu_offload.py"
 _MASK = "transformers/masking_utils.py and launcher/worker/model/network.py: a number for each pair of tokens"
 _FORWARD_TRACE = "trace of the live tensors of a forward pass (launcher/estimate/families)"
@@ -132,25 +132,6 @@ def after_blocks(rank: RankModel) -> Iterator[MemoryTerm]:
         yield term("activations", ("output", "loss"), what, "z_res * h * tok", SOURCE, z_res=z, h=h, tok=rank.tokens)
 
 
-def last_norm_backward(rank: RankModel) -> Iterator[MemoryTerm]:
-    """The backward pass of the last RMSNorm, beside all that blocks saved: its input and five products, all in fp32.
-
-    What else it has saved is gone by then. The gradient of the output projection is there under FSDP2, whose loss in
-    chunks counts it itself (``logits``). A norm that is one kernel makes less than the blocks do, and a library's own
-    loss less than its sums in fp32.
-    """
-    spec, engine = rank.spec, rank.engine
-    small = engine.library == "megatron" or engine.fused_norm or engine.logits is not None
-    if small or not rank.view.head or spec.model.normalization != "rmsnorm":
-        return
-    made = replace(block_input(rank), bytes=6 * 4 * spec.model.hidden_size)
-    values = {"k": rank.token_bytes([made]), "k_there": rank.token_bytes(rank.after_blocks), "tok": rank.tokens}
-    w = rank.head.trained if spec.parallel.shard and spec.train.loss == "full" else 0
-    formula, what = "(k - k_there) * tok + z * w", "backward pass of the last norm"
-    gradients = term("temporary", ("loss_backward",), what, formula, _BACKWARD_TRACE, z=engine.size, w=w, **values)
-    yield gradients.at("last norm")
-
-
 def mask(rank: RankModel) -> Iterator[MemoryTerm]:
     """Masks that attention is given: one for all sequences, and for all blocks that see the same tokens.
 
@@ -207,7 +188,7 @@ def mlp_backward(rank: RankModel) -> Iterator[MemoryTerm]:
         yield content(rank, kind, moments).at("mlp")
         k = rank.token_bytes(kind.backward_extra)
         what = "gradients inside one block"
-        yield term("temporary", moments, what, "k * tok", _BACKWARD_TRACE, k=k, tok=rank.tokens).at("mlp")
+        yield term("temporary", moments, what, "k * tok", BACKWARD_TRACE, k=k, tok=rank.tokens).at("mlp")
 
 
 def expert_outputs(kind: BlockKind) -> SavedTensor | None:

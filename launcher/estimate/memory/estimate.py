@@ -252,7 +252,7 @@ _PARTS: tuple[Part, ...] = (
     activations.saved,
     activations.on_its_way,
     activations.after_blocks,
-    activations.last_norm_backward,
+    logits.last_norm_backward,
     activations.mask,
     activations.mlp_backward,
     activations.forward_extra,

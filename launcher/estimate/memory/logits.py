@@ -1,13 +1,15 @@
-"""Logits and their cross entropy, on the stage that computes the loss.
+"""Logits, their cross entropy and the last norm's backward pass, on the stage that computes the loss.
 
 A token's logits take some bytes for each entry of the vocabulary. The loss decides how many, and of how many tokens
 they are in memory at once.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import ceil
 
 from launcher.base.formula import Value
+from launcher.estimate.memory.activations import BACKWARD_TRACE, block_input
 from launcher.estimate.memory.moments import Moment
 from launcher.estimate.memory.terms import MemoryTerm, term
 from launcher.estimate.rank.engine import LogitsBytes
@@ -148,6 +150,25 @@ def _of_hidden_states(rank: RankModel, per_entry: Value) -> Iterator[MemoryTerm]
     what, part = "gradient of the hidden states", ceil(h * share)
     values = {"z": z, "h": h, "part": part, "tok": tok}
     yield term("logits", ("loss_backward",), what, "z * (h + part) * tok", source, **values).at("product")
+
+
+def last_norm_backward(rank: RankModel) -> Iterator[MemoryTerm]:
+    """The backward pass of the last RMSNorm, beside all that blocks saved: its input and five products, all in fp32.
+
+    What else it has saved is gone by then. The gradient of the output projection is there under FSDP2, whose loss in
+    chunks counts it itself. A norm that is one kernel makes less than the blocks do, and less than a library's own loss
+    holds in its fp32 sums.
+    """
+    spec, engine = rank.spec, rank.engine
+    small = engine.library == "megatron" or engine.fused_norm or engine.logits is not None
+    if small or not rank.view.head or spec.model.normalization != "rmsnorm":
+        return
+    made = replace(block_input(rank), bytes=6 * 4 * spec.model.hidden_size)
+    values = {"k": rank.token_bytes([made]), "k_there": rank.token_bytes(rank.after_blocks), "tok": rank.tokens}
+    w = rank.head.trained if spec.parallel.shard and spec.train.loss == "full" else 0
+    formula, what = "(k - k_there) * tok + z * w", "backward pass of the last norm"
+    gradients = term("temporary", ("loss_backward",), what, formula, BACKWARD_TRACE, z=engine.size, w=w, **values)
+    yield gradients.at("last norm")
 
 
 def _tokens(rank: RankModel) -> int:

@@ -16,7 +16,7 @@ from launcher.estimate.rank.model import BlockKind, RankModel
 
 _FP32 = 4
 _SAVED = "ceil(linears * (z_code + z_scale / group))"
-"""What the backward pass of a block's linears needs of their weights."""
+"""Bytes that the linears of a block save of their weights, for the backward pass."""
 
 _SOURCE = "torchao/quantization/qat/fake_quantizer.py, torchao 0.18, and a trace of one linear's live tensors"
 
@@ -82,12 +82,12 @@ def _forward(rank: RankModel, kind: BlockKind, sizes: dict[str, Value]) -> Memor
         formula = f"max({x} - z_code * w, {w} - z * w)" if saved else f"max({x}, {w})"
     else:
         formula = "z_made * w - z * w" if saved else f"max({w}, z_held * w + (2 * z * width + k_cast) * tok)"
-    if saved and engine.autocast:  # The norm keeps the residual stream itself, which is in fp32.
+    if not saved:
+        k = 2 * engine.residual_size * h + rounds_inputs * engine.size * rank.spec.model.intermediate_size
+    elif engine.autocast:  # The norm keeps the residual stream itself, which is in fp32.
         k = (_FP32 + engine.size) * h
     else:
-        k = (2 if not saved else 3 + rounds_inputs) * engine.residual_size * h
-    if rounds_inputs and not saved:
-        k += engine.size * rank.spec.model.intermediate_size
+        k = (3 + rounds_inputs) * engine.residual_size * h
     held = {"z_held": engine.size + _FP32 * engine.autocast, "k_cast": engine.size * h * engine.autocast}
     what = "a linear that rounds, beside the residual stream"
     moments: Moments = frozenset(("forward",))
