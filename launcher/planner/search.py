@@ -10,6 +10,7 @@ that is shown. What is unlikely to fit comes last. The fastest that may not fit 
 """
 
 import heapq
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
@@ -71,8 +72,9 @@ class Search:
         self._spaces, self._judge = spaces, judge
         self._said = [frozenset(judge.behind(space.base)) for space in spaces]
         self._heap: list[_Node] = []
-        # The least activation checkpointing with which the least of layouts with some settings fits; None if none does.
-        self._modes: dict[tuple[object, ...], int | None] = {}
+        # The least activation checkpointing with which the least of layouts with some settings fits, by the size of its
+        # micro-batches; None if none does.
+        self._modes = defaultdict[tuple[object, ...], dict[int, int | None]](dict)
         self._order = 0
 
     def run(self, opened: Sequence[OpenedDegrees]) -> Iterator[Found]:
@@ -217,23 +219,23 @@ class Search:
         """The least activation checkpointing, from one on, with which some settings may fit; None if there is none.
 
         It is that of the first variant, of one chunk and 1F1B, which needs least memory, and with several micro-batches
-        no less than that of one sequence at once.
+        no less than that of smaller ones.
         """
         space, size = self._spaces[opening], "train.micro_batch_size"
         variant = next(space.staged(settings, self._judge.errors), None)
         if variant is None or not _is_plain(variant):
             return start
-        if variant.gradient_accumulation > 1 and settings[size] > 1 and size not in space.said:
-            smaller = self._modes.get(_key(opening, {**settings, size: 1}), 0)
-            if smaller is None:
+        modes, own = self._modes[_key(opening, {**settings, size: None})], settings[size]
+        if variant.gradient_accumulation > 1 and size not in space.said:
+            smaller = [mode for other, mode in modes.items() if other < own]
+            if None in smaller:
                 return None
-            start = max(start, smaller)
-        key = _key(opening, settings)
-        if key not in self._modes:
-            modes = range(start, len(space.savings.modes))
-            runs = ((mode, strongest(variant, space.savings, [mode], self._judge)) for mode in modes)
-            self._modes[key] = next((mode for mode, run in runs if run is None or self._fits(run)), None)
-        return self._modes[key]
+            start = max([start, *filter(None, smaller)])
+        if own not in modes:
+            tried = range(start, len(space.savings.modes))
+            runs = ((mode, strongest(variant, space.savings, [mode], self._judge)) for mode in tried)
+            modes[own] = next((mode for mode, run in runs if run is None or self._fits(run)), None)
+        return modes[own]
 
     def _is_valid(self, spec: RunSpec) -> bool:
         return next(self._judge.errors(spec), None) is None

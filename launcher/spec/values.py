@@ -47,11 +47,12 @@ def by_identity[G, *Others, T](most: int) -> Callable[[Callable[[G, *Others], T]
 
         def answer(group: G, *others: *Others) -> T:
             key = (id(group), *others)
-            if key not in answers:
+            found = answers.get(key)
+            if found is None:
                 if len(answers) >= most:
                     answers.clear()
-                answers[key] = group, function(group, *others)
-            return answers[key][1]
+                found = answers[key] = group, function(group, *others)
+            return found[1]
 
         return answer
 
