@@ -56,8 +56,9 @@ def _by_group(paths: tuple[str, ...]) -> tuple[tuple[str, tuple[str, ...], tuple
 def _group_with[T: DataclassInstance](group: T, keys: tuple[str, ...], values: tuple[object, ...]) -> T:
     try:
         found: T = _kept_group(group, keys, values, tuple(map(type, values)))
-    except TypeError:  # A list or a mapping is among the values.
-        return _replaced(group, dict(zip(keys, values, strict=True)))
+    except TypeError:  # A list or a mapping is among the values; that of the group itself need not be set.
+        own = {key: value for key, value in zip(keys, values, strict=True) if getattr(group, key) is not value}
+        return _replaced(group, own) if len(own) == len(keys) else _group_with(group, tuple(own), tuple(own.values()))
     return found
 
 
