@@ -56,7 +56,6 @@ class Found:
     considered: int = 0  # Layouts.
     invalid: int = 0  # Those of them that are refused.
     unfit: int = 0  # Those that do not fit.
-    judged: int = 0  # Estimates of memory that were made.
 
     @property
     def first(self) -> Candidate | None:
@@ -107,7 +106,6 @@ class Found:
         self.considered += other.considered
         self.invalid += other.invalid
         self.unfit += other.unfit
-        self.judged += other.judged
 
     def counts(self) -> Counts:
         """The layouts by what became of them."""

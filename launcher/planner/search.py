@@ -72,8 +72,7 @@ class Search:
         self._spaces, self._judge = spaces, judge
         self._said = [frozenset(judge.behind(space.base)) for space in spaces]
         self._heap: list[_Node] = []
-        # The least activation checkpointing with which the least of layouts with some settings fits, by the size of its
-        # micro-batches; None if none does.
+        # The least checkpointing with which the least of layouts fits, by settings and micro-batch; None if none does.
         self._modes = defaultdict[tuple[object, ...], dict[int, int | None]](dict)
         self._order = 0
 
@@ -241,7 +240,6 @@ class Search:
         return next(self._judge.errors(spec), None) is None
 
     def _fits(self, spec: RunSpec) -> bool:
-        self.found.judged += 1
         return self._judge.verdict(spec).may_start
 
     def _refine_saving(self, node: _Node, saving: _Saving) -> None:
@@ -298,7 +296,6 @@ class Search:
             if not self._is_valid(spec):
                 self.found.invalid += 1
                 continue
-            self.found.judged += 1
             verdict = self._judge.verdict(spec)
             if not verdict.fits or not verdict.chance or (self._certain and verdict.name != "fits"):
                 self.found.unfit += left  # Those that save less fit no better.

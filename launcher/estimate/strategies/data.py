@@ -9,7 +9,8 @@ from launcher.spec import RunSpec, edit
 
 def apply(view: RankView, spec: RunSpec) -> RankView:
     """The rank's share of the global batch."""
-    return view if spec.data_degree == 1 else view._replace(batch=part_of(view.batch, spec.data_degree))
+    degree = spec.data_degree
+    return view if degree == 1 else view._replace(batch=part_of(view.batch, degree))
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
