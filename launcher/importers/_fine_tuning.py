@@ -223,9 +223,12 @@ _ENDINGS = (".json", ".jsonl", ".csv", ".parquet", ".txt", ".gz", ".zst", ".arro
 
 
 def path_of(path: Any, files: Any) -> Any:
-    """A data set's path, or that of its files where it names a loader (``path: json``)."""
+    """A data set's path, or that of its files where it names a loader (``path: json``) or their folder."""
     if str(path) in _LOADERS or path is None:
         return files[0] if isinstance(files, list) and len(files) == 1 else files
+    if files and str(path).startswith((".", "/", "~")):
+        found = [f"{str(path).rstrip('/')}/{each}" for each in (files if isinstance(files, list) else [files])]
+        return found[0] if len(found) == 1 else found
     return path
 
 

@@ -6,6 +6,7 @@ What is no literal, nor the name of one above it, is left open (``???``).
 
 import ast
 import copy
+import operator
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -104,9 +105,16 @@ def literal(node: ast.expr, names: Mapping[str, Any]) -> Any:
         return [literal(each, names) for each in node.elts]
     if isinstance(node, ast.BinOp):
         return _product(node.op, literal(node.left, names), literal(node.right, names))
-    if isinstance(node, ast.Dict) and all(isinstance(key, ast.Constant) for key in node.keys):
-        pairs = zip(node.keys, node.values, strict=True)
-        return {str(key.value): literal(value, names) for key, value in pairs if isinstance(key, ast.Constant)}
+    if isinstance(node, ast.Dict) and None not in node.keys:
+        keys = [literal(key, names) for key in node.keys if key is not None]
+        return OPEN if OPEN in keys else {
+            str(key): literal(value, names) for key, value in zip(keys, node.values, strict=True)
+        }  # fmt: skip
+    if isinstance(node, ast.Subscript):
+        held, place = literal(node.value, names), str(literal(node.slice, names))
+        return copy.deepcopy(held.get(place, OPEN)) if isinstance(held, dict) else OPEN
+    if isinstance(node, ast.IfExp) and (holds := _decided(node.test, names)) is not None:
+        return literal(node.body if holds else node.orelse, names)
     try:
         value = ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
@@ -119,13 +127,32 @@ _IMPORTED = {"squared_relu": "squared_relu", "DEFAULT_NULL_TOKENIZER_VOCAB_SIZE"
 """Values of names that recipes of Megatron Bridge 0.6 import from its modules."""
 
 
-def _product(operator: ast.operator, left: Any, right: Any) -> Any:
-    if type(left) is int and type(right) is int and max(abs(left), abs(right)) < files.LARGEST:
-        if isinstance(operator, ast.Mult) and abs(left * right) < files.LARGEST:
-            return left * right
-        if isinstance(operator, ast.FloorDiv) and right:
-            return left // right
-    return OPEN
+_OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+}  # fmt: skip
+_LONGEST = 10_000  # Parts of a list that text multiplies; the deepest models have some 1,000 layers.
+
+
+def _product(kind: ast.operator, left: Any, right: Any) -> Any:
+    """The sum, product or quotient of two numbers, and lists that are joined or repeated; ``???`` for any other."""
+    compute = _OPERATORS.get(type(kind))
+    if type(left) is list and compute is not None:
+        joins = type(right) is list and isinstance(kind, ast.Add) and _size(left) + _size(right) <= _LONGEST
+        repeats = type(right) is int and isinstance(kind, ast.Mult) and _size(left) * right <= _LONGEST
+        return compute(left, right) if joins or repeats else OPEN
+    if compute is None or not {type(left), type(right)} <= {int, float} or max(abs(left), abs(right)) > files.LARGEST:
+        return OPEN
+    if not right and isinstance(kind, ast.Div | ast.FloorDiv):
+        return OPEN
+    found = compute(left, right)
+    if not abs(found) < files.LARGEST:
+        return OPEN
+    return found if isinstance(found, int) else float(f"{found:.12g}")  # As many digits as one would write.
+
+
+def _size(value: Any) -> int:
+    return sum(map(_size, value)) if isinstance(value, list) else 1
 
 
 def called(node: ast.Call) -> str:
@@ -270,11 +297,15 @@ class Followed:
             return copy.deepcopy(names[node.id]) if node.id in names else OPEN
         if isinstance(node, ast.Attribute):
             held = self._value(node.value, names, depth)
+            if node.attr == "text_config" and isinstance(held, dict) and "from_pretrained" in str(held.get("class")):
+                return held  # The text's part of a model that reads images, too.
             return copy.deepcopy(held.get(node.attr, OPEN)) if isinstance(held, dict) else literal(node, names)
         if isinstance(node, ast.List | ast.Tuple):
             return [self._value(each, names, depth) for each in node.elts]
         if isinstance(node, ast.BinOp):
             return _product(node.op, *(self._value(each, names, depth) for each in (node.left, node.right)))
+        if isinstance(node, ast.ListComp) and _copies(node):  # Of a list of lists.
+            return self._value(node.generators[0].iter, names, depth)
         return literal(node, names)
 
     def _call(self, node: ast.Call, names: Mapping[str, Any], depth: int) -> Any:
@@ -282,6 +313,9 @@ class Followed:
         if name in _NUMBERS and len(node.args) == 1:
             inner = self._value(node.args[0], names, depth)
             return _NUMBERS[name](inner) if type(inner) in (int, float) else OPEN
+        if name in ("list", "tuple", "AutoBridge.from_hf_config") and len(node.args) == 1:
+            inner = self._value(node.args[0], names, depth)
+            return inner if isinstance(inner, dict if name.endswith("config") else list) else OPEN
         if name in ("cast", "typing.cast") and len(node.args) == 2:  # A word for type checkers.
             return self._value(node.args[1], names, depth)
         given = {each.arg: self._value(each.value, names, depth) for each in node.keywords if each.arg}
@@ -328,6 +362,9 @@ def _decided(test: ast.expr, names: Mapping[str, Any]) -> bool | None:
     if isinstance(test, ast.Call) and called(test) == "isinstance" and ast.unparse(test.args[-1]) == "str":
         value = literal(test.args[0], names)
         return None if value == OPEN else isinstance(value, str)
+    if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Is | ast.IsNot) and _is_none(test.comparators[0]):
+        value = literal(test.left, names)
+        return None if value == OPEN else (value is None) == isinstance(test.ops[0], ast.Is)
     if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.In | ast.Eq) or len(test.ops) > 1:
         return None
     lowers = isinstance(test.left, ast.Call) and _called_last(test.left) == "lower" and not test.left.args
@@ -337,6 +374,18 @@ def _decided(test: ast.expr, names: Mapping[str, Any]) -> bool | None:
     if not isinstance(word, str) or OPEN in (word, *several):
         return None
     return (word.lower() if lowers else word) in several
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+def _copies(node: ast.ListComp) -> bool:
+    """True for ``[list(x) for x in y]`` and ``[x for x in y]``."""
+    [part, *others], inner = node.generators, node.elt
+    if isinstance(inner, ast.Call) and called(inner) in ("list", "tuple") and len(inner.args) == 1:
+        inner = inner.args[0]
+    return not others and not part.ifs and ast.dump(inner) == ast.dump(part.target).replace("Store", "Load")
 
 
 def _is_whole(name: str) -> bool:

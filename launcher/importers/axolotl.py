@@ -125,6 +125,8 @@ def _data_set(reading: Reading, place: str, block: str) -> list[_fine_tuning.Dat
     keys = [f"{place}.{name}" for name in names if value(f"{place}.{name}") is not None]
     if (value(f"{place}.data_files") is not None and value(f"{place}.path") is None) or path != value(f"{place}.path"):
         keys.append(f"{place}.data_files")
+    elif value(f"{place}.data_files"):
+        reading.ledger.leave(f"{place}.data_files", "all files of its path are read here: set data.path to these")
     own = _of_kind(reading, place, str(kind)) or (None if _prefers(reading) else _format(reading, place))
     if own:
         said |= own

@@ -4,6 +4,7 @@ Parameters that are trained whole are in fp32 (``pure_bf16`` apart), those that 
     and blocks are recomputed unless the file says otherwise.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from launcher.config.ledger import Ledger, name_from
 from launcher.importers import Imported, _fine_tuning, _foreign, _trainer
 from launcher.importers._reading import Reading
 from launcher.importers._table import apply, imported, rows, table
+from launcher.importers.megatron.arguments import degrees, enter, preset
 
 _DEFAULTS: Mapping[str, Any] = {
     **_trainer.DEFAULTS, "train.sequence_length": 2048, "checkpointing": "full",
@@ -32,15 +34,29 @@ def read(text: str, path: str) -> Imported:
     if not reading.flag("do_train"):
         rule = "LLaMA-Factory trains where it is true: this predicts, evaluates or exports"
         reading.errors.append(ConfigError(f"{path}: do_train", reading.value("do_train"), rule))
+    of_megatron = _cut(reading)
     _trainer.shard(reading)
     adapter = _adapter(reading)
     _trainer.precision(reading, pure=reading.flag("pure_bf16") or bool(adapter))
-    _trainer.finish(reading, {**_DEFAULTS, **adapter})
+    _trainer.finish(reading, {**_DEFAULTS, **adapter, **of_megatron})
     if reading.choose.get("adapter") == "none":
         del reading.choose["adapter"]
     if "model" in reading.choose:
         reading.settings.setdefault("data.tokenizer", reading.choose["model"])
     return imported(reading, name_from(str(content.get("model_name_or_path", path))), "LLaMA-Factory")
+
+
+def _cut(reading: Reading) -> Mapping[str, Any]:
+    """What holds where Megatron-core trains (``USE_MCA=1``), which files say by degrees; nothing of any other."""
+    if not any(reading.has(f"{name}_model_parallel_size") for name in ("tensor", "pipeline", "expert")):
+        return {}
+    degree = degrees(reading)
+    reading.choose["parallel"] = preset(degree)
+    reading.settings |= {f"parallel.{name}": found for name, found in degree.items()}
+    if degree["tensor"] == 1:
+        reading.settings["parallel.sequence"] = False
+    enter(reading, re.compile(r"(\w+)\Z"))
+    return {"checkpointing": "none", "zero": "0"}
 
 
 def _adapter(reading: Reading) -> dict[str, Any]:

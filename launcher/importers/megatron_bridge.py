@@ -13,7 +13,7 @@ from launcher.config.ledger import OPEN, Ledger
 from launcher.importers import Imported, _fine_tuning, _foreign, _trainer
 from launcher.importers._reading import Reading
 from launcher.importers._table import apply, choose, defaults, imported, program, rows, say_text, table, usual
-from launcher.importers.megatron.arguments import DEFAULTS, MEANINGS
+from launcher.importers.megatron.arguments import degrees, enter, preset
 from launcher.importers.megatron.data_and_saves import mixed
 
 HAS_VARIABLES = True
@@ -33,10 +33,6 @@ _BASES: Mapping[str, Mapping[str, Any]] = {
     "_peft_common": {**_COMMON, **_SFT, "optimizer.lr": 1e-4},
 }
 _DEFAULTS: Mapping[str, Any] = {"precision": "bf16", "data": "synthetic"}
-_LONG = {
-    "microbatch-group-size-per-vp-stage": "microbatch-group-size-per-virtual-pipeline-stage",
-    "layernorm-zero-centered-gamma": "apply-layernorm-1p",
-}
 _SECTIONS = re.compile(
     r"(?:model|mixed_precision|ddp|optimizer|scheduler|train|validation|checkpoint|logger|rng|dist|dataset)\.(\w+)\Z"
 )
@@ -58,8 +54,15 @@ def read(text: str, path: str, *, variables: Mapping[str, str] | None = None) ->
     if values.get("checkpoint.load") == values.get("checkpoint.save"):
         reading.idle("a run goes on from its own checkpoints", "checkpoint.load")
     apply(TABLE, reading)
-    _arguments(reading)
-    defaults(reading, {**_BASES.get(base, {}), **made, **_DEFAULTS})
+    enter(reading, _SECTIONS)
+    common = {**_BASES.get(base, {}), **made, **_DEFAULTS}
+    for setting, without in (
+        ("optimizer.warmup_steps", "optimizer.warmup_ratio" in reading.settings),
+        ("save.every", values.get("checkpoint.save_interval", "") is None),
+    ):
+        if without:  # The recipe has another, or none.
+            common.pop(setting, None)
+    defaults(reading, common)
     _finish(reading)
     return imported(reading, reading.choose.get("model", "a model"), "Megatron Bridge")
 
@@ -105,15 +108,12 @@ _PLAIN = ("train", "validation", "optimizer", "scheduler", "ddp", "logger", "tok
 
 
 def _finish(reading: Reading) -> None:
-    degree = _degrees(reading)
-    preset = "ep" if degree["expert"] > 1 else "cp" if degree["context"] > 1 and degree["tensor"] == 1 else "tp"
-    if degree["pipeline"] > 1:
-        preset = "ep" if degree["expert"] > 1 else "tp_pp"
+    degree = degrees(reading)
     zero = reading.choose.pop("zero", "0")
     if zero == "0":  # Whole parameters are not gathered.
         for each in ("fp8-param-gather", "fp4-param-gather", "reuse-grad-buf-for-mxfp8-param-ag"):
             reading.settings.pop(f"backend.extra.{each}", None)
-    reading.choose |= {"parallel": preset, "zero": zero}
+    reading.choose |= {"parallel": preset(degree), "zero": zero}
     for name, found in degree.items():
         reading.settings[f"parallel.{name}"] = found
     if degree["tensor"] == 1:
@@ -122,31 +122,16 @@ def _finish(reading: Reading) -> None:
         reading.choose.pop("zero")
         _beside_adapter(reading, degree)
     if "model" not in reading.choose:
-        if "model.hidden_size" in reading.settings:  # As long as a sequence (``training/config.py``).
-            longest = reading.settings.get("train.sequence_length", 1024)
-            reading.settings.setdefault("model.max_position_embeddings", longest)
+        _sized(reading)
         reading.notes.append("its model is not named: add model=ORGANISATION/NAME, or one of launch show model")
     if reading.choose.get("data") == "synthetic":
         reading.settings.pop("data.tokenizer", None)
 
 
-def _arguments(reading: Reading) -> None:
-    for key, value in reading.ledger.values.items():
-        found = _SECTIONS.match(key)
-        if not reading.ledger.is_open(key) or found is None or not isinstance(value, bool | int | float | str):
-            continue
-        name = found[1].replace("_", "-")
-        name = _LONG.get(name, name)
-        meaning = MEANINGS.get(name)
-        if value is False or DEFAULTS.get(name) == value:
-            reading.ledger.default(key)
-        elif meaning is not None and meaning.effect is None and "adapter" in reading.choose:
-            reading.idle("of Megatron's kernels, and an adapter trains by DDP or FSDP here", key)
-        elif meaning is not None and meaning.effect is None:
-            reading.settings[f"backend.extra.{name}"] = value
-            reading.ledger.keep(key)
-        elif meaning is not None:
-            reading.ledger.leave(key, str(meaning.effect), matters=meaning.matters)
+def _sized(reading: Reading) -> None:
+    if "model.hidden_size" in reading.settings:  # As long as a sequence (``training/config.py``).
+        longest = reading.settings.get("train.sequence_length", 1024)
+        reading.settings.setdefault("model.max_position_embeddings", longest)
 
 
 def _model(reading: Reading, key: str) -> None:
@@ -172,16 +157,19 @@ def _hybrid(reading: Reading, key: str) -> None:
         _without_experts(reading)
         reading.notes.append(f"the model is {name}, by its tokenizer, and its sizes are taken to be the recipe's")
         return
-    if {*letters} - {*"M*-"} or reading.has("model.value") or reading.has("model.hf_model_id"):
-        reading.ledger.leave(
-            key, "its layers are Mamba (M), attention (*) and MLP (-) here, of a recipe that sizes them"
-        )
+    if {*letters} - {*"M*-E"} or reading.has("model.value") or reading.has("model.hf_model_id"):
+        effect = "its layers are Mamba (M), attention (*), MLP (-) and experts (E) here, of a recipe that sizes them"
+        reading.ledger.leave(key, effect)
         return
     sizes = {each: reading.plain(f"model.{each}") for each in _OF_MAMBA if reading.has(f"model.{each}")}
-    choose(reading, key, {**_HYBRID, "model.extra": {"pattern": letters, **sizes}})
+    if "E" in letters:
+        sizes |= {each: reading.plain(f"model.{each}") for each in _OF_EXPERTS if reading.has(f"model.{each}")}
+    else:
+        _without_experts(reading)
+    said = {_OF_EXPERTS.get(each, each): value for each, value in sizes.items()}
+    choose(reading, key, {**_HYBRID, "model.extra": {"pattern": letters, **said}})
     for each in sizes:
         reading.ledger.say(f"model.{each}", "model.extra")
-    _without_experts(reading)
     reading.ledger.default("model.is_hybrid_model")
     known = reading.plain("tokenizer.vocab_size")
     size = 131072 if own else known
@@ -194,6 +182,7 @@ def _without_experts(reading: Reading) -> None:
 
 
 _WHOLE = "a hybrid of Megatron-LM's modules trains whole here, without an adapter"
+_OF_EXPERTS = {"moe_shared_expert_intermediate_size": "shared_width", "moe_latent_size": "latent"}
 _OF_MAMBA = ("mamba_num_heads", "mamba_head_dim", "mamba_state_dim", "mamba_num_groups")
 _OF_HYBRID = (
     *_OF_MAMBA, "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups",
@@ -219,10 +208,17 @@ def _mixed(reading: Reading, key: str) -> None:
 
 
 def _layout(reading: Reading, key: str) -> None:
-    if isinstance(reading.value(key), str):
-        reading.say(key, {"parallel.layout": str(reading.value(key)).split("|")})
+    found = reading.value(key)
+    named = isinstance(found, list) and all(isinstance(each, list) and {*map(str, each)} <= {*_PARTS} for each in found)
+    if isinstance(found, str):
+        reading.say(key, {"parallel.layout": found.split("|")})
+    elif named:
+        reading.say(key, {"parallel.layout": ["".join(map(_PARTS.__getitem__, each)) for each in found]})
     else:
         reading.ledger.leave(key, "stages are named by letters in one word here: set parallel.layout")
+
+
+_PARTS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
 
 
 def _data(reading: Reading, key: str) -> None:
@@ -359,11 +355,6 @@ _LAYERS = {"linear_qkv": "q_proj k_proj v_proj", "linear_proj": "o_proj", "linea
            "linear_kv_up_proj": "kv_b_proj"}  # fmt: skip
 _ALL = {"linear_qkv", "linear_proj", "linear_fc1", "linear_fc2", "in_proj", "out_proj"}
 _OF_LORA = {"dim": "adapter.rank", "alpha": "adapter.alpha", "dropout": "adapter.dropout"}
-
-
-def _degrees(reading: Reading) -> dict[str, int]:
-    names = ("tensor", "pipeline", "context", "expert")
-    return {name: int(reading.settings.get(f"parallel.{name}", 1)) for name in names}
 
 
 def _beside_adapter(reading: Reading, degree: Mapping[str, int]) -> None:

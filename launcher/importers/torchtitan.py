@@ -33,6 +33,8 @@ def read(text: str, path: str, *, variables: Mapping[str, str] | None = None) ->
     python = notes is not None
     if python:
         found = _sections(found)
+        if isinstance(found.get("optimizer"), dict):
+            found["optimizer"] = _of_one_group(found["optimizer"])
         family = _family_of(text, path, (variables or {}).get("config", ""))
         if family and "flavor" in found.get("model", {}):
             found["model"] = {"name": family, **found["model"]}
@@ -79,6 +81,20 @@ def _sections(found: JsonObject) -> JsonObject:
         if isinstance(content[section], dict):
             content[section] = {{"0": "value"}.get(key, key): value for key, value in content[section].items()}
     return content
+
+
+def _of_one_group(optimizer: JsonObject) -> JsonObject:
+    """The arguments of an optimizer whose one group takes all parameters, as those of 0.2; any other as it is."""
+    groups = optimizer.get("param_groups")
+    [group, *others] = groups if isinstance(groups, list) and groups else [None]
+    found = group.get("optimizer_kwargs", {}) if isinstance(group, dict) and group.get("pattern") == ".*" else None
+    if others or not isinstance(group, dict) or not isinstance(found, dict):
+        return optimizer
+    betas = found.get("betas")
+    pair = {"beta1": betas[0], "beta2": betas[1]} if isinstance(betas, list) and len(betas) == 2 else {}
+    rest = {key: value for key, value in found.items() if key != "betas" or not pair}
+    own = {key: value for key, value in optimizer.items() if key != "param_groups"}
+    return {**own, "name": group.get("optimizer_name", "AdamW"), **rest, **pair}
 
 
 def _turns(messages: list[Any]) -> Any:

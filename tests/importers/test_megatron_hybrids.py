@@ -136,11 +136,23 @@ def test_a_hybrid_of_megatron_bridges_is_the_one_of_an_argument_list() -> None:
     assert not findings.errors(spec_of(found))
 
 
+def test_a_hybrid_of_megatron_bridges_has_experts_as_an_argument_list_says_them() -> None:
+    sizes = "num_moe_experts=8, moe_router_topk=2, moe_ffn_hidden_size=128, moe_shared_expert_intermediate_size=384, "
+    text = (
+        RECIPE.replace("BASE", "_pretrain_common").replace("M-M*-", "MEM*E").replace("seq_length", sizes + "seq_length")
+    )
+    found, list_ = megatron_bridge.read(text, "own.py"), read("MEM*E", **EXPERTS)
+    assert [left.key for left in found.left_out if left.matters] == []
+    own, other = (replace(spec_of(each).model, name="", source="", attention="sdpa") for each in (found, list_))
+    assert own == other
+    assert not findings.errors(spec_of(found))
+
+
 @pytest.mark.parametrize(
     ("old", "new", "key"),
     [
         ("BASE", "_peft_common", "recipe"),
-        ("M-M*-", "M-ME-", "model.hybrid_layer_pattern"),
+        ("M-M*-", "M-MG-", "model.hybrid_layer_pattern"),
     ],
 )
 def test_a_hybrid_of_megatron_bridges_that_is_not_counted_here_is_refused_by_its_key(

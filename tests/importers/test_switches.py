@@ -49,6 +49,12 @@ DPO = "base_model: a/b\nrl: dpo\n"
          {"precision.gradients=bf16", "precision.accumulate=bf16", "precision.reduce=bf16"}),
         ("megatron_bridge", "validation: {eval_interval: 0}\n", {"train.eval_every=null"}),
         ("nanotron", "optimizer: {accumulate_grad_in_fp32: false}\n", {"precision.gradients=bf16"}),
+        ("axolotl", "torch_compile: auto\n", {"train.compile=true"}),
+        ("axolotl", "use_wandb: true\nwandb_project: one\nmlflow_experiment_name: other\n", {"tracking.project=one"}),
+        ("axolotl", "datasets: [{path: ./own, data_files: [a.jsonl, b.jsonl], type: chat_template}]\n",
+         {"data.mix=[{path:./own/a.jsonl},{path:./own/b.jsonl}]"}),
+        ("torchtune", "optimizer: {_component_: torchao.optim.AdamW4bit, bf16_stochastic_round: true}\n",
+         {"optimizer=adamw_4bit", "optimizer.stochastic_rounding=true"}),
         ("trl", "dataset_name: c/d\ncompletion_only_loss: false\n", {"data.train_on=all"}),
         ("trl", "dataset_name: c/d\ncompletion_only_loss: true\nassistant_only_loss: false\n",
          {"data.train_on=assistant"}),
@@ -72,6 +78,7 @@ def test_a_word_that_switches_something_off_is_said(kind: str, text: str, words:
         ("axolotl", "eval_strategy: 'no'\neval_steps: 100\n", "train.eval_every"),
         ("axolotl", "torch_compile: true\nliger_rope: true\nplugins: [x.LigerPlugin]\n", "train.kernels"),
         ("llamafactory", "stage: dpo\npref_loss: simpo\n", "task.loss"),
+        ("nanotron", "model: {dtype: float32}\noptimizer: {accumulate_grad_in_fp32: false}\n", "precision.gradients"),
     ],
 )
 def test_a_word_that_another_switches_off_sets_nothing(kind: str, text: str, setting: str) -> None:

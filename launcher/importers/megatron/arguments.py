@@ -12,6 +12,7 @@ from typing import Any
 from launcher.base import files
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.frozen import dataclass
+from launcher.importers._reading import Reading
 from launcher.importers._table import table
 
 _INTEGER = re.compile(r"[+-]?\d+(_\d+)*\Z", re.ASCII)
@@ -160,3 +161,46 @@ MEANINGS = ByName((
     *((name, Meaning(effect=effect, matters=True)) for effect, names in MATTERS.items() for name in names),
 ))  # fmt: skip
 """The meaning of each argument that is known."""
+
+
+# Megatron-core's names in the files of programs that train by it.
+
+_LONG = {
+    "microbatch-group-size-per-vp-stage": "microbatch-group-size-per-virtual-pipeline-stage",
+    "layernorm-zero-centered-gamma": "apply-layernorm-1p",
+}
+
+
+def enter(reading: Reading, keys: re.Pattern[str]) -> None:
+    """Enter open keys by the argument of Megatron-LM whose name a pattern finds in them; unknown ones stay open."""
+    for key, value in reading.ledger.values.items():
+        found = keys.match(key)
+        if not reading.ledger.is_open(key) or found is None or not isinstance(value, bool | int | float | str):
+            continue
+        name = found[1].replace("_", "-")
+        name = _LONG.get(name, name)
+        meaning = MEANINGS.get(name)
+        if value is False or DEFAULTS.get(name) == value:
+            reading.ledger.default(key)
+        elif meaning is not None and meaning.effect is None and reading.choose.get("adapter", "none") != "none":
+            reading.idle("of Megatron's kernels, and an adapter trains by DDP or FSDP here", key)
+        elif meaning is not None and meaning.effect is None:
+            reading.settings[f"backend.extra.{name}"] = value
+            reading.ledger.keep(key)
+        elif meaning is not None:
+            reading.ledger.leave(key, str(meaning.effect), matters=meaning.matters)
+
+
+def degrees(reading: Reading) -> dict[str, int]:
+    """The degrees by which ranks cut the model and its sequences, 1 where the file says none."""
+    names = ("tensor", "pipeline", "context", "expert")
+    return {name: int(reading.settings.get(f"parallel.{name}", 1)) for name in names}
+
+
+def preset(degree: Mapping[str, int]) -> str:
+    """The preset of Megatron-LM whose axes some degrees need."""
+    if degree["expert"] > 1:
+        return "ep"
+    if degree["pipeline"] > 1:
+        return "tp_pp"
+    return "cp" if degree["context"] > 1 and degree["tensor"] == 1 else "tp"
