@@ -215,6 +215,9 @@ class Followed:
         Raises ConfigErrors where there are several functions, or nothing that can be followed.
         """
         public = [each for each in self._functions if not each.startswith("_")]
+        made = [each for each in public if _is_whole(ast.unparse(self._functions[each].returns or ast.Name("")))]
+        if name is None and len(public) > len(made) == 1:
+            public = made  # Others help it.
         if name is None and len(public) == 1 and not any(map(_makes_whole, self._tree.body)):
             name = public[0]
         if name is None and (not public or any(map(_makes_whole, self._tree.body))):
@@ -293,6 +296,8 @@ class Followed:
     def _value(self, node: ast.expr, names: Mapping[str, Any], depth: int) -> Any:
         if isinstance(node, ast.Call):
             return self._call(node, names, depth)
+        if isinstance(node, ast.Name) and node.id not in names and node.id in self._functions:
+            return _of_a_row(self._functions[node.id])
         if isinstance(node, ast.Name):
             return copy.deepcopy(names[node.id]) if node.id in names else OPEN
         if isinstance(node, ast.Attribute):

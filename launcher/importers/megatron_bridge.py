@@ -157,7 +157,7 @@ def _hybrid(reading: Reading, key: str) -> None:
         _without_experts(reading)
         reading.notes.append(f"the model is {name}, by its tokenizer, and its sizes are taken to be the recipe's")
         return
-    if {*letters} - {*"M*-E"} or reading.has("model.value") or reading.has("model.hf_model_id"):
+    if {*letters} - {*"M*-E"} or reading.has("model.value") or not reading.has("model.num_layers"):
         effect = "its layers are Mamba (M), attention (*), MLP (-) and experts (E) here, of a recipe that sizes them"
         reading.ledger.leave(key, effect)
         return
@@ -166,11 +166,14 @@ def _hybrid(reading: Reading, key: str) -> None:
         sizes |= {each: reading.plain(f"model.{each}") for each in _OF_EXPERTS if reading.has(f"model.{each}")}
     else:
         _without_experts(reading)
-    said = {_OF_EXPERTS.get(each, each): value for each, value in sizes.items()}
+    if reading.has("model.mtp_num_layers"):
+        sizes |= {each: reading.plain(f"model.{each}") for each in _OF_FURTHER if reading.has(f"model.{each}")}
+    said = {_RENAMED.get(each, each): value for each, value in sizes.items()}
     choose(reading, key, {**_HYBRID, "model.extra": {"pattern": letters, **said}})
     for each in sizes:
         reading.ledger.say(f"model.{each}", "model.extra")
     reading.ledger.default("model.is_hybrid_model")
+    reading.idle("its sizes are said by themselves", "model.hf_model_id", "model.hf_model_revision")
     known = reading.plain("tokenizer.vocab_size")
     size = 131072 if own else known
     reading.say(key, {"model.vocab_size": size if isinstance(size, int) else OPEN})
@@ -183,6 +186,8 @@ def _without_experts(reading: Reading) -> None:
 
 _WHOLE = "a hybrid of Megatron-LM's modules trains whole here, without an adapter"
 _OF_EXPERTS = {"moe_shared_expert_intermediate_size": "shared_width", "moe_latent_size": "latent"}
+_OF_FURTHER = {"mtp_hybrid_override_pattern": "mtp", "mtp_use_repeated_layer": "mtp_shared"}
+_RENAMED = {**_OF_EXPERTS, **_OF_FURTHER}
 _OF_MAMBA = ("mamba_num_heads", "mamba_head_dim", "mamba_state_dim", "mamba_num_groups")
 _OF_HYBRID = (
     *_OF_MAMBA, "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups",

@@ -42,7 +42,8 @@ def read(text: str, path: str, *, variables: Mapping[str, str] | None = None) ->
     reading = Reading(path=path, lenient=True, file="torchtitan's configuration", ledger=ledger, notes=notes or [])
     apply(TABLE, reading)
     saves = {} if "save.every" in reading.settings else {"save.last": False}
-    defaults(reading, {**_DEFAULTS, **saves})
+    unnamed = not any(map(reading.has, ("training.dataset", "training.dataset_path", "dataloader")))
+    defaults(reading, {**_DEFAULTS, **saves, **(_SETS["c4_test"] if unnamed else {})})
     reading.settings["model.max_position_embeddings"] = reading.settings["train.sequence_length"]  # Its max_seq_len.
     if python and not reading.has("model.attn_backend"):
         reading.settings["data.packing"] = "documents"  # Its default, flex, keeps documents apart.
@@ -62,16 +63,7 @@ def _sections(found: JsonObject) -> JsonObject:
     container = content.pop("model_converters", None)  # Of 0.2's later main branch.
     if isinstance(container, dict):
         content.setdefault("model", {})["converters"] = container.get("converters")
-    converters = content.get("model", {}).get("converters")
-    if isinstance(converters, list):
-        names = [
-            str(each.get("class") if isinstance(each, dict) else each).partition("LinearConverter")[0]
-            for each in converters
-        ]
-        content["model"]["converters"] = [name.lower() for name in names]
-        for each in converters:
-            if isinstance(each, dict) and str(each.get("class")).startswith("Float8Linear"):
-                content["float8"] = {name: each[name] for name in ("recipe_name", "filter_fqns") if name in each}
+    _convert(content)
     rows_of = content.get("dataloader")
     if isinstance(rows_of, dict) and isinstance(rows_of.get("sample_processor"), list):
         rows_of["sample_processor"] = _turns(rows_of["sample_processor"])
@@ -81,6 +73,25 @@ def _sections(found: JsonObject) -> JsonObject:
         if isinstance(content[section], dict):
             content[section] = {{"0": "value"}.get(key, key): value for key, value in content[section].items()}
     return content
+
+
+def _convert(content: JsonObject) -> None:
+    """Name the converters of a model's linears, with what is said of fp8 and of LoRA, each in a section of its own."""
+    converters = content.get("model", {}).get("converters")
+    [first, *others] = converters if isinstance(converters, list) and converters else [None]
+    if not others and isinstance(first, dict) and str(first.get("class")).startswith("LoRAConverter"):
+        said = {key: value for key, value in first.items() if key != "class" and value is not None}
+        content["lora"] = {"rank": 8, "alpha": 16, "target_modules": "all", **said}
+        content["model"]["converters"] = converters = []
+    if isinstance(converters, list):
+        names = [
+            str(each.get("class") if isinstance(each, dict) else each).partition("LinearConverter")[0]
+            for each in converters
+        ]
+        content["model"]["converters"] = [name.lower() for name in names]
+        for each in converters:
+            if isinstance(each, dict) and str(each.get("class")).startswith("Float8Linear"):
+                content["float8"] = {name: each[name] for name in ("recipe_name", "filter_fqns") if name in each}
 
 
 def _of_one_group(optimizer: JsonObject) -> JsonObject:
@@ -232,6 +243,23 @@ def _converters(reading: Reading, key: str) -> None:
         reading.ledger.leave(key, f"{', '.join(sorted(found))}: FSDP computes in fp8 alone here: set precision.compute")
 
 
+def _adapts(reading: Reading, key: str) -> None:
+    """LoRA beside the linears that it names by torchtitan's words, the same in every block."""
+    name, found = key.partition(".")[2], [str(each) for each in reading.listed(key)]
+    if name in ("rank", "alpha"):
+        reading.say_count(key, f"adapter.{name}", 1)
+    elif name == "target_modules" and {*found} <= _LINEARS.keys():
+        reading.say(key, {"adapter.targets": [ours for each in found for ours in _LINEARS[each].split()]})
+    else:
+        reading.ledger.leave(key, "LoRA is beside linears of the blocks that are named here: set adapter.targets")
+    reading.choose["adapter"] = "lora"
+
+
+_LINEARS = {"wq": "q_proj", "wk": "k_proj", "wv": "v_proj", "wkv": "k_proj v_proj", "wo": "o_proj", "w1": "gate_proj",
+            "w2": "down_proj", "w3": "up_proj", "wq_a": "q_a_proj", "wq_b": "q_b_proj",
+            "wkv_a": "kv_a_proj_with_mqa", "wkv_b": "kv_b_proj"}  # fmt: skip
+
+
 def _schedule(reading: Reading) -> None:
     """The decay: over a ratio of the run at its end (``wsd``), or over all that follows the warm-up."""
     block = "lr_scheduler"
@@ -286,6 +314,6 @@ def _sequence(reading: Reading, key: str) -> None:
 
 
 TABLE = rows(
-    "torchtitan", _assets, _compiles, _conversations, _converters, _data, _evaluates, _every_nth,
+    "torchtitan", _adapts, _assets, _compiles, _conversations, _converters, _data, _evaluates, _every_nth,
     _loads, _names, _sequence,
 )  # fmt: skip

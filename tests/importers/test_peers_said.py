@@ -167,3 +167,57 @@ def test_one_group_of_all_parameters_is_the_optimizer_of_torchtitan(pattern: str
     found: Any = registry.load("importers", "torchtitan").read(text, "own.py")
     assert ({"optimizer.lr=0.0001", "optimizer.beta1=0.8"} <= set(found.overrides)) is said
     assert (left(found) == []) is said
+
+
+TITAN = """
+def turns(row):
+    return [{"role": "user", "content": row["q"]}, {"role": "assistant", "content": row["a"]}]
+
+def one() -> Trainer.Config:
+    return Trainer.Config(
+        hf_assets_path="./assets/hf/Llama-3.1-8B",
+        model_spec=model_registry("8B", converters=[LoRAConverter.Config(rank=4, alpha=8.0, target_modules=TARGETS)]),
+        dataloader=ChatDataLoader.Config(
+            dataset_path="o/rows", load_dataset_kwargs={"split": "train"}, sample_processor=turns
+        ),
+    )
+"""
+
+
+def torchtitan(text: str, name: str = "own.py") -> Imported:
+    found = registry.load("importers", "torchtitan").read(text, name)
+    assert isinstance(found, Imported)
+    return found
+
+
+def test_lora_and_rows_by_a_function_of_the_module_are_said_of_torchtitan() -> None:
+    found = torchtitan(TITAN.replace("TARGETS", "['wq', 'wkv', 'w2']"))
+    words = (
+        "data=chat data.path=o/rows data.columns={prompt:q,completion:a} adapter=lora adapter.rank=4 adapter.alpha=8"
+    )
+    assert {*words.split(), "adapter.targets=[q_proj,k_proj,v_proj,down_proj]"} <= set(found.overrides)
+    assert left(found) == []
+    for targets in ("['router']", "None"):  # None is all linears, also the output projection.
+        assert left(torchtitan(TITAN.replace("target_modules=TARGETS", f"target_modules={targets}"))) == [
+            "lora.target_modules"
+        ]
+
+
+def test_what_a_file_of_torchtitan_leaves_to_it_are_its_own_test_assets() -> None:
+    found = torchtitan("[model]\nname = 'llama3'\nflavor = '8B'\n", "own.toml")
+    words = {"data=text", "data.path=tests/assets/c4_test", "data.tokenizer=./tests/assets/tokenizer"}
+    assert words <= set(found.overrides)
+    named = torchtitan("[model]\nname = 'llama3'\nflavor = '8B'\n[training]\ndataset = 'c4'\n", "own.toml")
+    assert {"data=huggingface", "data.path=allenai/c4"} <= set(named.overrides)
+
+
+def test_further_tokens_of_a_hybrid_are_said_by_its_letters() -> None:
+    body = (
+        "cfg.model = HybridModelProvider(hybrid_layer_pattern='MEM*E', num_layers=5, hidden_size=64, "
+        "num_moe_experts=4, hf_model_id='o/m', mtp_num_layers=2, mtp_hybrid_override_pattern='*E', "
+        "mtp_use_repeated_layer=True); cfg.tokenizer.vocab_size = 1000"
+    )
+    found = bridge(body)
+    assert {"model.family=hybrid", "model.mtp_layers=2"} <= set(found.overrides)
+    assert "model.extra={pattern:'MEM*E',mtp:'*E',mtp_shared:true}" in found.overrides
+    assert left(found) == []
