@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
+from operator import mul
 from typing import NamedTuple
 
 from launcher.base.formula import Value
@@ -175,11 +176,10 @@ def _fullest_before_last(rank: RankModel) -> int:
         return max(0, last - 1)
     kept = [kept_per_token(rank, kind) for kind in rank.blocks]
     running = [rank.token_bytes((*kind.saved, *kind.backward_extra)) for kind in rank.blocks]
-    found, held = {}, Fraction()
-    for place, kind in enumerate(rank.order[:last]):
-        found[kind] = (held + running[kind], place)
-        held += kept[kind]
-    return max(found.values())[1]
+    # Of each kind the last one, before which most blocks are held.
+    lasts = {kind: place for place, kind in enumerate(rank.order[:last])}
+    before = {place: [rank.order[:place].count(each) for each in range(len(kept))] for place in lasts.values()}
+    return max((running[kind] + sum(map(mul, before[place], kept)), place) for kind, place in lasts.items())[1]
 
 
 def mlp_backward(rank: RankModel) -> Iterator[MemoryTerm]:
