@@ -27,7 +27,7 @@ from launcher.estimate.memory.moments import (
     Moment,
     Moments,
 )
-from launcher.estimate.memory.optimizer import flat_groups, list_copies, optimizer_states, stepped_at_once
+from launcher.estimate.memory.optimizer import adamw_loop, flat_groups, list_copies, optimizer_states, stepped_at_once
 from launcher.estimate.memory.states import STATES_MADE
 from launcher.estimate.memory.terms import MemoryTerm, Pile, term
 from launcher.estimate.rank.formats import moment_bytes
@@ -134,7 +134,10 @@ def whole_gradients(rank: RankModel) -> Iterator[MemoryTerm]:
         tied = rank.view.head and rank.view.embedding and rank.spec.model.tie_word_embeddings
         head = rank.head.gradients + (rank.embedding.largest if tied else 0)
         what = "gradient of the output projection"
-        yield _term("gradients", BLOCK_BACKWARD, what, "z * head", z=rank.engine.size, head=head)
+        gradient = _term("gradients", BLOCK_BACKWARD, what, "z * head", z=rank.engine.size, head=head)
+        yield gradient
+        if own_projection(rank):
+            yield gradient._replace(moments=frozenset(("loss_backward",))).at("last norm")
 
 
 def block_instants(rank: RankModel, kind: BlockKind, moments: Moments) -> Iterator[MemoryTerm]:
@@ -152,7 +155,7 @@ def block_instants(rank: RankModel, kind: BlockKind, moments: Moments) -> Iterat
     yield _term("temporary", moments, what, f"inside * tok + {expression}", inside=inside, tok=tok, **values).at(
         "weight gradient"
     )
-    reducing = moments & LATER_BLOCKS_BACKWARD
+    reducing = moments & LATER_BLOCKS_BACKWARD & partition.reductions(rank)
     if not reducing or zero.stage == 0 or flat_fp32_gradients(rank.spec):
         return
     yield saved._replace(moments=reducing).at("reduction")
@@ -205,7 +208,8 @@ def bucket_copy(rank: RankModel, moments: Moments) -> MemoryTerm:
         w = max(rank.largest_block.largest_trained, rank.embedding.largest_trained if moments == ROOT_BACKWARD else 0)
         w, what = min(w, rank.elements.optimizer), "copy of a bucket, and of a gradient in fp32"
         return _term("reduce_buffers", moments, what, "z_grad * bucket + 4 * w", z_grad=z, bucket=size, w=w)
-    return _term("reduce_buffers", moments, "copy of a bucket", "z_grad * bucket", z_grad=z, bucket=size)
+    n = 2 if zero.stage == 3 and rank.engine.cpu else 1  # gloo copies what it scatters.
+    return _term("reduce_buffers", moments, "copy of a bucket", "n * z_grad * bucket", n=n, z_grad=z, bucket=size)
 
 
 def _bucket_format(rank: RankModel) -> Literal["reduce", "gradients"]:
@@ -216,13 +220,24 @@ def _bucket_format(rank: RankModel) -> Literal["reduce", "gradients"]:
 def bucket(rank: RankModel) -> Iterator[MemoryTerm]:
     """Stages 1 and 2: contiguous gradient buckets of ``reduce_bucket_size``, two with ``overlap_comm``.
 
-    At the end of the backward pass a copy of one stands beside them.
+    Stage 1 reduces after the last micro-batch, and keeps them from the first one's backward pass on
+    (``setup_buckets``). At the end of the backward pass a copy of one stands beside them.
     """
     zero, z_grad = rank.spec.zero, rank.dtypes.size("gradients")
     n, size = 2 if zero.overlap_comm else 1, zero.reduce_bucket_size
-    expression = "n * z_grad * bucket"
-    yield _term("reduce_buffers", BACKWARD_FROM_BLOCKS, "buckets", expression, n=n, z_grad=z_grad, bucket=size)
-    yield bucket_copy(rank, ROOT_BACKWARD)
+    keeps = zero.stage == 1 and rank.spec.gradient_accumulation > 1
+    moments, expression = PASSES if keeps else BACKWARD_FROM_BLOCKS, "n * z_grad * bucket"
+    buckets = _term("reduce_buffers", moments, "buckets", expression, n=n, z_grad=z_grad, bucket=size)
+    yield buckets
+    if not keeps and own_projection(rank):
+        yield buckets._replace(moments=frozenset(("loss_backward",))).at("last norm")
+    copy = bucket_copy(rank, ROOT_BACKWARD)
+    yield copy.at("reduction") if partition.in_one_bucket(rank) else copy
+
+
+def own_projection(rank: RankModel) -> bool:
+    """True if the output projection has a gradient of its own, which comes before that of the last norm."""
+    return rank.view.head and rank.head.trained > 0 and not rank.spec.model.tie_word_embeddings
 
 
 def whole_reduction(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -291,21 +306,19 @@ def step_copies(rank: RankModel) -> Iterator[MemoryTerm]:
 def torch_temporaries(rank: RankModel, shard: int, moments: Iterable[Moment]) -> Iterator[MemoryTerm]:
     """Temporaries of ``torch.optim`` in the step of a shard: a list, or tensor after tensor in a loop.
 
-    ZeRO hands over flat tensors, stage 0 those of the model. A loop makes AdamW's square root and quotient of one, and
-    of several holds the quotient of the one before; SGD's is the same sum in a loop (``torch/optim/adam.py``,
-    ``sgd.py``).
+    ZeRO hands over flat tensors, of which AdamW's loop makes a square root and a quotient; stage 0 hands over those of
+    the model. SGD's is the same sum in a loop (``torch/optim/adam.py``, ``sgd.py``).
     """
-    how, n = optimizer.step(rank.spec), list_copies(rank.spec.optimizer)
+    how, name, n = optimizer.step(rank.spec), rank.spec.optimizer.name, list_copies(rank.spec.optimizer)
     if how == "fused" or not n:
         return
-    w = shard
-    if how == "loop":
-        stage = rank.spec.zero.stage
-        if rank.spec.optimizer.name == "adamw":
-            n = 2 if stage else 3
-        if not stage:
-            w = max(rank.largest_block.largest_trained, rank.root.largest_trained)
-    z_opt = rank.dtypes.size("optimizer_states")
+    w, looped = shard, how == "loop"
+    if looped and not rank.spec.zero.stage:
+        if name == "adamw":
+            yield adamw_loop(rank)._replace(moments=frozenset(moments))
+            return
+        w = max(rank.largest_block.largest_trained, rank.root.largest_trained)
+    n, z_opt = 2 if looped and name == "adamw" else n, rank.dtypes.size("optimizer_states")
     yield _term("temporary", moments, "torch's temporaries of the step", "n * z_opt * w", n=n, z_opt=z_opt, w=w)
 
 
@@ -359,9 +372,13 @@ def first_step(rank: RankModel) -> Iterator[MemoryTerm]:
     if rank.spec.zero.stage == 0 and rank.dtypes.master is not None:
         w, z_grad = rank.elements.trained, rank.dtypes.size("gradients")
         n = 2 if rank.spec.optimizer.name == "adamw" else 1
-        yield _term("optimizer_states", LOAD, "moments of the first step", "n * 4 * trained", n=n, trained=w)
-        yield from torch_temporaries(rank, w, LOAD)
-        yield _term("gradients", LOAD, "gradients in both formats", "(z_grad + 4) * trained", z_grad=z_grad, trained=w)
+        what, expression = "gradients in both formats", "(z_grad + 4) * trained"
+        for each in (
+            _term("optimizer_states", LOAD, "moments of the first step", "n * 4 * trained", n=n, trained=w),
+            *torch_temporaries(rank, w, LOAD),
+            _term("gradients", LOAD, what, expression, z_grad=z_grad, trained=w),
+        ):
+            yield each.at(STATES_MADE)
 
 
 def _term(pile: Pile, moments: Iterable[Moment], what: str, expression: str, **values: Value) -> MemoryTerm:

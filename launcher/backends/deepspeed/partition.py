@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from launcher.backends.deepspeed import options
 from launcher.base.formula import Value
 from launcher.estimate.memory.moments import (
-    BEFORE_BLOCKS_BACKWARD,
     BETWEEN_PASSES,
     BLOCK_BACKWARD,
     LATER_BLOCKS_BACKWARD,
@@ -43,16 +42,41 @@ def gradients(rank: RankModel) -> Iterator[MemoryTerm]:
         what, expression = "partition's gradients, copied beyond a bucket", "z_acc * (touched - bucket)"
         yield _term("reduce_buffers", ROOT_BACKWARD, what, expression, z_acc=z_acc, touched=touched, bucket=taken)
     else:
-        after = STEPPING | ROOT_BACKWARD | _from_the_first_bucket(rank)
-    yield _term("gradients", after, "gradients of the partition", "z_acc * shard", z_acc=z_acc, shard=shard)
-    what = "gradients that others share"
-    yield _term("reduce_buffers", after, what, "z_acc * (touched - shard)", z_acc=z_acc, touched=touched, shard=shard)
+        after = STEPPING | ROOT_BACKWARD | reductions(rank)
+    what, expression = "gradients that others share", "z_acc * (touched - shard)"
+    for each in (
+        _term("gradients", after, "gradients of the partition", "z_acc * shard", z_acc=z_acc, shard=shard),
+        _term("reduce_buffers", after, what, expression, z_acc=z_acc, touched=touched, shard=shard),
+    ):
+        yield from _until_released(rank, each)
     if rank.spec.zero.stage == 2 and rank.spec.gradient_accumulation > 1:
         before = UNTIL_FIRST_GRADIENTS | LATER_BLOCKS_BACKWARD | ROOT_BACKWARD
         if accumulates_flat(rank):
             before -= after  # They are one tensor.
         what = "gradients of earlier micro-batches"
         yield _term("gradients", before, what, "z_acc * touched", z_acc=z_acc, touched=touched)
+
+
+def in_one_bucket(rank: RankModel) -> bool:
+    """True if one bucket takes all gradients: it is reduced before the partition's are copied out of it."""
+    return rank.elements.trained <= rank.spec.zero.reduce_bucket_size
+
+
+def _until_released(rank: RankModel, made: MemoryTerm) -> Iterator[MemoryTerm]:
+    """A part of the partition's buffer: one bucket is reduced before it, and of one group it goes before the step.
+
+    The group of the vectors, which do not decay, holds parts of the buffer until all others are stepped; where no
+    vector is trained, nothing does once its gradients are flat.
+    """
+    one_group = len(flat_groups(rank)) == 1 and rank.elements.trained == sum(_matrices(rank))
+    for apart, instant, moments in (
+        (in_one_bucket(rank), "copying", ROOT_BACKWARD),
+        (one_group, "flattening", frozenset(("step",))),
+    ):
+        if apart and made.moments & moments:
+            yield made._replace(moments=made.moments & moments).at(instant)
+            made = made._replace(moments=made.moments - moments)
+    yield made
 
 
 def tied(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -101,9 +125,14 @@ def _matrices(rank: RankModel) -> tuple[int, ...]:
     return rank.embedding.matrices + rank.all_blocks.matrices + rank.head.matrices
 
 
-def _from_the_first_bucket(rank: RankModel) -> frozenset[Moment]:
-    """Moments of the backward pass at which stage 2 has filled a bucket, the output projection's gradient first."""
+def reductions(rank: RankModel) -> Moments:
+    """Moments of a block's backward pass by which a bucket was full, the output projection's gradient in it first.
+
+    Stage 1 reduces at the end, but for ``overlap_comm`` (``create_gradient_handling_hooks``, ``reduce_gradients``).
+    """
     zero, block = rank.spec.zero, rank.largest_block
+    if zero.stage == 1 and not zero.overlap_comm:
+        return frozenset()
     moments: dict[Moment, int] = {
         "block_backward": 0,
         "next_block_backward": 1,
@@ -148,19 +177,14 @@ def _states(rank: RankModel, moments: Moments, what: str, n: int) -> MemoryTerm:
 
 
 def stage_buckets(rank: RankModel) -> Iterator[MemoryTerm]:
-    """ZeRO 1's bucket, which in a pipeline lies there from the first backward pass to the last, and at the end another.
+    """A pipeline's second bucket at the end, made beside ZeRO 1's own.
 
-    ``reduce_gradients(pipeline_parallel=True)`` (runtime/zero/stage_1_and_2.py) makes one of its own beside it.
+    ``reduce_gradients(pipeline_parallel=True)`` (runtime/zero/stage_1_and_2.py).
     """
-    if rank.view.stages == 1:
-        return
-    values = {"z_grad": rank.dtypes.size("gradients"), "bucket": rank.spec.zero.reduce_bucket_size}
-    expression = "z_grad * bucket"
-    if rank.spec.gradient_accumulation > 1:
-        what = "the bucket between micro-batches"
-        yield term("reduce_buffers", BEFORE_BLOCKS_BACKWARD, what, expression, _STAGES, **values)
-    what = "a second bucket for the reduction at the end"
-    yield term("reduce_buffers", ROOT_BACKWARD, what, expression, _STAGES, **values)
+    if rank.view.stages > 1:
+        values = {"z_grad": rank.dtypes.size("gradients"), "bucket": rank.spec.zero.reduce_bucket_size}
+        what = "a second bucket for the reduction at the end"
+        yield term("reduce_buffers", ROOT_BACKWARD, what, "z_grad * bucket", _STAGES, **values)
 
 
 _STEP = 2**20

@@ -171,9 +171,7 @@ def _of_torch(rank: RankModel) -> Iterator[MemoryTerm]:
     """Nothing fused, ``z P / d`` with lists, or a few tensors in a loop.
 
     Lists (foreach) make one more tensor of every parameter: AdamW a square root of the second moment, SGD the sum of a
-    gradient and its weight decay. The loop makes SGD's for one parameter; of AdamW's a square root and a quotient of
-    one parameter, and it holds the quotient of the one before: the largest two of a block follow each other, and the
-    output projection follows a block. Megatron-core's gate and up are one parameter, cut as all of them together are.
+    gradient and its weight decay. The loop makes SGD's for one parameter.
     """
     optimizer = rank.spec.optimizer
     if rank.engine.optimizer == "fused" or not list_copies(optimizer):
@@ -184,14 +182,23 @@ def _of_torch(rank: RankModel) -> Iterator[MemoryTerm]:
     elif optimizer.name == "sgd":
         yield _step("the optimizer's loop", "z_opt * w", z_opt=z, w=rank.elements.largest_shard)
     else:
-        inside, head = rank.largest_block.largest_shard, rank.head.largest_shard
-        joined = inside
-        if rank.engine.states_in_buffers:
-            inside, shard = rank.largest_block.largest, rank.elements.optimizer
-            joined = min(inside * (1 + rank.spec.model.gated), shard)
-        expression = "z_opt * max(2 * table, w + 2 * max(joined, head))"
-        table = rank.embedding.largest_shard
-        yield _step("the optimizer's loop", expression, z_opt=z, table=table, w=inside, joined=joined, head=head)
+        yield adamw_loop(rank)
+
+
+def adamw_loop(rank: RankModel) -> MemoryTerm:
+    """Temporaries of AdamW in a loop: square root and quotient of one parameter, and the quotient of the one before.
+
+    The largest two of a block follow each other, and the output projection follows a block. Megatron-core's gate and up
+    are one parameter, cut as all of them together are.
+    """
+    inside, head = rank.largest_block.largest_shard, rank.head.largest_shard
+    joined = inside
+    if rank.engine.states_in_buffers:
+        inside, shard = rank.largest_block.largest, rank.elements.optimizer
+        joined = min(inside * (1 + rank.spec.model.gated), shard)
+    expression, z = "z_opt * max(2 * table, w + 2 * max(joined, head))", rank.dtypes.size("optimizer_states")
+    table = rank.embedding.largest_shard
+    return _step("the optimizer's loop", expression, z_opt=z, table=table, w=inside, joined=joined, head=head)
 
 
 def _step(what: str, expression: str, **values: int) -> MemoryTerm:

@@ -59,15 +59,23 @@ def test_below_stage_2_the_output_projections_gradient_stays_whole() -> None:
     assert not list(whole_gradients(rank("parallel=zero2")))
 
 
-@pytest.mark.parametrize(("preset", "weight"), [("zero1", 2 * HIDDEN * WIDTH), ("zero2", 0), ("zero3", 0)])
-def test_beside_a_bucket_that_is_copied_stand_half_of_the_gradients_inside_the_mlp(preset: str, weight: int) -> None:
-    model = rank(f"parallel={preset}")
+@pytest.mark.parametrize(("stage", "weight"), [(1, 2 * HIDDEN * WIDTH), (2, 0), (3, 0)])
+def test_beside_a_bucket_that_is_copied_stand_half_of_the_gradients_inside_the_mlp(stage: int, weight: int) -> None:
+    model = rank(f"parallel=zero{stage}", "zero.overlap_comm=true")
     ((moments, kind),) = running_blocks(model)
     found = [term for term in block_instants(model, kind, moments) if term.pile != "activations"]
     inside = 2 * 2 * WIDTH * TOKENS + 2 * HIDDEN * TOKENS
     assert at(found, "next_block_backward", "reduction") == inside // 2 + weight + 2 * BUCKET
     assert at(found, "block_backward", "weight gradient") == inside + weight
     assert not [term for term in found if "block_backward" in term.moments and term.instant == "reduction"]
+
+
+def test_stage_1_reduces_after_the_last_micro_batch_and_keeps_its_bucket_until_then() -> None:
+    first, second = (rank(f"parallel=zero{stage}", "train.gradient_accumulation=2") for stage in (1, 2))
+    ((moments, kind),) = running_blocks(first)
+    assert not [term for term in block_instants(first, kind, moments) if term.instant == "reduction"]
+    assert at(bucket(first), "forward") == 2 * BUCKET
+    assert not [term for term in bucket(second) if "forward" in term.moments]
 
 
 def test_in_zero_2_a_gradient_of_more_than_a_bucket_waits_for_the_next() -> None:
@@ -158,9 +166,9 @@ def test_stage_0_steps_once_while_it_starts() -> None:
 
 def test_a_partitions_gradients_are_buffered_whole_parameter_by_parameter() -> None:
     found = list(partition.gradients(rank("parallel=zero1")))
-    (own,) = (term for term in found if term.pile == "gradients")
-    assert own.bytes == 2 * WHOLE // 8
-    assert at(found, "step") >= own.bytes
+    own = [term for term in found if term.pile == "gradients"]
+    assert {term.bytes for term in own} == {2 * WHOLE // 8}
+    assert at(found, "step") >= own[0].bytes
     assert not list(partition.tied(rank("parallel=zero2")))
     tied = rank("parallel=zero2", "model.tie_word_embeddings=true")
     assert at(partition.tied(tied), "block_backward") == 2 * TABLE

@@ -107,6 +107,9 @@ _FEW = "/".join(("train.sequence_length=128", "train.micro_batch_size=1", "model
 _HEAVY = f"{_FEW}/model.moe_intermediate_size=4096"
 """So few tokens and so large experts that gathered and reduced parameters decide."""
 
+_ROOMY = "zero.reduce_bucket_size=30000000"
+"""So large a bucket that it takes all gradients."""
+
 _NARROW = "model.num_experts=16/model.num_experts_per_tok=4/model.moe_intermediate_size=160"
 """Experts so narrow that their outputs decide."""
 
@@ -254,6 +257,12 @@ _DEEPSPEED = (
     "llama/zero2/bf16/full/4/optimizer=adamw_8bit/train.global_batch_size=24",
     "gpt/zero1/fp32/full/4/optimizer=adamw_8bit/model.tie_word_embeddings=true",
     "llama/zero1/fp32/full/2/optimizer=lion",
+    f"llama/zero1/bf16/none/4/{_ROOMY}/train.global_batch_size=16",
+    *(
+        f"llama/{stage}/bf16/{mode}/4/{_ROOMY}/{_FEW}"
+        for stage in ("zero1", "zero2", "zero3")
+        for mode in ("none", "full")
+    ),
 )
 
 _TOGETHER = 48
