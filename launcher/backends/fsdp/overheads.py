@@ -38,6 +38,7 @@ from launcher.estimate.memory.moments import (
     LOAD,
     PASSES,
     ROOT_BACKWARD,
+    TRAINING,
     UNTIL_FIRST_GRADIENTS,
     Moment,
     Moments,
@@ -330,7 +331,9 @@ def buckets(rank: RankModel) -> Iterator[MemoryTerm]:
         return
     z_acc, elements = rank.dtypes.size("accumulate"), rank.elements.trained
     if not rank.spec.backend.bucket_view:
-        yield term("reduce_buffers", ALWAYS, "buckets", "z_acc * trained", DDP_TRACE, z_acc=z_acc, trained=elements)
+        made = term("reduce_buffers", LOAD, "buckets", "z_acc * trained", DDP_TRACE, z_acc=z_acc, trained=elements)
+        yield made._replace(moments=TRAINING)
+        yield made.at(states.STATES_MADE)
     elif rank.spec.gradient_accumulation > 1:
         block, table = rank.largest_block.trained, rank.embedding.trained
         rest = max(rank.all_blocks.trained - block, 0)

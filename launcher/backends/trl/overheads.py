@@ -9,13 +9,16 @@ DPO and KTO is one group as a whole (``prepare_fsdp`` of ``trl/models/utils.py``
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from math import ceil
 
 from launcher.backends.fsdp.overheads import block_instants, unreduced
+from launcher.backends.fsdp.traits import is_ddp
 from launcher.backends.trl.traits import SOURCE, TILE, as_engine, backend_of, engine_of
 from launcher.base.formula import Value
+from launcher.base.units import MIB
 from launcher.estimate.memory import states
 from launcher.estimate.memory.activations import running_blocks
-from launcher.estimate.memory.moments import ALWAYS, LATER_BLOCKS_BACKWARD, ROOT_BACKWARD, Moment
+from launcher.estimate.memory.moments import ALWAYS, FORWARD, LATER_BLOCKS_BACKWARD, LOAD, ROOT_BACKWARD, Moment
 from launcher.estimate.memory.terms import MemoryTerm, Pile, term
 from launcher.estimate.rank.model import RankModel
 
@@ -32,8 +35,29 @@ def overheads(rank: RankModel) -> Iterator[MemoryTerm]:
         yield from backend_of(rank.spec).overheads(below)
     if engine_of(rank.spec) != "deepspeed":
         yield from adapters(rank)
+        yield from _casts(rank)
+    yield from _loading(rank)
     yield from _loss(rank)
     yield from _reference(rank)
+
+
+def _loading(rank: RankModel) -> Iterator[MemoryTerm]:
+    """While the model is loaded: DDP's broadcast, two buckets of 250 MiB at a time, or on CPUs FSDP2's whole model.
+
+    ``_broadcast_coalesced`` of ``torch/csrc/distributed/c10d/comm.cpp`` fills a bucket until it has that size. The
+    state dict that accelerate takes before it shards (``original_sd``) keeps the model where it was loaded.
+    """
+    engine, source = engine_of(rank.spec), "torch/csrc/distributed/c10d/comm.cpp, broadcast_coalesced"
+    formula, values = "z_par * P", {"z_par": rank.dtypes.size("parameters"), "P": rank.elements.whole}
+    if rank.spec.adapter.name != "none":
+        formula, values["trained"] = f"{formula} + (4 - z_par) * trained", rank.elements.trained
+    if engine == "ddp" and is_ddp(rank.spec):
+        what, formula = "weights that are broadcast", f"min({formula}, 2 * ({250 * MIB} + z_par * w))"
+        values["w"] = max(rank.embedding.largest, rank.largest_block.largest)
+        yield term("gather_buffers", LOAD, what, formula, source, **values).at("broadcast")
+    if engine == "fsdp" and not rank.cuda:
+        what = "the model before it is sharded"
+        yield term("parameters", LOAD, what, formula, _GROUPS, **values).at("sharding")
 
 
 def _sharded(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -51,6 +75,8 @@ def _gathered(rank: RankModel) -> Iterator[MemoryTerm]:
 
     The last block is gathered, and the head's gradient reduced, while the loss still holds its tile; the first block
     gathers the embedding. Without resharding after forward every block stays until its backward pass.
+    Beside an adapter accelerate does not find the last norm (``_find_final_norm``): the loss gathers the head itself,
+    and the last block's output of an all-gather stays until then.
     """
     sizes: dict[str, Value] = {
         "z": rank.engine.size,
@@ -59,9 +85,10 @@ def _gathered(rank: RankModel) -> Iterator[MemoryTerm]:
         "embed": rank.compute_parameters(rank.embedding),
         "n": min(rank.layers, 2),
     }
+    last = "head" if rank.spec.adapter.name == "none" else "block"
     places: dict[tuple[Moment, ...], str] = {
         ("forward",): "2 * block",
-        ("output", "loss"): "2 * head",
+        ("output", "loss"): f"{last} + head",
         ("loss_backward",): "block + head",
         ("block_backward", "next_block_backward", "second_layer_backward"): "n * block",
         ("first_layer_backward",): "block + embed",
@@ -70,7 +97,7 @@ def _gathered(rank: RankModel) -> Iterator[MemoryTerm]:
         sizes["blocks"] = rank.compute_parameters(rank.all_blocks)
         places = {
             ("forward",): "blocks + block + embed",
-            ("output", "loss"): "blocks + embed + 2 * head",
+            ("output", "loss"): f"blocks + embed + {last} + head",
             ("loss_backward",): "blocks + embed + head",
             ("block_backward",): "blocks + embed",
             ("next_block_backward",): "max(blocks - block, 0) + embed",
@@ -115,6 +142,16 @@ def adapters(rank: RankModel) -> Iterator[MemoryTerm]:
     if rank.spec.adapter.name != "none":
         z, shard, source = rank.dtypes.size("parameters"), rank.elements.optimizer, "peft, LoraLayer"
         yield term("parameters", ALWAYS, "fp32 adapters", "(4 - z_par) * shard", source, z_par=z, shard=shard)
+
+
+def _casts(rank: RankModel) -> Iterator[MemoryTerm]:
+    """Autocast's copies of LoRA's matrices: to the end of the forward pass, or until their product's backward pass."""
+    if rank.engine.wide_adapters and rank.spec.adapter.name in ("lora", "qlora"):
+        what, source, z = "autocast's copies of adapters", "torch/csrc autocast_mode.cpp, cached_cast", rank.engine.size
+        saved = sum(ceil(each.count * each.elements.trained * (1 - each.recomputed_share)) for each in rank.blocks)
+        backward = frozenset[Moment](("loss_backward", "block_backward"))
+        for moments, w in ((FORWARD, rank.all_blocks.trained), (backward, saved)):
+            yield term("gather_buffers", moments, what, "z * P", source, z=z, P=w)
 
 
 def last_hidden_state(rank: RankModel) -> Iterator[MemoryTerm]:

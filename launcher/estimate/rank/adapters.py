@@ -106,9 +106,7 @@ def saved(
         return tuple(rows)
     found = targeted(block, adapter)
     names = frozenset(module(weight) for weight in (*found, *folded(block, adapter)))
-    reads = engine.fused_adapters or not adapter.dropout
-    if adapter.name == "oft":
-        reads = not engine.wide_adapters
+    reads = not _copies_input(adapter, engine) and (engine.fused_adapters or not adapter.dropout)
     start = next((at for at, row in enumerate(rows) if names.intersection(row.readers)), len(rows)) if first else 0
     idle = _idle(block, adapter)
     left = [row for row in rows[start:] if _needed(row, names, reads=reads) and row.name not in idle]
@@ -216,15 +214,16 @@ def _needed(row: SavedTensor, names: frozenset[str], *, reads: bool) -> bool:
 def _own(weight: Weight, adapter: AdapterSpec, engine: EngineTraits, attention_output: str) -> Iterator[SavedTensor]:
     """Tensors that one adapter saves: ``r`` between its two matrices; with dropout its input and a mask.
 
-    Under autocast ``peft`` casts its input to the fp32 of its parameters and autocast back, so that it is a copy, but
-    not beside weights of few bits under CUDA's (``requires_conversion`` of ``tuners/lora/bnb.py``).
+    Under autocast ``peft`` casts its input to the fp32 of its parameters and autocast back, so that each linear has a
+    copy, but not beside weights of few bits under CUDA's (``requires_conversion`` of ``tuners/lora/bnb.py``).
     DoRA's gradients need both products of a layer as they are before the magnitudes (``peft`` ``dora.py``).
     Unsloth's kernels compute the adapter again in backward from its input after dropout, with no mask.
     """
     inputs, size = weight.shape[1], engine.size
+    copies = _copies_input(adapter, engine)
+    if copies and (adapter.name == "oft" or not adapter.dropout):
+        yield SavedTensor("cast of the adapter's input", size * inputs, "token", "adapter")
     if adapter.name == "oft":
-        if engine.wide_adapters:
-            yield SavedTensor("input that is rotated", size * inputs, "token", "adapter")
         return
     if engine.fused_adapters:
         if adapter.dropout:
@@ -236,7 +235,12 @@ def _own(weight: Weight, adapter: AdapterSpec, engine: EngineTraits, attention_o
         bytes_ = 2 * size * weight.shape[0]
         yield SavedTensor("products before magnitudes", bytes_, "token", "adapter")
     if adapter.dropout:
-        mask = (4 if engine.autocast else size) if engine.cpu else 1
+        mask = (4 if engine.autocast or copies else size) if engine.cpu else 1
         yield SavedTensor("adapter's dropout", (size + mask) * inputs, "token", "adapter")
     elif engine.autocast and weight.name == attention_output and (engine.cpu or not adapter.bits):
         yield SavedTensor("cast of the attention output", size * inputs, "token", "adapter")
+
+
+def _copies_input(adapter: AdapterSpec, engine: EngineTraits) -> bool:
+    """True if an fp32 adapter in a model of 16 bits reads a copy of its input."""
+    return engine.wide_adapters and (engine.cpu or not adapter.bits)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
+from launcher.backends.trl.traits import engine_of
 from launcher.worker import loop, replaced
 from launcher.worker.engine import Context, PendingSave, StepResult
 from launcher.worker.loop import Agreement
@@ -79,8 +80,20 @@ class Follower(TrainerCallback):  # type: ignore[misc]
         blocks = numbered(model.get_base_model() if hasattr(model, "get_base_model") else model)
         self._context.clock.follow(blocks.values(), self._context.device)
         self._context.memory.layers.follow(blocks)
+        if engine_of(self._spec) == "deepspeed":
+            self._enter_steps(self._trainer.accelerator.deepspeed_engine_wrapped.engine)
         self._following.close()
         self._recorded.loaded()
+
+    def _enter_steps(self, engine: Any) -> None:
+        """Enter the optimizer's phase before each step of DeepSpeed, with which accelerate's backward pass ends."""
+        step = engine.step
+
+        def stepped(*arguments: Any, **options: Any) -> Any:
+            self._context.memory.enter("optimizer")
+            return step(*arguments, **options)
+
+        engine.step = stepped
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Begin a step: ask whether to stop."""

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.thorough
 
 COMMON = ("task=sft", "parallel=ddp", "train.steps=4", "train.micro_batch_size=2", "train.sequence_length=33")
 SAVED = ("save.every=2", "save.last=true", "save.export=safetensors")
+WIDE = ("model.hidden_size=512", "model.intermediate_size=1376", "model.num_attention_heads=8")
 OFT = (*COMMON, "adapter=oft")
 PISSA = (*COMMON, "adapter=lora", "adapter.rank=4", "adapter.alpha=4", "adapter.pissa=4")
 
@@ -62,6 +63,18 @@ def test_the_memory_of_rotations_is_the_predicted_one(trained: tuple[Path, dict[
         assert predicted.phases[phase] == pytest.approx(measured, rel=0.03), phase
     static = max(rank["static_bytes"] for rank in memory["ranks"])
     assert predicted.static_bytes == pytest.approx(static, rel=0.02)
+
+
+@pytest.mark.parametrize("engine", [("parallel=ddp", "precision=bf16"), ("parallel=fsdp",)], ids=" ".join)
+def test_the_memory_of_lora_is_the_predicted_one_in_every_phase(engine: tuple[str, ...], tmp_path: Path) -> None:
+    """Each linear has a 16-bit copy of its input; measured on rank 1, as rank 0 alone writes the start of the run."""
+    words = (*COMMON, *WIDE, "adapter=lora", "train.micro_batch_size=4", "train.steps=2", *engine)
+    training.train_all(tmp_path, {"lora": words}, ranks=2)
+    memory = json.loads((tmp_path / "lora" / "memory.json").read_text())["ranks"][1]
+    predicted = assess.estimated(parse(json.loads((tmp_path / "lora" / "spec.json").read_text())))
+    assert predicted.static_bytes == pytest.approx(memory["static_bytes"], rel=0.02)
+    for phase in ("load", "forward", "backward", "optimizer"):
+        assert predicted.phases[phase] == pytest.approx(memory["phases"][phase], rel=0.02), phase
 
 
 def test_an_adapter_that_began_as_pissa_is_exported_as_lora_beside_the_weights_as_they_were(

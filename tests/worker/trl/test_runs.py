@@ -156,4 +156,6 @@ def test_every_engine_below_gives_the_same_losses(
     losses = training.train_all(tmp_path, runs, ranks=2)
     for name in ("ddp", "zero2", "zero3"):
         assert losses[name] == pytest.approx(trained[1]["sft"], rel=1e-4), name
+    for rank in json.loads((tmp_path / "zero2" / "memory.json").read_text())["ranks"]:
+        assert rank["phases"]["optimizer"] > rank["static_bytes"], "a step in accelerate's backward pass is a step"
     assert losses["kto"][0] == pytest.approx(0.5, abs=1e-6)
