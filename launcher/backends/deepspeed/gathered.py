@@ -49,7 +49,7 @@ def window(rank: RankModel) -> Iterator[MemoryTerm]:
     if released:
         yield from _last_linear_backward(rank, released)
     what = "weights that stay whole (stage3_param_persistence_threshold)"
-    yield _term(ROOT_BACKWARD | {"idle"}, what, "z * kept", z=z, kept=kept)
+    yield _term(ROOT_BACKWARD | {"idle", "checkpoint_save"}, what, "z * kept", z=z, kept=kept)
     if zero.quantized_weights:
         yield _quantized_ahead(rank, ahead)
         return

@@ -74,7 +74,7 @@ def gradients(rank: RankModel) -> Iterator[MemoryTerm]:
     if rank.engine.gradients_leave:
         return
     if rank.engine.partition_buffer:
-        if rank.view.states.gradients < 1:
+        if rank.spec.zero.stage == 2:
             return
         after = GRADIENTS_COMPLETE - STEPPING
     if rank.engine.gradients_stay:
