@@ -215,6 +215,11 @@ _TIMEOUT_S = 60
 
 _AWAY = ("Unable to contact slurm controller", "Socket timed out", "Connection refused", "slurmctld: connect",
          "Could not establish a configuration source")  # fmt: skip
+_HAS_ENDED = 2021 % 256
+"""Exit status of scancel, which says nothing then, of a step that has ended (``ESLURM_ALREADY_DONE``, slurm_errno.h).
+
+Where Slurm tells it to try again later, it sends again a signal that may have ended the step the first time.
+"""
 _BETWEEN_S = 0.5  # Seconds between two tries while the controller is away.
 LEAKS = ("SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "SUBMITIT_")
 """Beginnings of the names of variables that a surrounding Slurm job or submitit sets."""
@@ -245,10 +250,10 @@ def ask(*command: str, patience_s: float = 0) -> str:
             )
         except subprocess.TimeoutExpired:
             raise SubmitError(f"Slurm does not answer: {command[0]} took more than {_TIMEOUT_S} s") from None
-        if done.returncode == 0:
+        said = " ".join((done.stderr or done.stdout).split())
+        if done.returncode == 0 or (command[0] == "scancel" and done.returncode == _HAS_ENDED and not said):
             # sbatch says on stderr what it would do.
             return f"{done.stdout}{done.stderr}" if "--test-only" in command else done.stdout
-        said = " ".join((done.stderr or done.stdout).split())
         text = said or f"{command[0]} failed without a word (exit status {done.returncode})"
         if done.returncode < 0:  # Slurm ends what runs in a job that it puts back, this command among it.
             text = f"{command[0]} was ended by {signal.Signals(-done.returncode).name}"

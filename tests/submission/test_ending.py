@@ -78,11 +78,21 @@ def test_slurms_refusal_to_exclude_a_node_is_said(tmp_path: Path) -> None:
     assert said(run).endswith("n1 failed 2 times and is excluded from the requeue, which Slurm refused: Access denied")
 
 
-def test_a_command_of_slurm_that_fails_without_a_word_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "scancel").write_text("#!/bin/sh\nexit 3\n")
+@pytest.mark.parametrize(
+    ("end", "refused"),
+    [
+        ("exit 3", {"7": "scancel failed without a word (exit status 3)"}),
+        ("exit 229", {}),  # ESLURM_ALREADY_DONE, 2021: the step has ended by then.
+        ("echo 'scancel: error: no' >&2; exit 229", {"7": "scancel: error: no"}),
+    ],
+)
+def test_a_stand_in_for_scancel_that_fails_without_a_word_is_named_but_where_the_step_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, refused: dict[str, str]
+) -> None:
+    (tmp_path / "scancel").write_text(f"#!/bin/sh\n{end}\n")
     (tmp_path / "scancel").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert jobs.cancel(["7"]) == {"7": "scancel failed without a word (exit status 3)"}
+    assert jobs.cancel(["7"]) == refused
 
 
 def test_a_broken_gpus_node_is_excluded_at_once(tmp_path: Path) -> None:

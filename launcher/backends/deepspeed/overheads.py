@@ -136,7 +136,7 @@ def whole_gradients(rank: RankModel) -> Iterator[MemoryTerm]:
         what = "gradient of the output projection"
         gradient = _term("gradients", BLOCK_BACKWARD, what, "z * head", z=rank.engine.size, head=head)
         yield gradient
-        if own_projection(rank):
+        if _has_own_projection(rank):
             yield gradient._replace(moments=frozenset(("loss_backward",))).at("last norm")
 
 
@@ -229,13 +229,13 @@ def bucket(rank: RankModel) -> Iterator[MemoryTerm]:
     moments, expression = PASSES if keeps else BACKWARD_FROM_BLOCKS, "n * z_grad * bucket"
     buckets = _term("reduce_buffers", moments, "buckets", expression, n=n, z_grad=z_grad, bucket=size)
     yield buckets
-    if not keeps and own_projection(rank):
+    if not keeps and _has_own_projection(rank):
         yield buckets._replace(moments=frozenset(("loss_backward",))).at("last norm")
     copy = bucket_copy(rank, ROOT_BACKWARD)
     yield copy.at("reduction") if partition.in_one_bucket(rank) else copy
 
 
-def own_projection(rank: RankModel) -> bool:
+def _has_own_projection(rank: RankModel) -> bool:
     """True if the output projection has a gradient of its own, which comes before that of the last norm."""
     return rank.view.head and rank.head.trained > 0 and not rank.spec.model.tie_word_embeddings
 
