@@ -370,12 +370,12 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         zero.offload_optimizer=cpu optimizer=sgd
         checkpointing=selective checkpointing.modules=[moe_act]
         precision=fp8 precision.recipe=delayed checkpointing=selective checkpointing.modules=[layernorm]
-        hardware=cpu parallel=cp
+        hardware=cpu parallel=cp precision=bf16 precision.optimizer_states=bf16
         hardware=cpu zero=2
         hardware=cpu zero.offload_optimizer=cpu
         model.family=gpt
         model.num_experts=4 model.num_experts_per_tok=2 model.moe_intermediate_size=256
-        model.kv_lora_rank=64 model.qk_nope_head_dim=32 model.qk_rope_head_dim=16 model.v_head_dim=32
+        model.kv_lora_rank=64 model.qk_nope_head_dim=32 model.qk_rope_head_dim=16 model.v_head_dim=32 hardware=cpu
         model.family=deepseek
         model.mlp_bias=true
         model=gpt2 model.attention_bias=false parallel.tensor=4

@@ -196,8 +196,8 @@ def _one_gradient_buffer(spec: RunSpec) -> Iterator[ConfigError]:
 def _precision_aware(spec: RunSpec) -> Iterator[ConfigError]:
     precision = spec.precision
     narrow = precision.optimizer_states not in (None, "fp32") or precision.master == "fp16"
+    path = "precision.optimizer_states" if precision.optimizer_states not in (None, "fp32") else "precision.master"
     if narrow and (spec.zero.stage == 0 or spec.optimizer.name != "adamw"):
-        path = "precision.optimizer_states" if precision.optimizer_states not in (None, "fp32") else "precision.master"
         rule = (
             "states below fp32 need the precision-aware optimizer: adamw with the distributed optimizer (zero.stage=1)"
         )
@@ -205,6 +205,9 @@ def _precision_aware(spec: RunSpec) -> Iterator[ConfigError]:
         if spec.optimizer.name == "adamw":
             way_out.append("zero.stage=1")
         yield ConfigError(path, edit.value_at(spec, path), rule, way_out)
+    elif narrow and spec.hardware.device == "cpu":
+        rule = "states below fp32 need Transformer Engine's FusedAdam, which runs on CUDA alone"
+        yield ConfigError(path, edit.value_at(spec, path), rule, [f"{path}=null", "hardware=h100_80g"])
 
 
 def _muon(spec: RunSpec) -> Iterator[ConfigError]:
@@ -230,6 +233,9 @@ def _training(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError("optimizer.name", optimizer.name, rule, ["optimizer=adamw", "parallel=fsdp"])
     elif optimizer.name == "muon":
         yield from _muon(spec)
+    elif optimizer.name == "sgd" and spec.zero.stage == 1:
+        rule = "Megatron-core shards states of Adam's kind alone (core/optimizer/distrib_optimizer.py)"
+        yield ConfigError("optimizer.name", "sgd", rule, ["zero=0", "optimizer=adamw"])
     rule = "Megatron-LM has one rate for what Muon and what AdamW step"
     yield from edit.refused(spec, "optimizer.adamw_lr", rule, "parallel=fsdp")
     yield from _optimizers.round_to_nearest(spec)

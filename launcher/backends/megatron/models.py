@@ -20,6 +20,12 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     yield from _activation(spec)
     yield from _router(spec)
     yield from _positions(spec)
+    if spec.model.kv_lora_rank and spec.hardware.device == "cpu":
+        rule = (
+            "latent attention needs Transformer Engine, which runs on CUDA alone: Megatron-core's own attention has not"
+            " its width of keys (core/transformer/multi_latent_attention.py)"
+        )
+        yield ConfigError("model.kv_lora_rank", spec.model.kv_lora_rank, rule, ["hardware=h100_80g", "parallel=fsdp"])
     if spec.model.mtp_layers:
         yield from _further_tokens(spec)
     if families.of(spec.model).traits.pattern is not None:

@@ -105,7 +105,7 @@ def _checkpoints(spec: RunSpec) -> Arguments:
     """
     save = spec.save
     saves = save.last or spec.save_every is not None or spec.backend.path is None
-    reshardable = spec.zero.stage == 1 and spec.optimizer.name in ("adamw", "sgd")
+    reshardable = spec.zero.stage == 1 and spec.optimizer.name == "adamw"
     return {
         "save": f"{RUN}/checkpoints" if saves else None,
         "save-interval": (spec.save_every or spec.steps) if saves else None,

@@ -49,7 +49,7 @@ RUNS: dict[str, tuple[str, ...]] = {
     "mla": (*H100, "cluster.nodes=8", "model=deepseek_v3", "parallel=ep", "train.sequence_length=4096"),
     "data": (*SEVEN, "parallel=tp", "data=tokens", "data.path=words.bin", "train.eval_every=10", "data.workers=2"),
     "checkpoints": (*SEVEN, "parallel=tp", "save.every=10", "save.load=runs/first", "save.async=true"),
-    "sgd": (*SEVEN, "parallel=tp", "optimizer=sgd", "optimizer.schedule=linear", "optimizer.warmup_steps=10"),
+    "sgd": (*SEVEN, "parallel=tp", "zero=0", "optimizer=sgd", "optimizer.schedule=linear", "optimizer.warmup_steps=10"),
     "tracked": (*SEVEN, "parallel=tp", "tracking=wandb", "tracking.project=words", "train.loss=fused"),
     "extra": (*SEVEN, "parallel=tp", "+backend.extra.moe_per_layer_logging=true", "+backend.extra.num-layers-x=[1,2]"),
     "cpu": ("model=tiny", "parallel=tp_pp", "cluster.gpus_per_node=4", "precision=fp32", "data=synthetic"),
