@@ -1,4 +1,4 @@
-"""A configuration in YAML, JSON or TOML, or arguments in Python text, as plain nested values; nothing is executed.
+"""A configuration in Python text, or in YAML, JSON or TOML, as plain nested values; nothing is executed.
 
 Python is read as text: keyword arguments of calls whose name says what they configure, and assignments to attributes.
 What is no literal, nor the name of one above it, is left open (``???``).
@@ -8,46 +8,21 @@ import ast
 import copy
 import operator
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from launcher.base import files
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.files import JsonObject
-from launcher.config import safe_yaml
 from launcher.config.ledger import OPEN
+from launcher.importers._reading import SHOWN, content_of
 
 _PYTHON = re.compile(r"^(?:from [\w.]+ import |import [\w.]+|def \w+\(|class \w+|@\w+)", re.MULTILINE)
-_SHOWN = 40  # Characters of a text that is not understood in a message.
 
 
 def is_python(text: str) -> bool:
     """True for the text of a Python module."""
     return bool(_PYTHON.search(text))
-
-
-def content_of(text: str, path: str, name: str, parse: Callable[[str], object] | None = None) -> JsonObject:
-    """A file's nested values; ``name`` is what its program calls it. Raises ConfigErrors where it is none.
-
-    It is TOML, JSON or YAML by its ending, unless ``parse`` reads a JSON of its program's own.
-    """
-    text = text.removeprefix("\ufeff")
-    ending = path.rpartition(".")[2] if parse is None else "json"
-    parse = parse or _READERS.get(ending)
-    try:
-        found = safe_yaml.loads(text, path) if parse is None else parse(text)
-        files.check_plain(found)
-    except (ValueError, RecursionError) as error:
-        problem = error if isinstance(error, ValueError) else f"it is nested deeper than {files.DEEPEST}"
-        rule = f"{name} is {ending.upper()}, and this is not: {problem}"
-        raise ConfigErrors([ConfigError(path, text[:_SHOWN], rule)]) from None
-    if not isinstance(found, dict):
-        raise ConfigErrors([ConfigError(path, text[:_SHOWN], f"{name} is a mapping of keys, and this is not")])
-    return found
-
-
-_READERS: Mapping[str, Callable[[str], object]] = {"toml": tomllib.loads, "json": files.parse_json}
 
 
 def read(text: str, path: str, name: str, function: str | None) -> tuple[JsonObject, list[str] | None]:
@@ -58,30 +33,13 @@ def read(text: str, path: str, name: str, function: str | None) -> tuple[JsonObj
     return content_of(text, path, name), None
 
 
-def flat(values: Mapping[str, Any], prefix: str = "") -> JsonObject:
-    """Every leaf by its dotted path; mappings inside a list are parts, too (``datasets.0.path``)."""
-    found: JsonObject = {}
-    for key, value in values.items():
-        path = f"{prefix}{key}"
-        if isinstance(value, list) and any(isinstance(each, Mapping) for each in value):
-            value = {str(place): each for place, each in enumerate(value)}
-        found |= flat(value, f"{path}.") if isinstance(value, Mapping) and value else {path: value}
-    return found
-
-
-def parts(values: Mapping[str, Any], block: str) -> list[str]:
-    """The paths of a list's parts in flat values, in their order: ``datasets.0``, ``datasets.1``."""
-    heads = (key.removeprefix(f"{block}.").split(".")[0] for key in values if key.startswith(f"{block}."))
-    return [f"{block}.{place}" for place in dict.fromkeys(head for head in heads if head.isdigit())]
-
-
 def module_of(text: str, path: str) -> ast.Module:
     """Python text as a tree; raises ConfigErrors where it is none."""
     try:
         return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         rule = f"this is not Python: {error}"
-        raise ConfigErrors([ConfigError(path, text[:_SHOWN], rule)]) from None
+        raise ConfigErrors([ConfigError(path, text[:SHOWN], rule)]) from None
 
 
 def constants(statements: list[ast.stmt]) -> dict[str, Any]:

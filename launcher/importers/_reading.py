@@ -1,18 +1,25 @@
 """Another program's file of keys and values while it is read: the settings so far, and where each of its keys ends."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher.base.errors import ConfigError
+from launcher.base import files
+from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.files import JsonObject
 from launcher.base.typed import is_number
+from launcher.config import safe_yaml
 from launcher.config.ledger import OPEN, Ledger, Settings
 
 _NUMBER = re.compile(r"\s*[-+]?(\d{1,18}(\.\d*)?|\.\d+)([eE][-+]?\d{1,3})?\s*\Z")
 _FRACTION = re.compile(r"[.eE]")
 _FLAGS = {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False, "on": True, "off": False}
 """Words that readers of such files (pydantic) take for true and false."""
+
+SHOWN = 40
+"""Characters of a text that is not understood in a message."""
 
 
 @dataclass(slots=True)
@@ -140,3 +147,43 @@ class Reading:
     def has(self, block: str) -> bool:
         """True if the file has a block of this name, or anything in its place."""
         return any(key == block or key.startswith(f"{block}.") for key in self.ledger.values)
+
+
+def content_of(text: str, path: str, name: str, parse: Callable[[str], object] | None = None) -> JsonObject:
+    """A file's nested values; ``name`` is what its program calls it. Raises ConfigErrors where it is none.
+
+    It is TOML, JSON or YAML by its ending, unless ``parse`` reads a JSON of its program's own.
+    """
+    text = text.removeprefix("\ufeff")
+    ending = path.rpartition(".")[2] if parse is None else "json"
+    parse = parse or _READERS.get(ending)
+    try:
+        found = safe_yaml.loads(text, path) if parse is None else parse(text)
+        files.check_plain(found)
+    except (ValueError, RecursionError) as error:
+        problem = error if isinstance(error, ValueError) else f"it is nested deeper than {files.DEEPEST}"
+        rule = f"{name} is {ending.upper()}, and this is not: {problem}"
+        raise ConfigErrors([ConfigError(path, text[:SHOWN], rule)]) from None
+    if not isinstance(found, dict):
+        raise ConfigErrors([ConfigError(path, text[:SHOWN], f"{name} is a mapping of keys, and this is not")])
+    return found
+
+
+_READERS: Mapping[str, Callable[[str], object]] = {"toml": tomllib.loads, "json": files.parse_json}
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> JsonObject:
+    """Every leaf by its dotted path; mappings inside a list are parts, too (``datasets.0.path``)."""
+    found: JsonObject = {}
+    for key, value in values.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, list) and any(isinstance(each, Mapping) for each in value):
+            value = {str(place): each for place, each in enumerate(value)}
+        found |= flat(value, f"{path}.") if isinstance(value, Mapping) and value else {path: value}
+    return found
+
+
+def parts(values: Mapping[str, Any], block: str) -> list[str]:
+    """The paths of a list's parts in flat values, in their order: ``datasets.0``, ``datasets.1``."""
+    heads = (key.removeprefix(f"{block}.").split(".")[0] for key in values if key.startswith(f"{block}."))
+    return [f"{block}.{place}" for place in dict.fromkeys(head for head in heads if head.isdigit())]

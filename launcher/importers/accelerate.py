@@ -4,15 +4,15 @@ It says ranks, number format and what shards the model; model, data and batch ar
 """
 
 from launcher.config.ledger import Ledger
-from launcher.importers import Imported, _foreign, _trainer
-from launcher.importers._reading import Reading
+from launcher.importers import Imported, _trainer
+from launcher.importers._reading import Reading, content_of, flat
 from launcher.importers._table import apply, imported, rows
 
 
 def read(text: str, path: str) -> Imported:
     """Read an accelerate configuration; ``path`` is for messages; raises ConfigErrors where the text is none."""
-    content = _foreign.content_of(text, path, "a configuration of accelerate")
-    reading = Reading(path=path, lenient=True, file="accelerate's YAML", ledger=Ledger(_foreign.flat(content)))
+    content = content_of(text, path, "a configuration of accelerate")
+    reading = Reading(path=path, lenient=True, file="accelerate's YAML", ledger=Ledger(flat(content)))
     apply(TABLE, reading)
     reading.choose.setdefault("parallel", "ddp")
     if reading.choose["parallel"] == "3d":  # Whose degrees are others.

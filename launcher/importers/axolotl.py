@@ -10,8 +10,8 @@ from typing import Any
 from launcher.base.files import JsonObject
 from launcher.config.ledger import Ledger, name_from
 from launcher.data import chat
-from launcher.importers import Imported, _fine_tuning, _foreign, _trainer
-from launcher.importers._reading import Reading
+from launcher.importers import Imported, _fine_tuning, _trainer
+from launcher.importers._reading import Reading, content_of, flat, parts
 from launcher.importers._table import apply, choose, imported, program, rows, say_text, table, under
 
 _TEMPLATED = ("chat_template", "sharegpt", "chatml", "completion", "pretrain")
@@ -21,8 +21,8 @@ _WARMUP_RATIO = 0.03  # What core/builders/base.py takes for what the file does 
 
 def read(text: str, path: str) -> Imported:
     """Read an axolotl configuration; ``path`` is for messages; raises ConfigErrors where the text is none."""
-    content = _foreign.content_of(text, path, "a configuration of axolotl")
-    reading = Reading(path=path, lenient=True, file="axolotl's YAML", ledger=Ledger(_foreign.flat(content)))
+    content = content_of(text, path, "a configuration of axolotl")
+    reading = Reading(path=path, lenient=True, file="axolotl's YAML", ledger=Ledger(flat(content)))
     _data_sets(reading)
     apply(TABLE, reading)
     if reading.has("datasets") and not reading.has("excess_length_strategy"):
@@ -75,7 +75,7 @@ def _thinks(reading: Reading, key: str) -> None:
 def _data_sets(reading: Reading) -> None:
     values = reading.ledger.values
     for block in ("datasets", "pretraining_dataset"):
-        places = _foreign.parts(values, block)
+        places = parts(values, block)
         _fine_tuning.say(reading, [each for place in places for each in _data_set(reading, place, block)])
     if isinstance(values.get("pretraining_dataset"), str):
         path = values["pretraining_dataset"]
@@ -83,7 +83,7 @@ def _data_sets(reading: Reading) -> None:
         _fine_tuning.say(
             reading, [_fine_tuning.DataSet(keys=("pretraining_dataset",), source="huggingface", said=said)]
         )
-    places = _foreign.parts(values, "test_datasets")
+    places = parts(values, "test_datasets")
     for place in places[:1] if len(places) == 1 else ():
         path = reading.value(f"{place}.path")
         files = reading.value(f"{place}.data_files")

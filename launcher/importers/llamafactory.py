@@ -10,8 +10,8 @@ from typing import Any
 
 from launcher.base.errors import ConfigError
 from launcher.config.ledger import Ledger, name_from
-from launcher.importers import Imported, _fine_tuning, _foreign, _trainer
-from launcher.importers._reading import Reading
+from launcher.importers import Imported, _fine_tuning, _trainer
+from launcher.importers._reading import Reading, content_of, flat
 from launcher.importers._table import apply, imported, rows, table
 from launcher.importers.megatron.arguments import degrees, enter, preset
 
@@ -27,8 +27,8 @@ _TEMPLATES: Mapping[str, Sequence[str]] = table("data_sets")["llamafactory_templ
 
 def read(text: str, path: str) -> Imported:
     """Read a LLaMA-Factory configuration; ``path`` is for messages; raises ConfigErrors where the text is none."""
-    content = _foreign.content_of(text, path, "a configuration of LLaMA-Factory")
-    reading = Reading(path=path, lenient=True, file="LLaMA-Factory's YAML", ledger=Ledger(_foreign.flat(content)))
+    content = content_of(text, path, "a configuration of LLaMA-Factory")
+    reading = Reading(path=path, lenient=True, file="LLaMA-Factory's YAML", ledger=Ledger(flat(content)))
     apply(TABLE, reading)
     _evaluates_on(reading)
     if not reading.flag("do_train"):
@@ -47,7 +47,7 @@ def read(text: str, path: str) -> Imported:
 
 
 def _cut(reading: Reading) -> Mapping[str, Any]:
-    """What holds where Megatron-core trains (``USE_MCA=1``), which files say by degrees; nothing of any other."""
+    """Defaults of a file for Megatron-core (``USE_MCA=1``), known by its degrees; empty for any other."""
     if not any(reading.has(f"{name}_model_parallel_size") for name in ("tensor", "pipeline", "expert")):
         return {}
     degree = degrees(reading)

@@ -11,7 +11,7 @@ from typing import Any
 from launcher.base.files import JsonObject
 from launcher.config.ledger import OPEN, Ledger
 from launcher.importers import Imported, _fine_tuning, _foreign, _trainer
-from launcher.importers._reading import Reading
+from launcher.importers._reading import Reading, flat
 from launcher.importers._table import apply, choose, defaults, imported, program, rows, say_text, table, usual
 from launcher.importers.megatron.arguments import degrees, enter, preset
 from launcher.importers.megatron.data_and_saves import mixed
@@ -96,7 +96,7 @@ _OF_ADAM = ("precision", "adam_beta1", "adam_beta2", "adam_eps", "weight_decay",
 def _named(content: JsonObject) -> JsonObject:
     """Flat keys, with the first argument of a call under ``value`` and its name where it says something."""
     found = {}
-    for key, value in _foreign.flat(content).items():
+    for key, value in flat(content).items():
         name = re.sub(r"\.0\Z", ".value", key)
         if not (name.endswith(".class") and name.count(".") == 1 and name.split(".")[0] in _PLAIN):
             found[name] = value

@@ -8,7 +8,7 @@ from typing import Any
 
 from launcher.config.ledger import Ledger, name_from
 from launcher.importers import Imported, _fine_tuning, _foreign
-from launcher.importers._reading import Reading
+from launcher.importers._reading import Reading, flat, parts
 from launcher.importers._table import apply, choose, defaults, imported, program, rows, under
 
 _S = "optimizer.learning_rate_scheduler"
@@ -19,7 +19,7 @@ _SMALL = 2**16  # Ids below it take two bytes.
 def read(text: str, path: str) -> Imported:
     """Read a nanotron configuration; ``path`` is for messages; raises ConfigErrors where the text is none."""
     found, notes = _foreign.read(text, path, "a configuration of nanotron", None)
-    ledger = Ledger(_foreign.flat(found if notes is None else _named(found)))
+    ledger = Ledger(flat(found if notes is None else _named(found)))
     reading = Reading(path=path, lenient=True, file="nanotron's YAML", ledger=ledger, notes=notes or [])
     _data_sets(reading)
     apply(TABLE, reading)
@@ -91,7 +91,7 @@ def _schedule(reading: Reading) -> None:
 
 
 def _data_sets(reading: Reading) -> None:
-    stages = _foreign.parts(reading.ledger.values, "data_stages")
+    stages = parts(reading.ledger.values, "data_stages")
     block = f"{stages[0]}.data" if stages else "data"
     for stage in stages[1:]:
         if _of(reading, stage) == _of(reading, stages[0]):

@@ -12,7 +12,7 @@ from typing import Any
 from launcher.base.files import JsonObject
 from launcher.config.ledger import OPEN, Ledger
 from launcher.importers import Imported, _foreign, _trainer
-from launcher.importers._reading import Reading
+from launcher.importers._reading import Reading, flat
 from launcher.importers._table import apply, choose, defaults, imported, program, rows, table
 
 HAS_VARIABLES = True
@@ -38,7 +38,7 @@ def read(text: str, path: str, *, variables: Mapping[str, str] | None = None) ->
         family = _family_of(text, path, (variables or {}).get("config", ""))
         if family and "flavor" in found.get("model", {}):
             found["model"] = {"name": family, **found["model"]}
-    ledger = Ledger(_foreign.flat(found))
+    ledger = Ledger(flat(found))
     reading = Reading(path=path, lenient=True, file="torchtitan's configuration", ledger=ledger, notes=notes or [])
     apply(TABLE, reading)
     saves = {} if "save.every" in reading.settings else {"save.last": False}

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from launcher.config.ledger import Ledger, name_from
-from launcher.importers import Imported, _fine_tuning, _foreign
-from launcher.importers._reading import Reading
+from launcher.importers import Imported, _fine_tuning
+from launcher.importers._reading import Reading, content_of, flat, parts
 from launcher.importers._table import apply, choose, defaults, imported, program, rows, say_text, table
 
 _ORGANISATIONS, _TURNS, _DEFAULTS = program("torchtune", "organisations turns defaults")
@@ -21,8 +21,8 @@ _TRAINS_ON_ALL = ("alpaca_dataset", "alpaca_cleaned_dataset", "grammar_dataset",
 
 def read(text: str, path: str) -> Imported:
     """Read a torchtune recipe's configuration; ``path`` is for messages; raises ConfigErrors where the text is none."""
-    content = _foreign.content_of(text, path, "a configuration of torchtune")
-    reading = Reading(path=path, lenient=True, file="torchtune's YAML", ledger=Ledger(_foreign.flat(content)))
+    content = content_of(text, path, "a configuration of torchtune")
+    reading = Reading(path=path, lenient=True, file="torchtune's YAML", ledger=Ledger(flat(content)))
     _data_sets(reading)
     apply(TABLE, reading)
     _steps(reading)
@@ -94,7 +94,7 @@ def _targets(reading: Reading, key: str) -> None:
 
 
 def _data_sets(reading: Reading) -> None:
-    places = _foreign.parts(reading.ledger.values, "dataset") or ["dataset"]
+    places = parts(reading.ledger.values, "dataset") or ["dataset"]
     sets = [found for place in places if (found := _set(reading, place)) is not None]
     trains = {_trains_prompts(reading, place) for place in places}
     _fine_tuning.say(reading, sets)

@@ -12,7 +12,7 @@ from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.files import JsonObject
 from launcher.config.ledger import Ledger, name_from
 from launcher.importers import Imported, _fine_tuning, _foreign, _trainer
-from launcher.importers._reading import Reading
+from launcher.importers._reading import Reading, content_of, flat, parts
 from launcher.importers._table import apply, choose, imported, program, rows, under
 
 HAS_VARIABLES = True
@@ -43,10 +43,8 @@ def read(text: str, path: str, *, variables: Mapping[str, str] | None = None) ->
     """
     found_task = None
     python = path.endswith(".py") or _foreign.is_python(text)
-    content, found_task = (
-        _script(text, path) if python else (_foreign.content_of(text, path, "a configuration of TRL"), None)
-    )
-    reading = Reading(path=path, lenient=True, file="TRL's configuration", ledger=Ledger(_foreign.flat(content)))
+    content, found_task = _script(text, path) if python else (content_of(text, path, "a configuration of TRL"), None)
+    reading = Reading(path=path, lenient=True, file="TRL's configuration", ledger=Ledger(flat(content)))
     is_trainer = found_task == "trainer" or (found_task is None and not _of_trl(content))
     task = _task(reading, found_task, (variables or {}).get("task"), path)
     if not is_trainer:
@@ -173,7 +171,7 @@ def _data_set(reading: Reading, key: str) -> None:
 def _mixture(reading: Reading) -> None:
     sets = []
     source = "rows" if reading.choose.get("task") in ("dpo", "kto", "reward", "grpo") else "chat"
-    for place in _foreign.parts(reading.ledger.values, "datasets"):
+    for place in parts(reading.ledger.values, "datasets"):
         path = _fine_tuning.path_of(reading.value(f"{place}.path"), reading.value(f"{place}.data_files"))
         if not isinstance(path, str):
             continue

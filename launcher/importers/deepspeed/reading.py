@@ -11,12 +11,12 @@ from typing import Any
 from launcher.base import files
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.files import JsonObject
-from launcher.importers import _foreign
+from launcher.importers import _reading
 
 
 def content_of(text: str, path: str) -> JsonObject:
     """The file's blocks; raises ConfigErrors where it is neither JSON nor HJSON, no object, or has a key twice."""
-    return _foreign.content_of(text, path, "a ds_config.json", functools.partial(_parsed, path))
+    return _reading.content_of(text, path, "a ds_config.json", functools.partial(_parsed, path))
 
 
 def _parsed(path: str, text: str) -> Any:
