@@ -199,6 +199,7 @@ class Engine(NamedTuple):
 
     title: str
     words: tuple[str, ...]
+    otherwise: tuple[str, ...] = ()  # What its refusals of optimizers ask for.
 
 
 _ENGINES = (
@@ -206,7 +207,7 @@ _ENGINES = (
     Engine("DDP", ("parallel=ddp",)),
     Engine("ZeRO 2", ("parallel=zero2",)),
     Engine("ZeRO 3", ("parallel=zero3",)),
-    Engine("Megatron-LM", ("backend=megatron",)),
+    Engine("Megatron-LM", ("backend=megatron",), ("zero=0",)),
 )
 
 _MOE, _TWO_STAGES = ("model=mixtral_8x7b",), ("parallel.pipeline=2", _MANY)
@@ -279,8 +280,9 @@ def _cell(engine: Engine, words: tuple[str, ...]) -> tuple[str, str]:
     """How an engine has a technique, and the reason where it does not run, or not on the CPU."""
     groups = {word.partition("=")[0] for word in words}
     model = () if "model" in groups else ("model=tiny",)
+    others = ((), engine.otherwise) if engine.otherwise else ((),)
     on_cpu, on_gpu = (
-        min((_errors((*model, *place, *engine.words, *words)) for place in places), key=len)
+        min((_errors((*model, *place, *engine.words, *more, *words)) for place in places for more in others), key=len)
         for places in ((_CPU,), (_H100, _B200))
     )
     if not on_gpu:
@@ -311,8 +313,8 @@ _INTRODUCTION = """# Techniques and engines
 
 Made by `tests/test_techniques.py` from what `launch check` answers. `CPU, GPU`: runs on both, and here on CPU ranks in
 the tests; `GPU`: translated and counted, refused on the CPU; `no`: refused, with the reason below. The words stand
-beside `model=tiny` and `parallel=fsdp`, `ddp`, `zero2`, `zero3`, or `backend=megatron`, on two CPU ranks or on eight
-H100 or B200.
+beside `model=tiny` and `parallel=fsdp`, `ddp`, `zero2`, `zero3`, or `backend=megatron` (with or without `zero=0`), on
+two CPU ranks or on eight H100 or B200.
 """
 
 
