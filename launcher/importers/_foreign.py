@@ -15,7 +15,7 @@ from launcher.base import files
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.files import JsonObject
 from launcher.config.ledger import OPEN
-from launcher.importers._reading import SHOWN, content_of
+from launcher.importers._reading import SHOWN, content_of, module_beside
 
 _PYTHON = re.compile(r"^(?:from [\w.]+ import |import [\w.]+|def \w+\(|class \w+|@\w+)", re.MULTILINE)
 
@@ -25,10 +25,16 @@ def is_python(text: str) -> bool:
     return bool(_PYTHON.search(text))
 
 
-def read(text: str, path: str, name: str, function: str | None) -> tuple[JsonObject, list[str] | None]:
+type Rules = Mapping[str, Callable[[Any], Any]]
+"""What functions of a program make of the configuration that is their first argument, by their names."""
+
+
+def read(
+    text: str, path: str, name: str, function: str | None, rules: Rules | None = None
+) -> tuple[JsonObject, list[str] | None]:
     """The configuration in a file, and notes on Python code that was not followed (None for data formats)."""
     if path.endswith(".py") or (not path.endswith((".toml", ".json")) and is_python(text)):
-        followed = Followed(text, path)
+        followed = Followed(text, path, rules)
         return followed.function(function), followed.notes
     return content_of(text, path, name), None
 
@@ -156,16 +162,19 @@ class Followed:
     """The configuration of a text, and sentences about what of it was not followed.
 
     Followed are assignments, calls with keywords and returns. A call is a mapping of its arguments with its name as
-    ``class``; a function of the same text that takes part is followed, and so are conditions on known words. Others,
-    loops and calls that may change a configuration in place are named, not followed.
+    ``class``; a function of the same text that takes part is followed, and so are conditions on known words, and a
+    function of a module that lies beside this one which returns a whole configuration. Others, loops and calls that may
+    change a configuration in place are named, not followed.
     """
 
-    def __init__(self, text: str, path: str) -> None:
+    def __init__(self, text: str, path: str, rules: Rules | None = None) -> None:
         self.notes: list[str] = []
-        self._path = path
+        self._path, self._rules = path, rules or {}
         self._tree = module_of(text, path)
         self._functions = {node.name: node for node in self._tree.body if isinstance(node, ast.FunctionDef)}
         self._constants = _IMPORTED | constants(self._tree.body)
+        imports = [node for node in self._tree.body if isinstance(node, ast.ImportFrom)]
+        self._imports = {each.asname or each.name: (node, each.name) for node in imports for each in node.names}
 
     def function(self, name: str | None) -> JsonObject:
         """Return the configuration that a function makes: the named one, the only one, or the file's own statements.
@@ -181,7 +190,7 @@ class Followed:
         if name is None and (not public or any(map(_makes_whole, self._tree.body))):
             found = self._made(self._tree.body, dict(self._constants), 0)
         elif name in self._functions:
-            found = self._returned(self._functions[name], {}, 0)
+            found = self._returned(self._functions[name], (), {}, 0)
         else:
             rule = f"it has {'several configurations' if public else 'no function that returns a configuration'}"
             raise ConfigErrors([ConfigError(self._path, name, rule, [f"--set config={each}" for each in public])])
@@ -204,8 +213,27 @@ class Followed:
         found = [literal(node.args[0], names) for node in of_name]
         return [value for value in found if isinstance(value, str) and value != OPEN]
 
-    def _returned(self, function: ast.FunctionDef, given: Mapping[str, Any], depth: int) -> Any:
-        return self._made(function.body, {**self._constants, **self._defaults(function), **given}, depth)
+    def _returned(
+        self, function: ast.FunctionDef, positional: Sequence[Any], given: Mapping[str, Any], depth: int
+    ) -> Any:
+        said = dict(zip((each.arg for each in function.args.args), positional, strict=False))
+        return self._made(function.body, {**self._constants, **self._defaults(function), **said, **given}, depth)
+
+    def _elsewhere(self, name: str, positional: Sequence[Any], given: Mapping[str, Any], depth: int) -> Any:
+        """The configuration that a function makes which this text imports; None where no module beside it has it."""
+        node, own = self._imports.get(name, (None, ""))
+        if node is None or node.module is None or depth >= _DEEPEST:
+            return None
+        for text, path in module_beside(self._path, node.module, node.level):
+            other = Followed(text, path, self._rules)
+            function = other._functions.get(own)
+            if function is None and (found := other._elsewhere(own, positional, given, depth + 1)) is not None:
+                return found
+            if function is not None and _is_whole(ast.unparse(function.returns or ast.Name(""))):
+                found = other._returned(function, positional, given, depth + 1)
+                self.notes += [f"{node.module}, {note}" for note in other.notes]
+                return found
+        return None
 
     def _made(self, body: Sequence[ast.stmt], names: dict[str, Any], depth: int) -> Any:
         waiting = [*body]
@@ -282,19 +310,20 @@ class Followed:
         if name in ("cast", "typing.cast") and len(node.args) == 2:  # A word for type checkers.
             return self._value(node.args[1], names, depth)
         given = {each.arg: self._value(each.value, names, depth) for each in node.keywords if each.arg}
+        positional = [self._value(each, names, depth) for each in node.args]
         if name in self._functions and depth < _DEEPEST:
-            positional = zip((each.arg for each in self._functions[name].args.args), node.args, strict=False)
-            said = {argument: self._value(value, names, depth) for argument, value in positional}
-            return self._returned(self._functions[name], {**said, **given}, depth + 1)
+            return self._returned(self._functions[name], positional, given, depth + 1)
+        if name in self._rules and positional:
+            return self._rules[name](positional[0])
+        if not name.startswith("_") and (found := self._elsewhere(name, positional, given, depth)) is not None:
+            return found
+        if name in ("replace", "dataclasses.replace") and len(positional) == 1:
+            return {**positional[0], **given} if isinstance(positional[0], dict) else OPEN
         of_value = not name or isinstance(names.get(name.partition(".")[0]), dict)
         if of_value and isinstance(node.func, ast.Attribute):  # A method of what a call returns, or of its name.
             held = self._value(node.func.value, names, depth)
             return {**held, **given} if isinstance(held, dict) else OPEN
-        return {
-            "class": name,
-            **{str(place): self._value(each, names, depth) for place, each in enumerate(node.args)},
-            **given,
-        }
+        return {"class": name, **{str(place): each for place, each in enumerate(positional)}, **given}
 
 
 def _of_a_row(function: ast.FunctionDef) -> Any:

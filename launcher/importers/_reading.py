@@ -1,9 +1,11 @@
 """Another program's file of keys and values while it is read: the settings so far, and where each of its keys ends."""
 
+import contextlib
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from launcher.base import files
@@ -170,6 +172,22 @@ def content_of(text: str, path: str, name: str, parse: Callable[[str], object] |
 
 
 _READERS: Mapping[str, Callable[[str], object]] = {"toml": tomllib.loads, "json": files.parse_json}
+
+
+def module_beside(path: str, module: str, level: int) -> Iterator[tuple[str, str]]:
+    """The text and the path of a Python module, in each of the folders around a file that has one of this name.
+
+    ``level`` counts the dots before the name of a relative import, which stands in one folder.
+    """
+    around = Path(path).absolute().parents
+    for folder in around[level - 1 : level] if level else around[:_AROUND]:
+        whole = folder.joinpath(*module.split("."))
+        for file in (whole.with_suffix(".py"), whole / "__init__.py"):
+            with contextlib.suppress(OSError, ValueError):
+                yield files.read_text(file, handed=True), str(file)
+
+
+_AROUND = 6  # Folders from a recipe of these programs to the one that holds the program's package, and one more.
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> JsonObject:

@@ -29,13 +29,14 @@ def read(text: str, path: str, *, variables: Mapping[str, str] | None = None) ->
 
     Raises ConfigErrors where the text is none, or several configurations.
     """
-    found, notes = _foreign.read(text, path, "a configuration of torchtitan", (variables or {}).get("config"))
+    function = (variables or {}).get("config")
+    found, notes = _foreign.read(text, path, "a configuration of torchtitan", function, _RULES)
     python = notes is not None
     if python:
         found = _sections(found)
         if isinstance(found.get("optimizer"), dict):
             found["optimizer"] = _of_one_group(found["optimizer"])
-        family = _family_of(text, path, (variables or {}).get("config", ""))
+        family = _family_of(text, path, function or "")
         if family and "flavor" in found.get("model", {}):
             found["model"] = {"name": family, **found["model"]}
     ledger = Ledger(flat(found))
@@ -55,11 +56,15 @@ def read(text: str, path: str, *, variables: Mapping[str, str] | None = None) ->
 def _sections(found: JsonObject) -> JsonObject:
     spec = found.pop("model_spec", None)
     content: JsonObject = {key: value for key, value in found.items() if key != "class"}
+    if "Config" not in (base := str(found.get("class"))):  # A function of another file, which is not beside this one.
+        content["base"] = base
     if isinstance(spec, dict):
         content["model"] = {
             "flavor": spec.get("0"),
             **{key: value for key, value in spec.items() if key not in ("0", "class")},
         }
+    if found.get("class") == _OF_GRAPHS:
+        _recomputed(content)
     container = content.pop("model_converters", None)  # Of 0.2's later main branch.
     if isinstance(container, dict):
         content.setdefault("model", {})["converters"] = container.get("converters")
@@ -73,6 +78,30 @@ def _sections(found: JsonObject) -> JsonObject:
         if isinstance(content[section], dict):
             content[section] = {{"0": "value"}.get(key, key): value for key, value in content[section].items()}
     return content
+
+
+def _traced(base: Any) -> Any:
+    """The configuration that ``to_graph_trainer_config`` makes of another (``experiments/graph_trainer/configs.py``).
+
+    Model, data, optimizer, loss and layout are the other's; ``compile`` is none.
+    """
+    if not isinstance(base, dict) or "Config" not in str(base.get("class")):
+        return base
+    return {key: value for key, value in base.items() if key != "compile"} | {"class": _OF_GRAPHS}
+
+
+_OF_GRAPHS = "GraphTrainer.Config"
+_RULES = {"to_graph_trainer_config": _traced}
+
+
+def _recomputed(content: JsonObject) -> None:
+    """Say what GraphTrainer recomputes: its graph's passes choose, and without them it recomputes nothing."""
+    compiled = content.get("compile")
+    said: JsonObject = {"memory_policy": "default", **(compiled if isinstance(compiled, dict) else {})}
+    mode = said.get("mode", "aot_fx_trace")
+    passes = mode == "aot_fx_trace" and said.get("enable_passes") is not False
+    content["activation_checkpoint"] = {"mode": "selective" if passes else "none"}
+    content["compile"] = said if mode else {**said, "enable": False}
 
 
 def _convert(content: JsonObject) -> None:
@@ -150,9 +179,10 @@ def _names(reading: Reading, key: str) -> None:
 
 def _family_of(text: str, path: str, function: str) -> str:
     """The family whose Python a registry is: by the module that it imports its models from, its folder or its name."""
-    named = re.search(r"from torchtitan\.models\.(\w+) import [^\n]*\bmodel_registry\b", text)
-    if named:
-        return named[1]
+    found = re.findall(r"from torchtitan\.models\.(\w+)(?:\.config_registry)? import ", text)
+    named: set[str] = _MODELS.keys() & set(found)
+    if len(named) == 1:
+        return named.pop()
     file = PurePath(path)
     if file.name == "config_registry.py" and file.parent.name:
         return file.parent.name

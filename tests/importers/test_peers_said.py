@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from launcher.actions import importing
 from launcher.base import registry
 from launcher.config.ledger import Imported
 from launcher.config.request import request
@@ -221,3 +223,94 @@ def test_further_tokens_of_a_hybrid_are_said_by_its_letters() -> None:
     assert {"model.family=hybrid", "model.mtp_layers=2"} <= set(found.overrides)
     assert "model.extra={pattern:'MEM*E',mtp:'*E',mtp_shared:true}" in found.overrides
     assert left(found) == []
+
+
+BASE = """
+def llama3_own(flavor="1B", rows=1) -> Trainer.Config:
+    return Trainer.Config(
+        model_spec=model_registry(flavor), hf_assets_path="./assets/hf/Llama-3.1-8B",
+        training=TrainingConfig(local_batch_size=rows, seq_len=4096, steps=1000), activation_checkpoint=FullAC.Config(),
+        compile=CompileConfig(enable=True, components=["model"]),
+        dataloader=HuggingFaceTextDataLoader.Config(dataset="c4"),
+    )
+"""
+OWN = """
+from torchtitan.experiments.graph_trainer.configs import to_graph_trainer_config
+from torchtitan.models.llama3.config_registry import llama3_own as base
+
+def one() -> Trainer.Config:
+    config = MADE
+    config.training.steps = 5
+    return config
+"""
+
+
+def beside(folder: Path, text: str, base: str = BASE) -> Imported:
+    """A file in a folder of torchtitan's own tree, read from the disk as the command does."""
+    whole = folder / "torchtitan" / "models" / "llama3" / "config_registry.py"
+    whole.parent.mkdir(parents=True)
+    whole.write_text(base)
+    own = folder / "torchtitan" / "own.py"
+    own.write_text(text)
+    return importing.read("torchtitan", own, {})
+
+
+def test_a_configuration_that_changes_one_of_a_module_beside_it_keeps_what_that_one_sets(tmp_path: Path) -> None:
+    found = beside(tmp_path, OWN.replace("MADE", "base('8B', rows=2)"))
+    words = "model=llama3_8b data.path=allenai/c4 train.micro_batch_size=2 train.sequence_length=4096 train.steps=5"
+    assert {*words.split(), "checkpointing=full", "train.compile=true"} <= set(found.overrides)
+    assert left(found) == []
+
+
+@pytest.mark.parametrize("made", ["base('8B', rows=2)", "to_graph_trainer_config(base('8B', rows=2), model_registry)"])
+def test_a_configuration_whose_base_is_nowhere_beside_it_is_not_said_in_part_and_in_silence(made: str) -> None:
+    assert left(torchtitan(OWN.replace("MADE", made)))[-1] == "base"
+
+
+def test_modules_that_import_one_function_from_each_other_end(tmp_path: Path) -> None:
+    again = "from torchtitan.models.llama3.config_registry import llama3_own\n"
+    assert left(beside(tmp_path, OWN.replace("MADE", "base()"), again)) == ["base"]
+
+
+@pytest.mark.parametrize(
+    ("compiled", "mode", "keys"),
+    [
+        ("", "selective", []),
+        ("GraphTrainerCompileConfig(enable=True)", "selective", []),
+        ("GraphTrainerCompileConfig(memory_policy='full')", "full", []),
+        ("GraphTrainerCompileConfig(memory_policy='eager', disable_passes=['cudagraph_pass'])", "selective", []),
+        ("GraphTrainerCompileConfig(enable=True, mode=None)", "none", []),
+        ("GraphTrainerCompileConfig(enable_passes=False)", "none", []),
+        ("GraphTrainerCompileConfig(memory_policy='sac_and_offload')", "selective", ["compile.memory_policy"]),
+        ("GraphTrainerCompileConfig(disable_passes=['tag_pass'])", "selective", ["compile.disable_passes"]),
+        ("GraphTrainerCompileConfig(enable_autoparallel=True)", "selective", ["compile.enable_autoparallel"]),
+    ],
+)
+def test_what_a_step_traced_into_one_graph_recomputes_is_what_its_passes_choose(
+    tmp_path: Path, compiled: str, mode: str, keys: list[str]
+) -> None:
+    made = "to_graph_trainer_config(base('8B', rows=2), model_registry)" + (
+        f"\n    config.compile = {compiled}" if compiled else ""
+    )
+    found = beside(tmp_path, OWN.replace("MADE", made))
+    assert {f"checkpointing={mode}", "train.micro_batch_size=2", "train.steps=5"} <= set(found.overrides)
+    compiles = "enable=True" in compiled and "mode=None" not in compiled
+    assert ("train.compile=true" in found.overrides) is compiles
+    assert left(found) == keys
+    every_product = [each.key for each in found.left_out if "every matrix product" in each.effect]
+    kept = mode == "selective" and "memory_policy" not in compiled
+    assert every_product == (["compile.memory_policy"] if kept else [])
+
+
+def test_a_recipe_of_megatron_bridge_starts_from_one_that_a_package_beside_it_names(tmp_path: Path) -> None:
+    package = tmp_path / "megatron" / "recipes"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("from megatron.recipes.small import small_config\n")
+    base = RECIPE.replace("def one()", "def small_config() -> ConfigContainer").replace("BODY", "cfg.train.seed = 7")
+    (package / "small.py").write_text(base)
+    own = tmp_path / "own.py"
+    text = "def one() -> ConfigContainer:\n    cfg = small_config()\n    cfg.train.train_iters = 3\n    return cfg\n"
+    own.write_text(f"from megatron.recipes import small_config\n\n{text}")
+    found = importing.read("megatron-bridge", own, {})
+    assert {"model=o/m", "train.steps=3"} <= set(found.overrides)
+    assert "recipe" not in left(found)
