@@ -5,7 +5,7 @@ recurses as deep as the text does, and takes a time that grows with the square o
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,11 +40,18 @@ def load(path: Path) -> object:
     return loads(text, where)
 
 
-def loads(text: str, where: str) -> object:
-    """Read text as :func:`load` does; ``where`` names it in errors."""
+def loads(text: str, where: str, *, foreign: bool = False) -> object:
+    """Read text as :func:`load` does; ``where`` names it in errors.
+
+    Of another program's text (``foreign``) aliases and merged mappings (``<<``) are read, too, within the limits, and a
+    key that is a number or a switch is the text that it is written as.
+    """
     import yaml  # Late, because most commands read no YAML.
 
-    loader, nodes = _loader(), _Nodes(where, plain=True)
+    loader, nodes = (
+        _loader(_construct_foreign if foreign else _construct_mapping),
+        _Nodes(where, plain=True, aliases=foreign),
+    )
     try:
         for event in yaml.parse(text, Loader=loader):
             nodes.count(event)
@@ -62,7 +69,7 @@ def require_bounded(path: Path) -> None:
 
     try:
         nodes = _Nodes(str(path))
-        for event in yaml.parse(files.read_text(path), Loader=_loader()):
+        for event in yaml.parse(files.read_text(path), Loader=_loader(_construct_mapping)):
             nodes.count(event)
     except files.Refused as error:  # Hydra would pass a pipe over, and take the shipped option of its name.
         raise _error(str(path), None, f"it cannot be read: {unreadable(error)}") from None
@@ -75,11 +82,11 @@ def require_bounded(path: Path) -> None:
 class _Nodes:
     """The nodes of a document as its events come, within the limits; an alias counts as all that it stands for.
 
-    ``plain`` refuses aliases, and tags.
+    ``plain`` refuses tags, and aliases unless ``aliases`` are read.
     """
 
-    def __init__(self, where: str, *, plain: bool = False) -> None:
-        self._where, self._is_plain = where, plain
+    def __init__(self, where: str, *, plain: bool = False, aliases: bool = False) -> None:
+        self._where, self._is_plain, self._aliases = where, plain, aliases or not plain
         self._total = 0
         self._begun: list[tuple[str | None, int]] = []
         self._sizes: dict[str, int] = {}
@@ -90,7 +97,7 @@ class _Nodes:
 
         anchor = getattr(event, "anchor", None)
         line = f"{self._where}: line {event.start_mark.line + 1 if event.start_mark else '?'}"
-        if self._is_plain and anchor is not None:
+        if not self._aliases and anchor is not None:
             raise _error(line, anchor, "anchors and aliases are not read")
         if self._is_plain and (tag := getattr(event, "tag", None)):
             raise _error(line, tag, "tags are not read: it is plain data")
@@ -122,12 +129,12 @@ def said(error: Exception) -> str:
     return " ".join(str(error).split()).replace(' in "<unicode string>"', "")
 
 
-def _loader() -> Any:
+def _loader(construct_mapping: Callable[..., dict[object, object]]) -> Any:
     """The safe loader, in C where there is one, with ``1e-5`` read as the number that YAML 1.2 says it is."""
     import yaml
 
     base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    loader: Any = type("Loader", (base,), {"construct_mapping": _construct_mapping})
+    loader: Any = type("Loader", (base,), {"construct_mapping": construct_mapping})
     loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789"))
     return loader
 
@@ -147,6 +154,20 @@ def _construct_mapping(self: Any, node: Any, deep: bool = False) -> dict[object,
             raise yaml.constructor.ConstructorError(None, None, rule, key_node.start_mark)
         content[key], lines[key] = value, lines.get(key, line)
     return content
+
+
+def _construct_foreign(self: Any, node: Any, deep: bool = False) -> dict[object, object]:
+    from yaml import ScalarNode
+
+    own = sum(key.tag != "tag:yaml.org,2002:merge" for key, _ in node.value)
+    self.flatten_mapping(node)  # Puts the pairs that << merges before its own, which win.
+    pairs, found = node.value, dict[object, object]()
+    for key, _ in pairs:
+        key.tag = "tag:yaml.org,2002:str" if isinstance(key, ScalarNode) else key.tag
+    for node.value in [[pair] for pair in pairs[: len(pairs) - own]] + [pairs[len(pairs) - own :]]:
+        found |= _construct_mapping(self, node, deep)
+    node.value = pairs
+    return found
 
 
 def _plain(value: object, path: str, where: str) -> object:

@@ -160,7 +160,7 @@ def content_of(text: str, path: str, name: str, parse: Callable[[str], object] |
     ending = path.rpartition(".")[2] if parse is None else "json"
     parse = parse or _READERS.get(ending)
     try:
-        found = safe_yaml.loads(text, path) if parse is None else parse(text)
+        found = safe_yaml.loads(text, path, foreign=True) if parse is None else parse(text)
         files.check_plain(found)
     except (ValueError, RecursionError) as error:
         problem = error if isinstance(error, ValueError) else f"it is nested deeper than {files.DEEPEST}"

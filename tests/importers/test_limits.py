@@ -21,6 +21,10 @@ DIGITS = "9" * 5000
     ("kind", "name", "text", "rule"),
     [
         ("megatron", "bomb.yaml", BOMB, "anchors and aliases are not read"),
+        ("axolotl", "bomb.yaml", BOMB, "it holds more than 100,000 values, its aliases put in"),
+        ("axolotl", "round.yaml", "base_model: &a [*a]", "found unconstructable recursive node"),
+        ("axolotl", "tag.yaml", "base_model: !x y", "tags are not read: it is plain data"),
+        ("axolotl", "key.yaml", "base_model: a\n? [1]\n: b", "the key [] is not text"),
         ("megatron", "base.yaml", f"--lr: 1{':1' * 200_000}\n", "no number has more than 40 characters"),
         ("megatron", "digits.yaml", f"--num-layers: {DIGITS}\n", "no number has more than 40 characters"),
         ("megatron", "hex.yaml", f"--num-layers: 0x{'f' * 30}\n", "is beyond 64 bits, which no setting is"),

@@ -11,6 +11,7 @@ from launcher.actions import importing
 from launcher.base import registry
 from launcher.config.ledger import Imported
 from launcher.config.request import request
+from launcher.importers._reading import content_of, flat
 from launcher.preflight import findings
 
 RECIPE = """
@@ -314,3 +315,24 @@ def test_a_recipe_of_megatron_bridge_starts_from_one_that_a_package_beside_it_na
     found = importing.read("megatron-bridge", own, {})
     assert {"model=o/m", "train.steps=3"} <= set(found.overrides)
     assert "recipe" not in left(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("a: &x {b: 1, c: [2]}\nd: {<<: *x, b: 3}\ne: *x\n",
+         {"a.b": 1, "a.c": [2], "d.b": 3, "d.c": [2], "e.b": 1, "e.c": [2]}),
+        ("a: &x {b: 1}\nc: &y {<<: *x, b: 2}\nd: {<<: [*y, {b: 4, e: 5}]}\n", {"a.b": 1, "c.b": 2, "d.b": 2, "d.e": 5}),
+        ("a: {10: x, 1.5: y, on: z}\n7: w\n", {"a.10": "x", "a.1.5": "y", "a.on": "z", "7": "w"}),
+    ],
+)  # fmt: skip
+def test_yaml_of_another_program_is_read_with_its_aliases_and_with_keys_that_are_no_text(
+    text: str, values: dict[str, Any]
+) -> None:
+    assert flat(content_of(text, "a.yaml", "a file")) == values
+
+
+def test_an_alias_says_its_key_as_the_text_that_it_stands_for_would() -> None:
+    text = "base_model: o/m\nadapter: lora\nlora_r: &rank 16\nlora_alpha: {}\ndatasets: [{{path: o/r, type: alpaca}}]\n"
+    read = registry.load("importers", "axolotl").read
+    assert read(text.format("*rank"), "a.yaml").overrides == read(text.format("16"), "a.yaml").overrides
