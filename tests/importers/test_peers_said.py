@@ -157,19 +157,62 @@ def test_a_word_that_changes_the_data_or_the_maths_is_not_lost(
     assert left(registry.load("importers", kind).read(text, name)) == keys
 
 
-GROUP = "ParamGroupConfig(pattern=PATTERN, optimizer_name='AdamW', optimizer_kwargs={'lr': 1e-4, 'betas': (0.8, 0.9)})"
-
-
-@pytest.mark.parametrize(("pattern", "said"), [("r'.*'", True), ("r'embed'", False)])
-def test_one_group_of_all_parameters_is_the_optimizer_of_torchtitan(pattern: str, said: bool) -> None:
-    groups = GROUP.replace("PATTERN", pattern)
-    text = (
-        "def one():\n    return Trainer.Config(hf_assets_path='./assets/hf/Llama-3.1-8B', "
-        f"model_spec=model_registry('8B'), optimizer=OptimizersContainer.Config(param_groups=[{groups}]))\n"
+def grouped(*groups: str) -> Imported:
+    """A configuration whose optimizer has groups of parameters, each with a pattern, a name and arguments."""
+    made = ", ".join(
+        f"ParamGroupConfig(pattern={pattern}, optimizer_name='{name}', optimizer_kwargs={arguments})"
+        for pattern, name, arguments in (group.rsplit("|", 2) for group in groups)
     )
-    found: Any = registry.load("importers", "torchtitan").read(text, "own.py")
-    assert ({"optimizer.lr=0.0001", "optimizer.beta1=0.8"} <= set(found.overrides)) is said
-    assert (left(found) == []) is said
+    return torchtitan(
+        "def one():\n    return Trainer.Config(hf_assets_path='./assets/hf/Llama-3.1-8B', "
+        f"model_spec=model_registry('8B'), optimizer=OptimizersContainer.Config(param_groups=[{made}]))\n"
+    )
+
+
+OF_ADAMW = "'betas': (0.95, 0.99), 'weight_decay': 0.1}"
+OF_MUON = "'weight_decay': 0.1, 'foreach': False, 'adjust_lr_fn': 'match_rms_adamw'}"
+
+
+@pytest.mark.parametrize(
+    ("groups", "words"),
+    [
+        (("r'.*'|AdamW|{'lr': 1e-4, 'betas': (0.8, 0.9)}",),
+         "optimizer.lr=0.0001 optimizer.beta1=0.8 optimizer.weight_decay=0.01"),
+        (("r'.*'|AdamW|{}",), "optimizer.lr=0.001 optimizer.beta2=0.999"),
+        (("r'norm|bias'|AdamW|{'lr': 1e-4, 'weight_decay': 0.0}", "r'.*'|AdamW|{'lr': 1e-4, 'weight_decay': 0.2}"),
+         "optimizer.lr=0.0001 optimizer.weight_decay=0.2"),
+        (("r'tok_emb|lm_head|norm|bias'|AdamW|{'lr': 1e-4, " + OF_ADAMW, "r'.*'|DistMuon|{'lr': 2e-4, " + OF_MUON),
+         "optimizer=muon optimizer.lr=0.0002 optimizer.adamw_lr=0.0001 optimizer.beta1=0.95"),
+        ((r"r'(?:attention\.(?:qkv_linear|wo)|feed_forward)\.'|DistMuon|{'lr': 2e-4, " + OF_MUON,
+          "r'.*'|AdamW|{'lr': 2e-4, " + OF_ADAMW),
+         "optimizer=muon optimizer.lr=0.0002 optimizer.beta2=0.99"),
+    ],
+)  # fmt: skip
+def test_groups_of_parameters_that_step_as_an_optimizer_here_are_said(groups: tuple[str, ...], words: str) -> None:
+    found = grouped(*groups)
+    assert set(words.split()) <= set(found.overrides)
+    assert left(found) == []
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        ("r'embed'|AdamW|{'lr': 1e-4}",),
+        ("r'.*'|Adam|{'lr': 1e-4, 'weight_decay': 0.1}",),
+        ("r'.*'|Lion|{'lr': 1e-4}",),
+        ("r'tok_embeddings'|AdamW|{'lr': 1e-3}", "r'.*'|AdamW|{'lr': 1e-4}"),
+        ("r'router'|AdamW|{'lr': 1e-3}", "r'.*'|AdamW|{'lr': 1e-4}"),
+        ("r'wo'|AdamW|{'lr': 1e-4, " + OF_ADAMW, "r'.*'|DistMuon|{'lr': 2e-4, " + OF_MUON),
+        ("r'tok_embeddings|lm_head|norm'|AdamW|{'lr': 1e-4}", "r'.*'|DistMuon|{'lr': 2e-4, " + OF_MUON),
+        ("r'layers.*weight'|DistMuon|{'lr': 2e-4, " + OF_MUON, "r'.*'|AdamW|{'lr': 1e-4, " + OF_ADAMW),
+        ("r'('|AdamW|{'lr': 1e-4}",),
+        ("r'(.+)+!'|AdamW|{'lr': 1e-4}", "r'.*'|AdamW|{'lr': 1e-4}"),
+    ],
+)
+def test_other_groups_of_parameters_are_refused_in_words(groups: tuple[str, ...]) -> None:
+    found = grouped(*groups)
+    assert {key.split(".")[1] for key in left(found)} == {"param_groups"}
+    assert all("set optimizer.name" in each.effect for each in found.left_out if each.matters)
 
 
 TITAN = """
