@@ -146,14 +146,18 @@ def _of_groups(optimizer: JsonObject) -> JsonObject:
 def _groups(optimizer: JsonObject) -> list[tuple[str, JsonObject]]:
     """The pattern and the rule of every group; none where one of them is not known."""
     listed, found = optimizer.get("param_groups"), []
-    for each in listed if isinstance(listed, list) else []:
+    for each in listed if isinstance(listed, list) and all(isinstance(each, dict) for each in listed) else []:
         name, pattern, said = (each.get(key) for key in ("optimizer_name", "pattern", "optimizer_kwargs"))
-        if name not in _TORCH or not isinstance(pattern, str) or not isinstance(said, dict) or _SLOW.search(pattern):
+        if (
+            str(name) not in _TORCH
+            or not isinstance(pattern, str)
+            or not isinstance(said, dict)
+            or _SLOW.search(pattern)
+        ):
             return []
         rule = {"name": name, **_TORCH[name], **said}
-        betas = rule.pop("betas", None)
-        if isinstance(betas, list) and len(betas) == 2:
-            rule |= {"beta1": betas[0], "beta2": betas[1]}
+        if isinstance(rule.get("betas"), list) and len(rule["betas"]) == 2:
+            rule["beta1"], rule["beta2"] = rule.pop("betas")
         if name == "DistMuon":
             rule.pop("foreach", None)  # One kernel for several matrices, with the same maths.
         found.append((pattern, rule))
@@ -170,7 +174,7 @@ def _rule_of(groups: list[tuple[str, JsonObject]], names: str) -> JsonObject | N
 
 
 _ADAM = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
-_TORCH = {
+_TORCH: Mapping[str, JsonObject] = {
     "Adam": {**_ADAM, "weight_decay": 0.0},
     "AdamW": {**_ADAM, "weight_decay": 0.01},
     "DistMuon": {"lr": 1e-3, "weight_decay": 0.1, "momentum": 0.95, "adjust_lr_fn": None},

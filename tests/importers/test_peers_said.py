@@ -215,6 +215,23 @@ def test_other_groups_of_parameters_are_refused_in_words(groups: tuple[str, ...]
     assert all("set optimizer.name" in each.effect for each in found.left_out if each.matters)
 
 
+@pytest.mark.parametrize(
+    ("group", "keys"),
+    [
+        ("made()", {"param_groups"}),
+        ("ParamGroupConfig(pattern='.*', optimizer_name=made(), optimizer_kwargs={})", {"param_groups"}),
+        ("ParamGroupConfig(pattern='.*', optimizer_name='AdamW', optimizer_kwargs={'betas': pair})", {"betas"}),
+        ("ParamGroupConfig(pattern='.*', optimizer_name='AdamW', optimizer_kwargs={'amsgrad': True})", {"amsgrad"}),
+    ],
+)
+def test_what_a_group_of_parameters_leaves_open_or_has_beside_is_not_lost(group: str, keys: set[str]) -> None:
+    optimizer = f"OptimizersContainer.Config(param_groups=[{group}])"
+    found = torchtitan(
+        f"def one():\n    return Trainer.Config(model_spec=model_registry('8B'), optimizer={optimizer})\n"
+    )
+    assert {key.split(".")[1] for key in left(found) if key.startswith("optimizer")} == keys
+
+
 TITAN = """
 def turns(row):
     return [{"role": "user", "content": row["q"]}, {"role": "assistant", "content": row["a"]}]
