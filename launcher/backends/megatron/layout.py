@@ -138,7 +138,7 @@ def groups(rank: RankModel) -> list[int]:
     found += [copies // replicas, replicas] if replicas > 1 else []
     found += [parallel.tensor] if parallel.tensor > 1 or view.head else []
     if staged:
-        found += [2, 2] if _apart(spec) else [parallel.pipeline]
+        found += [2, 2] if overlaps_messages(spec) else [parallel.pipeline]
         found += [2] if spec.model.tie_word_embeddings and (view.embedding or view.head) else []
     if parallel.context > 1:
         ring = parallel.context > 2 and spec.backend.argument("cp-comm-type", "p2p") == "p2p"
@@ -147,7 +147,8 @@ def groups(rank: RankModel) -> list[int]:
     return found + (_groups_of_experts(spec) if spec.model.num_experts else [])
 
 
-def _apart(spec: RunSpec) -> bool:
+def overlaps_messages(spec: RunSpec) -> bool:
+    """True if interleaved stages send and receive while they compute."""
     return spec.parallel.virtual_pipeline > 1 and not spec.backend.argument("no-overlap-p2p-communication")
 
 
@@ -155,7 +156,7 @@ def _groups_of_experts(spec: RunSpec) -> list[int]:
     """Groups of the tokens' exchange, of the experts' gradients, and of what balances them (``moe_logging.py``)."""
     parallel, kind = spec.parallel, spec.backend.argument("moe-token-dispatcher-type", "alltoall")
     tensor, expert, stages = parallel.expert_tensor or parallel.tensor, parallel.expert, parallel.pipeline
-    found = [stages] if stages == 1 or _apart(spec) else []
+    found = [stages] if stages == 1 or overlaps_messages(spec) else []
     found += [expert * tensor] if expert * tensor > 1 else []
     found += [tensor] if tensor > 1 and kind == "alltoall" else []
     found += [expert] if expert > 1 and kind == "alltoall" else []

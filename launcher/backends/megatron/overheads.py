@@ -28,6 +28,7 @@ from launcher.estimate.memory.terms import MemoryTerm, term
 from launcher.estimate.rank.counts import block_weights
 from launcher.estimate.rank.family import Family
 from launcher.estimate.rank.model import RankModel
+from launcher.estimate.rank.stages import flow_of, forwards
 from launcher.estimate.rank.tensors import SavedTensor
 from launcher.estimate.rank.view import ONE, rounded_up
 from launcher.spec import ModelSpec, RunSpec
@@ -143,12 +144,22 @@ def embedding_dropout(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def deferred_gradients(rank: RankModel, how: Implementation) -> Iterator[MemoryTerm]:
-    """Input and output gradient of the output projection, of micro-batches whose weight gradient is computed later."""
+    """Input and output gradient of the output projection, of micro-batches whose weight gradient is computed later.
+
+    The input is kept with its graph, which begins with what the stage received and holds that and its gradient: those
+    of the last micro-batch are counted with the messages (:func:`messages`).
+    """
     if rank.view.head and how.deferred:
         what, source = "gradients of logits, inputs of the projection", "Megatron-core tensor_parallel/layers.py"
         entries, h = ceil(rank.vocabulary * rank.view.tensor), rank.spec.model.hidden_size * rank.view.residual
-        z, n, tok = rank.engine.size, how.deferred, rank.tokens
+        z, n, tok, z_res = rank.engine.size, how.deferred, rank.tokens, rank.engine.residual_size
         yield term("logits", UNTIL_NEXT_BLOCK, what, "n * z * (V + h) * tok", source, n=n, z=z, V=entries, h=h, tok=tok)
+        if (older := min(n, rank.spec.gradient_accumulation - 2)) > 0:
+            what, expression = (
+                "inputs of the stage that these hold, and their gradients",
+                "2 * n * ceil(z_res * h * tok)",
+            )
+            yield term("temporary", UNTIL_NEXT_BLOCK, what, expression, source, n=older, z_res=z_res, h=h, tok=tok)
 
 
 def cast_gradients(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -360,23 +371,38 @@ def messages(rank: RankModel) -> Iterator[MemoryTerm]:
     """Tensors of stages' messages that the schedule still names, of the residual stream's shape.
 
     ``forward_backward_pipelining_without_interleaving`` (``pipeline_parallel/schedules.py``) keeps the gradient that it
-    sent until the next one, and the one that it received; the output that it still names holds the graph of the last
-    micro-batch, and so its input. Once the pipeline is full, which needs more micro-batches than the stage has in
-    flight.
+    sent until the next one, and the one that it received; until a forward pass ends, the loss included, the output that
+    it still names holds the graph of the last micro-batch, and so its input. Once the pipeline is full, which needs
+    more micro-batches than the stage has in flight. With interleaving see :func:`_interleaved_messages`.
     """
-    view, spec = rank.view, rank.spec
-    if view.stages == 1 or spec.parallel.virtual_pipeline > 1 or spec.gradient_accumulation <= view.in_flight:
+    view, spec, chunks = rank.view, rank.spec, rank.spec.parallel.virtual_pipeline
+    held = view.in_flight if chunks == 1 else Fraction(forwards(flow_of(spec), view.stage), chunks)
+    if view.stages == 1 or spec.gradient_accumulation <= held:
         return
+    first, last = view.stage == 0, view.stage == view.stages - 1
+    numbers = (0 if first else 2) + (0 if last else 1), 0 if first else 1
+    if chunks > 1:
+        numbers = _interleaved_messages(spec, first=first, last=last)
     what, source = "messages of pipeline stages", "Megatron-core pipeline_parallel/schedules.py"
     h, tok, z_res = rank.spec.model.hidden_size * view.residual, rank.tokens, rank.engine.residual_size
-    first, last = view.stage == 0, view.stage == view.stages - 1
-    numbers: dict[Moments, int] = {
-        frozenset(("forward",)): (0 if first else 2) + (0 if last else 1),
-        PASSES - {"forward"}: 0 if first else 1,
-    }
-    for moments, n in numbers.items():
+    for moments, n in zip((FORWARD, PASSES - FORWARD), numbers, strict=True):
         if n:
             yield term("temporary", moments, what, "n * ceil(z_res * h * tok)", source, n=n, z_res=z_res, h=h, tok=tok)
+
+
+def _interleaved_messages(spec: RunSpec, *, first: bool, last: bool) -> tuple[int, int]:
+    """Tensors that ``forward_backward_pipelining_with_interleaving`` still names in forward and in backward passes.
+
+    The gradient sent last, and one received ahead, by the last stage where rounds are longer than the pipeline. Where
+    messages overlap, ``input_tensor`` names the last input of the warm-up to the end of the step, with its gradient
+    (not the first stage's, which has none); the next input is received, and the last output let go, after a backward
+    pass.
+    """
+    ahead = not last or flow_of(spec).group > spec.parallel.pipeline
+    if not layout.overlaps_messages(spec):
+        return 1 + ahead, 1
+    kept = 0 if first or spec.backend.argument("overlap-p2p-communication-warmup-flush") else 2
+    return kept + 1 + ahead, kept + 2 + (not last)
 
 
 def last_inputs(rank: RankModel) -> Iterator[MemoryTerm]:

@@ -206,11 +206,11 @@ def predicted_in_flight(flow: Flow, stage: int) -> Fraction:
     chunks = flow.cut.chunks
     if chunks == 1:
         return in_flight(flow, stage)
-    rounds, rest = divmod(_forwards(flow, stage), flow.group * chunks)
+    rounds, rest = divmod(forwards(flow, stage), flow.group * chunks)
     return Fraction(rounds * flow.group + max(0, rest - flow.group * (chunks - 1)))
 
 
-def _forwards(flow: Flow, stage: int) -> int:
+def forwards(flow: Flow, stage: int) -> int:
     """Forward passes of chunks before the first backward pass of an interleaved stage, and that pass's own."""
     chunks = flow.cut.chunks
     warm_up = 2 * (flow.cut.stages - stage - 1) + (chunks - 1) * flow.group + flow.ahead
@@ -239,7 +239,7 @@ def in_flight(flow: Flow, stage: int) -> Fraction:
         }[flow.schedule]
         return Fraction(min(micro_batches * chunks, most), chunks)
     if chunks > 1:
-        return _chunks_in_flight(flow.cut, stage, _forwards(flow, stage), flow.group)
+        return _chunks_in_flight(flow.cut, stage, forwards(flow, stage), flow.group)
     return Fraction(min(micro_batches, stages - stage))
 
 

@@ -189,6 +189,7 @@ def test_deferred_gradients_of_the_output_projection_wait_for_the_end(limit: int
     terms = terms_of(*deferring, "parallel.tensor=2", "parallel.pipeline=2")
     one = 2 * (50432 // 2 + 512) * 4096 / MIB
     assert megabytes(terms, "gradients of logits", "loss") == pytest.approx(number * one)
+    assert megabytes(terms, "inputs of the stage", "loss") == 2 * 2 * 2 * 512 * 4096 / MIB
     assert megabytes(terms_of(*deferring), "gradients of logits", "loss") == 0
 
 
@@ -249,7 +250,7 @@ def test_heads_that_context_ranks_exchange_keep_attentions_output_twice() -> Non
 def test_a_full_pipeline_still_names_its_last_messages(stage: int, forward: int, later: int) -> None:
     terms = terms_of("parallel.pipeline=4", "train.global_batch_size=64", stage=stage)
     message = 2 * 512 * 4 * 1024 / MIB
-    assert megabytes(terms, "messages", "forward") == forward * message
+    assert {megabytes(terms, "messages", moment) for moment in ("forward", "loss")} == {forward * message}
     assert megabytes(terms, "messages", "loss_backward") == later * message
     few = terms_of("parallel.pipeline=4", "train.global_batch_size=8", "cluster.gpus_per_node=4", stage=stage)
     assert megabytes(few, "messages", "forward") == (forward * message if stage == 3 else 0)
