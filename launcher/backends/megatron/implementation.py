@@ -60,7 +60,7 @@ def implementation(spec: RunSpec) -> Implementation:
         attention=_attention(spec) if engine else "unfused",
         wide_softmax=not engine and _wide_softmax(spec),
         grouped=engine and bool(spec.model.num_experts) and extra("moe-grouped-gemm", default=_grouped(spec)) is True,
-        attention_mask=not extra("no-create-attention-mask-in-dataloader", default=cuda),
+        attention_mask=cuda and not extra("no-create-attention-mask-in-dataloader", default=True),
         fused_gradients=not extra("no-gradient-accumulation-fusion", default=not engine or fsdp(spec)),
         fused_optimizer=engine or bool(spec.optimizer.fused) or precision_aware(spec),
         deterministic=bool(extra("deterministic-mode")),

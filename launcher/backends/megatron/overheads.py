@@ -1,6 +1,6 @@
 """Buffers and temporaries of Megatron-core with Transformer Engine: of one step, and those that stay.
 
-What Megatron-FSDP's shards bring is in ``sharded``.
+What sharded optimizers bring is in ``sharded``, what recomputed blocks hold in ``recomputation``.
 """
 
 from bisect import bisect_left
@@ -9,21 +9,20 @@ from fractions import Fraction
 from functools import lru_cache
 from math import ceil, prod
 
-from launcher.backends.megatron import layout, quantised, sharded, traits
-from launcher.backends.megatron.implementation import Implementation, implementation, reads_gradients_as_they_are
+from launcher.backends.megatron import layout, quantised, recomputation, sharded, traits
+from launcher.backends.megatron.implementation import Implementation, fsdp, implementation
 from launcher.base.units import MIB
-from launcher.estimate.memory import activations, device, optimizer
+from launcher.estimate.memory import activations, device
 from launcher.estimate.memory.moments import (
     ALWAYS,
+    BACKWARD_FROM_BLOCKS,
     BEFORE_BLOCKS_BACKWARD,
     BETWEEN_PASSES,
     FORWARD,
-    LOAD,
     PASSES,
     TRAINING,
     Moments,
 )
-from launcher.estimate.memory.states import STATES_MADE
 from launcher.estimate.memory.terms import MemoryTerm, term
 from launcher.estimate.rank.counts import block_weights
 from launcher.estimate.rank.family import Family
@@ -67,6 +66,7 @@ def overheads(rank: RankModel) -> Iterable[MemoryTerm]:
     yield from quantised.weights(rank)
     yield from global_buffer(rank, how)
     yield from unused_gradients(rank, how)
+    yield from projection_gradient(rank, how)
     yield from communicators(rank)
     yield from exchange_buffers(rank)
     yield from last_inputs(rank)
@@ -76,7 +76,7 @@ def overheads(rank: RankModel) -> Iterable[MemoryTerm]:
     yield from attention_mask(rank, how)
     yield from embedding_dropout(rank)
     yield from deferred_gradients(rank, how)
-    for terms in (cast_gradients, unsplit, moving, restoring, graph_inputs, sharded.overheads):
+    for terms in (recomputation.held, sharded.distributed, unsplit, graph_inputs, sharded.overheads):
         yield from terms(rank)
 
 
@@ -162,19 +162,6 @@ def deferred_gradients(rank: RankModel, how: Implementation) -> Iterator[MemoryT
             yield term("temporary", UNTIL_NEXT_BLOCK, what, expression, source, n=older, z_res=z_res, h=h, tok=tok)
 
 
-def cast_gradients(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Gradients narrower than fp32 are cast for the step: ``4 B x P / d``, kept until the next step begins.
-
-    Megatron-core ``optimizer/optimizer.py`` and ``distrib_optimizer.py``, ``_copy_model_grads_to_main_grads``. The
-    precision-aware optimizer reads them as they are.
-    """
-    if reads_gradients_as_they_are(rank.spec):
-        return
-    if rank.dtypes.size("accumulate") < 4 and rank.dtypes.master is not None:
-        what, source = "fp32 gradients of this rank", "Megatron-core distrib_optimizer.py"
-        yield term("temporary", BETWEEN_PASSES, what, "4 * shard", source, shard=rank.elements.optimizer)
-
-
 def unsplit(rank: RankModel) -> Iterator[MemoryTerm]:
     """Rests of the segments of large tensors that exist before any memory was freed (``device.unsplit``).
 
@@ -196,45 +183,6 @@ def unsplit(rank: RankModel) -> Iterator[MemoryTerm]:
         sizes += [z * table for table in tables for z in (z_par, z_master)]
     what, rests = "rests of segments, too small to split off", sum(map(device.unsplit, sizes))
     yield term("workspace", ALWAYS, what, "rests", "torch CUDACachingAllocator.cpp, should_split", rests=rests)
-
-
-def moving(rank: RankModel) -> Iterator[MemoryTerm]:
-    """While the model is built: parameters as their modules made them, beside the buffer that they are copied into.
-
-    The distributed optimizer's buffers, of gradients too, are made whole before the first parameter is moved
-    (``_ParamAndGradBuffer.__init__`` of ``core/distributed/param_and_grad_buffer.py``). A main copy is made of a clone
-    (``_build_model_and_main_param_groups`` of ``distrib_optimizer.py``), of the token table last.
-    """
-    if rank.spec.zero.stage != 1 or (rank.engine.quantised is not None and rank.engine.quantised.parameters):
-        return
-    z_par, z_acc = map(rank.dtypes.size, ("parameters", "accumulate"))
-    what, values = "parameters not yet in their buffer", {"P": rank.elements.whole, "trained": rank.elements.trained}
-    source, expression = "Megatron-core param_and_grad_buffer.py", "z_par * P + z_acc * trained"
-    yield term("temporary", LOAD, what, expression, source, z_par=z_par, z_acc=z_acc, **values).at("moving")
-    kept = reads_gradients_as_they_are(rank.spec) or rank.dtypes.master != "fp32"
-    if rank.embedding.matrices and not kept and rank.spec.save.load is None:
-        what, table, source = "a clone of the token table", rank.embedding.largest, "Megatron-core distrib_optimizer.py"
-        clone = {"z_par": z_par, "table": table, "shard": rank.elements.optimizer}
-        yield term("temporary", LOAD, what, "z_par * min(table, shard)", source, **clone).at(STATES_MADE)
-
-
-def restoring(rank: RankModel) -> Iterator[MemoryTerm]:
-    """While a checkpoint is loaded: optimizer states, made first (``is_loading`` of ``sharded_state_dict``).
-
-    The distributed optimizer reads its fp32 weights and states on the host and copies them, so on the CPU these stand
-    beside what stays, and so do the parameters read. Of two runs on the CPU this is 10% and 12% short: what joins parts
-    of a tensor that the file has apart is left out.
-    """
-    if rank.spec.save.load is None or rank.spec.zero.offload_optimizer != "none":
-        return
-    for each in optimizer.optimizer_states(rank):
-        yield each._replace(moments=LOAD).at(STATES_MADE)
-        if rank.spec.zero.stage == 1 and not rank.cuda:
-            yield each._replace(pile="temporary", moments=LOAD, what="states of the file").at(STATES_MADE)
-    if rank.spec.zero.stage == 1 and not rank.cuda:
-        what, source, w = "weights of the file", "Megatron-core distrib_optimizer.py", rank.elements.trained
-        values = {"z_par": rank.dtypes.size("parameters"), "trained": w}
-        yield term("temporary", LOAD, what, "(4 + z_par) * trained", source, **values).at(STATES_MADE)
 
 
 def communicators(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -327,6 +275,20 @@ def unused_gradients(rank: RankModel, how: Implementation) -> Iterator[MemoryTer
             elements += ceil(rank.vocabulary * rank.view.tensor) * rank.spec.model.hidden_size
         what, source = "unread gradients of one weight of each shape", "transformer_engine get_dummy_wgrad"
         yield term("temporary", TRAINING, what, "z * w", source, z=rank.engine.size, w=elements)
+
+
+def projection_gradient(rank: RankModel, how: Implementation) -> Iterator[MemoryTerm]:
+    """Gradient of the output projection before it is added to its buffer, where the product does not add it itself.
+
+    A tied one waits for the token table's, with which autograd adds it up (``tensor_parallel/layers.py``).
+    """
+    if how.fused_gradients or fsdp(rank.spec) or not (rank.view.head and rank.head.trained + rank.embedding.trained):
+        return
+    what, source = "gradient of the output projection", "Megatron-core tensor_parallel/layers.py"
+    values = {"z": rank.engine.size, "V": ceil(rank.vocabulary * rank.view.tensor), "h": rank.spec.model.hidden_size}
+    yield term("gradients", ("loss_backward",), what, "z * V * h", source, **values).at("product")
+    if rank.spec.model.tie_word_embeddings and rank.view.embedding:
+        yield term("gradients", BACKWARD_FROM_BLOCKS, what, "z * V * h", source, **values)
 
 
 @lru_cache(maxsize=1024)

@@ -1,4 +1,4 @@
-"""Limits of Megatron-core's recomputation and offload of activations.
+"""Limits of Megatron-core's recomputation and offload of activations, and what recomputed blocks hold beside them.
 
 Files named below without a folder are those of ``megatron/core``.
 """
@@ -6,7 +6,13 @@ Files named below without a folder are those of ``megatron/core``.
 from collections.abc import Iterator
 
 from launcher.backends.megatron.implementation import implementation, recipe
+from launcher.backends.megatron.traits import dispatcher
 from launcher.base.errors import ConfigError
+from launcher.estimate.memory import activations
+from launcher.estimate.memory.moments import BETWEEN_PASSES, Moments
+from launcher.estimate.memory.terms import MemoryTerm, term
+from launcher.estimate.rank.model import RankModel
+from launcher.estimate.rank.tensors import SavedTensor
 from launcher.spec import RunSpec, edit
 
 _MODULES = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts")
@@ -104,3 +110,53 @@ def _recomputed(spec: RunSpec) -> Iterator[ConfigError]:
         rest = [name for name in modules if name not in scaled]
         way_out = [edit.override(path, rest), "precision.recipe=tensorwise"]
         yield ConfigError(path, list(modules), rule, way_out)
+
+
+def held(rank: RankModel) -> Iterator[MemoryTerm]:
+    """Tensors of blocks that are recomputed whole, beside their inputs."""
+    if rank.spec.checkpointing.mode == "full":
+        yield from recomputed_forward(rank)
+        yield from routed_graphs(rank)
+
+
+def recomputed_forward(rank: RankModel) -> Iterator[MemoryTerm]:
+    """A recomputed block in its forward pass, in Megatron-core's own attention or behind it, where it holds more.
+
+    Attention still names the norm's output, the projection of queries, keys and values and what came of the rotation
+    and the norms before the last copies, the scores before their softmax and the product with the values.
+    """
+    kind, engine, model = next(reversed(rank.blocks), None), rank.engine, rank.spec.model
+    if kind is None or not kind.recomputed or implementation(rank.spec).transformer_engine:
+        return
+    q, kv, z = model.query_size, model.key_value_size, engine.size
+    turned = q + kv if model.position_embedding == "rope" else 0
+    scores = [row for row in kind.saved if row.name == "scores"]
+    named = SavedTensor("named by attention", z * (2 * q + 2 * kv + turned), "tensor", "attention")
+    output = SavedTensor("output of a linear", z * model.hidden_size, "residual", "norm")
+    attention = [row for row in kind.saved if row.part in ("attention", "core_attention")]
+    behind = [row for row in kind.saved if row.part in ("mlp", "activation", "moe")]
+    k = max(map(rank.token_bytes, ([*attention, *scores, named, output], [*behind, output, output])))
+    what, source = "tensors inside one block", "Megatron-core transformer/attention.py, trace of the live tensors"
+    yield term("temporary", ("forward",), what, "k * tok", source, k=k, tok=rank.tokens)
+
+
+def routed_graphs(rank: RankModel) -> Iterator[MemoryTerm]:
+    """Inputs of recomputed layers with experts and their gradients, which live until the layer runs again.
+
+    The dispatcher names the router's probabilities, and with them the graph that backward made anew, whose leaf is the
+    layer's input (``dispatch_preprocess`` of ``transformer/moe/token_dispatcher.py``, ``CheckpointFunction`` of
+    ``tensor_parallel/random.py``). Beside the first layer's next forward pass all of them are there still.
+    """
+    if rank.view.in_flight > 1 or dispatcher(rank.spec.backend) != "all_to_all":
+        return
+    routed = [bool(rank.blocks[kind].elements.expert and rank.blocks[kind].recomputed) for kind in rank.order]
+    if not any(routed):
+        return
+    what, source = "recomputed graphs of routers", "Megatron-core transformer/moe/token_dispatcher.py"
+    done: dict[Moments, int] = {BETWEEN_PASSES | {"root_backward"}: 2 * sum(routed)}
+    done[frozenset(("forward",))] = max(0, 2 * sum(routed) + 1 - len(routed))
+    for moment, place in activations.places(rank).items():
+        done[frozenset((moment,))] = 2 * sum(routed[place + 1 :])
+    h, z_res = rank.spec.model.hidden_size * rank.view.residual, rank.engine.residual_size
+    for moments, n in done.items():
+        yield term("temporary", moments, what, "n * z_res * h * tok", source, n=n, z_res=z_res, h=h, tok=rank.tokens)

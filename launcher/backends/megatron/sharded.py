@@ -1,13 +1,16 @@
-"""Megatron-FSDP (``zero.stage`` 2 and 3) beside its shards: gathered parameters, gradients not yet reduced.
+"""Buffers of Megatron-FSDP (``zero.stage`` 2 and 3), and those of the distributed optimizer (1) while it moves states.
 
-The files named are those of ``core/distributed/fsdp/src/megatron_fsdp`` of megatron-core 0.19.2. Of the bf16 run of
-Megatron-LM's functional tests that uses it, static bytes come out 0.8% above and the peak 1.4% below what was recorded.
+The first one's files are those of ``core/distributed/fsdp/src/megatron_fsdp`` of megatron-core 0.19.2. Of the bf16 run
+of Megatron-LM's functional tests that uses it, static bytes come out 0.8% above and the peak 1.4% below what was
+recorded.
 """
 
 from collections.abc import Iterator
 
-from launcher.backends.megatron.implementation import fsdp
-from launcher.estimate.memory.moments import LOAD, TRAINING, Moment, Moments
+from launcher.backends.megatron.implementation import fsdp, reads_gradients_as_they_are
+from launcher.estimate.memory import optimizer
+from launcher.estimate.memory.moments import BETWEEN_PASSES, LOAD, ROOT_BACKWARD, TRAINING, Moment, Moments
+from launcher.estimate.memory.states import STATES_MADE
 from launcher.estimate.memory.terms import MemoryTerm, term
 from launcher.estimate.rank.model import RankModel
 
@@ -26,6 +29,12 @@ def overheads(rank: RankModel) -> Iterator[MemoryTerm]:
         yield from whole_model(rank)
         yield from gathered_root(rank)
         yield from gathered_blocks(rank)
+
+
+def distributed(rank: RankModel) -> Iterator[MemoryTerm]:
+    """Tensors of the optimizer over its shards: while it is built, loaded and saved, and while gradients reach it."""
+    for terms in (moving, restoring, cast_gradients, copies_of_gloo, saving):
+        yield from terms(rank)
 
 
 def waiting_gradients(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -93,3 +102,85 @@ def gathered_blocks(rank: RankModel) -> Iterator[MemoryTerm]:
     what, source, z = "gathered blocks", "Megatron-FSDP param_and_grad_buffer.py", rank.engine.size
     for moment, n in at.items():
         yield term("gather_buffers", (moment,), what, "n * z * block", source, n=n, z=z, block=block)
+
+
+def cast_gradients(rank: RankModel) -> Iterator[MemoryTerm]:
+    """Gradients narrower than fp32 are cast for the step: ``4 B x P / d``, kept until the next step begins.
+
+    Megatron-core ``optimizer/optimizer.py`` and ``distrib_optimizer.py``, ``_copy_model_grads_to_main_grads``. The
+    precision-aware optimizer reads them as they are.
+    """
+    if reads_gradients_as_they_are(rank.spec):
+        return
+    if rank.dtypes.size("accumulate") < 4 and rank.dtypes.master is not None:
+        what, source = "fp32 gradients of this rank", "Megatron-core distrib_optimizer.py"
+        yield term("temporary", BETWEEN_PASSES, what, "4 * shard", source, shard=rank.elements.optimizer)
+
+
+def moving(rank: RankModel) -> Iterator[MemoryTerm]:
+    """While the model is built: parameters as their modules made them, beside the buffer that they are copied into.
+
+    The distributed optimizer's buffers, of gradients too, are made whole before the first parameter is moved
+    (``_ParamAndGradBuffer.__init__`` of ``core/distributed/param_and_grad_buffer.py``). A main copy is made of a clone
+    (``_build_model_and_main_param_groups`` of ``distrib_optimizer.py``), of the token table last.
+    """
+    if rank.spec.zero.stage != 1 or (rank.engine.quantised is not None and rank.engine.quantised.parameters):
+        return
+    z_par, z_acc = map(rank.dtypes.size, ("parameters", "accumulate"))
+    what, values = "parameters not yet in their buffer", {"P": rank.elements.whole, "trained": rank.elements.trained}
+    source, expression = "Megatron-core param_and_grad_buffer.py", "z_par * P + z_acc * trained"
+    yield term("temporary", LOAD, what, expression, source, z_par=z_par, z_acc=z_acc, **values).at("moving")
+    kept = reads_gradients_as_they_are(rank.spec) or rank.dtypes.master != "fp32"
+    if rank.embedding.matrices and not kept and rank.spec.save.load is None:
+        what, table, source = "a clone of the token table", rank.embedding.largest, "Megatron-core distrib_optimizer.py"
+        clone = {"z_par": z_par, "table": table, "shard": rank.elements.optimizer}
+        yield term("temporary", LOAD, what, "z_par * min(table, shard)", source, **clone).at(STATES_MADE)
+
+
+def restoring(rank: RankModel) -> Iterator[MemoryTerm]:
+    """While a checkpoint is loaded: optimizer states, made first (``is_loading`` of ``sharded_state_dict``).
+
+    The distributed optimizer reads its fp32 weights and states on the host and copies them, so on the CPU these stand
+    beside what stays, and so do the parameters read. Of two runs on the CPU this is 10% and 12% short: what joins parts
+    of a tensor that the file has apart is left out.
+    """
+    if rank.spec.save.load is None or rank.spec.zero.offload_optimizer != "none":
+        return
+    for each in optimizer.optimizer_states(rank):
+        yield each._replace(moments=LOAD).at(STATES_MADE)
+        if rank.spec.zero.stage == 1 and not rank.cuda:
+            yield each._replace(pile="temporary", moments=LOAD, what="states of the file").at(STATES_MADE)
+    if rank.spec.zero.stage == 1 and not rank.cuda:
+        what, source, w = "weights of the file", "Megatron-core distrib_optimizer.py", rank.elements.trained
+        values = {"z_par": rank.dtypes.size("parameters"), "trained": w}
+        yield term("temporary", LOAD, what, "(4 + z_par) * trained", source, **values).at(STATES_MADE)
+
+
+def copies_of_gloo(rank: RankModel) -> Iterator[MemoryTerm]:
+    """Copies of what CPU ranks reduce and scatter: the buffers of gradients, and the gradient of the hidden states.
+
+    Gloo sums a copy of its input and takes its part of that (torch ``ProcessGroupGloo.cpp``,
+    ``reduce_scatter_tensor_coalesced``); NCCL needs none.
+    """
+    spec, source = rank.spec, "torch csrc/distributed/c10d/ProcessGroupGloo.cpp"
+    if rank.cuda:
+        return
+    if spec.zero.stage == 1 and rank.view.states.optimizer < 1:
+        what, z, w = "copy of the gradients that gloo sums", rank.dtypes.size("accumulate"), rank.elements.trained
+        yield term("reduce_buffers", ROOT_BACKWARD, what, "z_acc * trained", source, z_acc=z, trained=w)
+    if spec.parallel.sequence and spec.parallel.tensor > 1 and rank.view.head:
+        what, h = "copy of the hidden states' gradient that gloo sums", spec.model.hidden_size
+        values = {"z": rank.engine.size, "h": h, "tok": rank.tokens}
+        yield term("reduce_buffers", ("loss_backward",), what, "z * h * tok", source, **values).at("product")
+
+
+def saving(rank: RankModel) -> Iterator[MemoryTerm]:
+    """A save by the distributed AdamW on CPU ranks, whose device is the host: all shards of weights and moments.
+
+    Each rank has zeros for the whole of all three, its own shard of them, two lists of one's shards as they come and
+    one that is joined (``get_parameter_state_dp_zero`` of ``optimizer/distrib_optimizer.py``).
+    """
+    if not rank.cuda and rank.spec.zero.stage == 1 and rank.spec.optimizer.name == "adamw":
+        values = {"trained": rank.elements.trained, "shard": rank.elements.optimizer}
+        what, source = "weights and moments of all shards", "Megatron-core distrib_optimizer.py"
+        yield term("temporary", ("checkpoint_save",), what, "4 * (3 + 3) * trained + 4 * 3 * shard", source, **values)

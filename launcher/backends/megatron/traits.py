@@ -15,6 +15,7 @@ from launcher.estimate.rank.engine import (
     Execution,
     LogitsBytes,
 )
+from launcher.estimate.rank.recomputed import dropped_parts
 from launcher.spec import BackendSpec, RunSpec
 
 VOCABULARY_MULTIPLE = 128
@@ -38,6 +39,8 @@ def engine(spec: RunSpec) -> EngineTraits:
         weighting=how.grouped and spec.backend.argument("use-fused-weighted-squared-relu") is True,
         rotary=_rotary(spec, size, fused=_fuses_rotation(spec, own=not how.transformer_engine)),
         key_heads=None if how.transformer_engine else spec.model.num_attention_heads,
+        core_inputs="core_attention" in dropped_parts(spec.checkpointing),
+        causal_mask=-(-spec.sequence_length // spec.micro_batch_size) if _masks(spec) and not how.attention_mask else 0,
         sequence_length=spec.sequence_length,
         scores=how.attention == "unfused",
         softmax_size=4 if how.wide_softmax else None,
@@ -64,6 +67,12 @@ def _rotary(spec: RunSpec, size: int, *, fused: bool) -> int:
     """Bytes of cosines and sines, for queries and for keys anew, of all sequences at once; 0 where a kernel rotates."""
     rotates = spec.model.position_embedding == "rope" and not fused
     return ceil(Fraction(4 * size, spec.micro_batch_size)) if rotates else 0
+
+
+def _masks(spec: RunSpec) -> bool:
+    """True if Megatron-core's own attention masks scores by an operation of torch (``fusions/fused_softmax.py``)."""
+    own = not implementation(spec).transformer_engine
+    return own and bool(spec.backend.argument("no-masked-softmax-fusion", default=True))
 
 
 def _attention_copy(spec: RunSpec) -> bool:
@@ -107,7 +116,7 @@ def execution(spec: RunSpec) -> Execution:
     how, backend = implementation(spec), spec.backend
     own = not how.transformer_engine
     attention: AttentionKernel = "fused_softmax" if how.attention == "unfused" else "flash"
-    if own and backend.argument("no-masked-softmax-fusion", default=True):
+    if _masks(spec):
         attention = "unfused" if how.wide_softmax else "masked_in_place"
     return Execution(
         framework="Megatron-Core",

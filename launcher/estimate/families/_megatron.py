@@ -57,16 +57,40 @@ def norm_of_attention(size: int, engine: EngineTraits) -> list[SavedTensor]:
 def attention(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
     """Queries, keys, values and the output of attention, which the output projection shares (see ``core``)."""
     size, queries, keys = engine.size, model.query_size, model.key_value_size
-    heads_norm = size * (queries + keys) if model.qk_norm else 0
-    if engine.key_heads:  # ``DotProductAttention`` of Megatron-core repeats keys and values for the queries of a group.
-        keys = keys // model.key_value_heads * engine.key_heads
+    norms = size * (queries + keys) if model.qk_norm else 0
     output = size * queries + copied_by_linear(engine, queries)
+    read = [_saved("queries, keys, values", size * (queries + 2 * keys) + norms, "tensor", "attention", "core_attn")]
     return [
-        _saved("queries, keys, values", size * (queries + 2 * keys) + heads_norm, "tensor", "attention", "core_attn"),
+        *(_own_inputs(model, engine) if engine.key_heads else read),
         _saved("attention output", output, "tensor", "attention", "attn_proj"),
         *core(engine, model.num_attention_heads, queries, model.dropout),
         *dropout(model, engine),
         *rotation(model.head_size, engine),
+    ]
+
+
+def _own_inputs(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
+    """Queries, keys and values of Megatron-core's own attention, which repeats the last two for the queries of a group.
+
+    Queries that are one of a group, norms and the rotation make copies; whatever else is read is a view of the
+    projection, of which then all is kept: by values that nothing repeats, by what the core reads where it is
+    recomputed, and by the norm of keys, unless that casts its input (``transformer/attention.py``,
+    ``get_query_key_value_tensors``, and ``transformer/dot_product_attention.py``).
+    """
+    size, q, kv, heads = engine.size, model.query_size, model.key_value_size, engine.key_heads or 0
+    grouped, cast = heads > model.key_value_heads, engine.unfused_norm > 0 and size < 4
+    made = model.qk_norm or model.position_embedding == "rope"
+    own = size * q if made or grouped else 0
+    own += size * kv if made and (engine.core_inputs or not grouped) else 0
+    if engine.core_inputs or not grouped or (model.qk_norm and not cast):
+        own += size * (q + 2 * kv)
+    if model.qk_norm:
+        own += engine.unfused_norm * (q + kv) + (size * (q + kv) if cast else size * q if grouped else 0)
+    repeated = 2 * size * model.head_size * heads if grouped else 0
+    return [
+        _saved("queries, keys, values", own, "tensor", "attention", "core_attn"),
+        _saved("repeated keys and values", repeated, "tensor", "core_attention", "core_attn"),
+        _saved("causal mask", engine.causal_mask, "token", "core_attention"),
     ]
 
 
@@ -189,8 +213,12 @@ def backward_extra(model: ModelSpec, engine: EngineTraits, width: int) -> list[S
     """The backward pass of the MLP at its peak: gradients of both its tensors and of the residual stream.
 
     Beside products in fewer bits the gradient is there by rows and by columns as well (``grad_output_preprocess``).
+    GELU's approximation in operations of torch has seven tensors beside its input, and its output is gone by then
+    (``bias_gelu_back`` of ``fusions/fused_bias_gelu.py``).
     """
     inner = 2 * width if model.gated else width
+    if engine.unfused and model.hidden_act == "gelu_new" and not model.gated:
+        inner = (7 - 1) * width
     quantised = ceil(engine.quantised.both * inner) if engine.quantised is not None else 0
     return [
         _saved("gradient of the MLP", engine.size * inner + quantised, "tensor", "mlp"),

@@ -189,15 +189,16 @@ def adamw_loop(rank: RankModel) -> MemoryTerm:
     """Temporaries of AdamW in a loop: square root and quotient of one parameter, and the quotient of the one before.
 
     The largest two of a block follow each other, and the output projection follows a block. Megatron-core's gate and up
-    are one parameter, cut as all of them together are.
+    are one parameter. Its buffers are cut, and not each weight, and are stepped from their end to their begin, so that
+    the token table follows a weight, too, and the output projection none.
     """
-    inside, head = rank.largest_block.largest_shard, rank.head.largest_shard
+    inside, head, table = (part.largest_shard for part in (rank.largest_block, rank.head, rank.embedding))
     joined = inside
     if rank.engine.states_in_buffers:
-        inside, shard = rank.largest_block.largest, rank.elements.optimizer
+        parts, shard = (rank.largest_block, rank.head, rank.embedding), rank.elements.optimizer
+        inside, head, table = (min(part.largest, shard) for part in parts)
         joined = min(inside * (1 + rank.spec.model.gated), shard)
     expression, z = "z_opt * max(2 * table, w + 2 * max(joined, head))", rank.dtypes.size("optimizer_states")
-    table = rank.embedding.largest_shard
     return _step("the optimizer's loop", expression, z_opt=z, table=table, w=inside, joined=joined, head=head)
 
 

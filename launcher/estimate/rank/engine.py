@@ -116,6 +116,8 @@ class EngineTraits(Hashed):
     compiled: bool = False  # True if each block is compiled, and computes values between products again in backward.
     casts_again: bool = False  # True if backward's products read other casts than forward's (``torchao.float8``).
     key_heads: int | None = None  # Heads that keys and values are copied to before attention; None are the model's own.
+    core_inputs: bool = False  # True if attention's core is recomputed, and what it reads before such copies is kept.
+    causal_mask: int = 0  # Bytes of a token in the mask that each layer makes for attention.
     one_sequence: bool = False  # True if a micro-batch is one sequence, whose tensors some products need not copy.
     # True if attention is given a mask that keeps the documents of each sequence apart.
     documents_mask: bool = False

@@ -375,7 +375,7 @@ CPU = (*MODEL[:1], "backend=megatron", "hardware=cpu", "precision=fp32", "parall
 
 
 def test_a_block_on_the_cpu_keeps_what_hooks_on_saved_tensors_saw() -> None:
-    """Two norms of input, values and output, rotations, attention of eight heads, and an MLP of six tensors."""
+    """Two norms of input, values and output, rotations, attention of eight heads, its mask, an MLP of six tensors."""
     words = (
         "parallel.tensor=1 parallel.sequence=false model.num_attention_heads=8 model.num_key_value_heads=4"
         " model.hidden_size=512 model.head_dim=null model.intermediate_size=1376 train.sequence_length=512"
@@ -383,7 +383,7 @@ def test_a_block_on_the_cpu_keeps_what_hooks_on_saved_tensors_saw() -> None:
     )
     rank = ranks_of(make_spec(*CPU, *words.split()))[0].model
     norms, rotations, scores, mlp = 2 * 3 * 2048, 4 * 256, 8 * 512 * 4, 11008 + 3 * 5504
-    assert rank.token_bytes(rank.blocks[0].saved) == norms + rotations + 4 * 2048 + scores + mlp
+    assert rank.token_bytes(rank.blocks[0].saved) == norms + rotations + 4 * 2048 + scores + 512 + mlp
 
 
 def test_parameters_are_there_twice_while_they_move_into_the_buffer_of_the_distributed_optimizer() -> None:

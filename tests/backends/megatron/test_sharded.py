@@ -16,6 +16,7 @@ from launcher.spec import edit
 from tests.support.estimates import ranks_of
 from tests.support.foreign_files import SIZES
 from tests.support.helpers import make_spec
+from tests.support.megatron_terms import MIB, megabytes, terms_of
 
 EIGHT_B = (
     "model=llama3_8b",
@@ -176,3 +177,11 @@ def test_instances_of_the_distributed_optimizer_must_divide_the_copies_of_the_ex
     )
     assert error.way_out == ("parallel.replicate=2", "parallel.replicate=1")
     assert not list(check(make_spec(*run, "cluster.gpus_per_node=8", "parallel.replicate=2")))
+
+
+def test_a_tied_output_projections_gradient_waits_for_that_of_the_token_table() -> None:
+    size, unfused = 4 * 50304 * 512 / MIB, ("precision=fp32", "+backend.extra.no-gradient-accumulation-fusion=true")
+    for words, at_the_end in (unfused, 0), ((*unfused, "model.tie_word_embeddings=true"), size):
+        assert megabytes(terms_of(*words), "gradient of the output", "loss_backward") == pytest.approx(size)
+        assert megabytes(terms_of(*words), "gradient of the output", "root_backward") == pytest.approx(at_the_end)
+    assert megabytes(terms_of("precision=fp32"), "gradient of the output", "loss_backward") == 0
