@@ -99,6 +99,9 @@ def _data_sets(reading: Reading) -> None:
         else:
             reading.leave("one set of data is read from beginning to end here: set data.mix", stage)
     if stages:
+        length = f"{stages[0]}.sequence_length"
+        if reading.value(length) == reading.value("tokens.sequence_length"):
+            reading.default(length)
         reading.idle("of the one stage that there is", f"{stages[0]}.name", f"{stages[0]}.start_training_step")
     splits = reading.value(f"{block}.dataset.hf_dataset_splits")
     names = {"hf_dataset_or_datasets": "path", "hf_dataset_splits": "split", "hf_dataset_config_name": "config",

@@ -7,10 +7,12 @@ The files are written for these tests, with the keys that the examples of each p
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from launcher.actions.importing import kinds, read
 from launcher.base import registry
@@ -332,3 +334,25 @@ def test_a_deepspeed_file_that_a_peers_file_names_is_read_where_it_is_here(tmp_p
     else:
         assert settings["zero.offload_optimizer"] == "cpu"
         assert left == ["deepspeed.zero_optimization.of_no_version"]
+
+
+def test_a_schedule_of_nanotron_that_megatron_lm_lacks_is_said_with_what_it_changes() -> None:
+    text = (FOLDER / "files" / "nanotron" / "pipelined.yaml").read_text().replace("pp_engine: 1f1b", "pp_engine: afab")
+    found = registry.load("importers", "nanotron").read(text, "a.yaml")
+    assert "parallel.schedule=gpipe" not in found.overrides
+    assert ["micro-batch a stage" in each.effect for each in found.left_out if each.key == "parallelism.pp_engine"] == [
+        True
+    ]
+    single = registry.load("importers", "nanotron").read(re.sub(r"\bpp: \d", "pp: 1", text), "a.yaml")
+    assert [each.effect for each in single.left_out if each.key == "parallelism.pp_engine"] == [
+        "no effect: there is one pipeline stage"
+    ]
+    assert not [each for each in (*found.left_out, *single.left_out) if each.matters]
+
+
+@pytest.mark.parametrize(("length", "said"), [(None, True), (128, False)])
+def test_a_stage_of_nanotron_with_a_length_of_its_own_is_not_read_at_the_run_s(length: int | None, said: bool) -> None:
+    content = yaml.safe_load((FOLDER / "files" / "nanotron" / "pipelined.yaml").read_text())
+    content["data_stages"][0]["sequence_length"] = length or content["tokens"]["sequence_length"]
+    found = registry.load("importers", "nanotron").read(yaml.safe_dump(content), "a.yaml")
+    assert ([each.key for each in found.left_out if each.matters] == []) is said
