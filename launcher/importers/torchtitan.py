@@ -4,6 +4,7 @@ Its models train from fresh weights in fp32 with bf16 computation, sharded by FS
 leave. Sections that were renamed between releases are read under both names.
 """
 
+import copy
 import re
 from collections.abc import Mapping
 from pathlib import PurePath
@@ -19,6 +20,9 @@ HAS_VARIABLES = True
 
 _MODELS: Mapping[str, Mapping[str, Any]] = table("torchtitan_models")
 """Models by family and size: their name, and the sizes in which they differ from it."""
+
+_BASES: Mapping[str, JsonObject] = table("torchtitan_bases")
+"""Configurations that others start from, by the function that makes each."""
 
 _ORGANISATIONS, _DECAYS, _DEFAULTS = program("torchtitan", "organisations decays defaults")
 _SETS: Mapping[str, Mapping[str, Any]] = table("data_sets")["torchtitan"]
@@ -36,7 +40,7 @@ def read(text: str, path: str, *, variables: Mapping[str, str] | None = None) ->
         found = _sections(found)
         if isinstance(found.get("optimizer"), dict):
             found["optimizer"] = _of_groups(found["optimizer"])
-        family = _family_of(text, path, function or "")
+        family = _family_of(text, path, str(found.get("base") or function or ""))
         if family and "flavor" in found.get("model", {}):
             found["model"] = {"name": family, **found["model"]}
     ledger = Ledger(flat(found))
@@ -54,10 +58,9 @@ def read(text: str, path: str, *, variables: Mapping[str, str] | None = None) ->
 
 
 def _sections(found: JsonObject) -> JsonObject:
+    found = _based(found)
     spec = found.pop("model_spec", None)
     content: JsonObject = {key: value for key, value in found.items() if key != "class"}
-    if "Config" not in (base := str(found.get("class"))):  # A function of another file, which is not beside this one.
-        content["base"] = base
     if isinstance(spec, dict):
         content["model"] = {
             "flavor": spec.get("0"),
@@ -80,14 +83,35 @@ def _sections(found: JsonObject) -> JsonObject:
     return content
 
 
+def _based(found: JsonObject) -> JsonObject:
+    """A configuration with the function that it starts from, where that one's file is not beside its own."""
+    name = str(found.get("class")).rpartition(".")[2]
+    if "Config" in name:
+        return found
+    return {**_joined(copy.deepcopy(_BASES.get(name, {})), found), "class": "Trainer.Config", "base": name}
+
+
+def _joined(base: JsonObject, own: JsonObject) -> JsonObject:
+    """The sections of one over those of another; one that is made anew, with a class, takes the other's place."""
+    changed = {key: value for key, value in own.items() if isinstance(value, dict) and "class" not in value}
+    parts = {key: _joined(base[key], value) for key, value in changed.items() if isinstance(base.get(key), dict)}
+    return {**base, **own, **parts}
+
+
+def _starts(reading: Reading, key: str) -> None:
+    known = reading.value(key) in _BASES
+    effect = "it is taken as torchtitan 0.3.0 has it" if known else "what it sets is not known: set model, data, train"
+    reading.ledger.leave(key, f"its file is not beside this one, and {effect}", matters=not known)
+
+
 def _traced(base: Any) -> Any:
     """The configuration that ``to_graph_trainer_config`` makes of another (``experiments/graph_trainer/configs.py``).
 
     Model, data, optimizer, loss and layout are the other's; ``compile`` is none.
     """
-    if not isinstance(base, dict) or "Config" not in str(base.get("class")):
+    if not isinstance(base, dict):
         return base
-    return {key: value for key, value in base.items() if key != "compile"} | {"class": _OF_GRAPHS}
+    return {key: value for key, value in _based(base).items() if key != "compile"} | {"class": _OF_GRAPHS}
 
 
 _OF_GRAPHS = "GraphTrainer.Config"
@@ -403,5 +427,5 @@ def _sequence(reading: Reading, key: str) -> None:
 
 TABLE = rows(
     "torchtitan", _adapts, _assets, _compiles, _conversations, _converters, _data, _evaluates, _every_nth,
-    _loads, _names, _sequence,
+    _loads, _names, _sequence, _starts,
 )  # fmt: skip

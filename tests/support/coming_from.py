@@ -35,9 +35,9 @@ The kinds are `accelerate`, `axolotl`, `llamafactory`, `megatron-bridge`, `nanot
 `trl`, which reads TrainingArguments, too; `deepspeed`, whose keys are at the end, `hf` and `megatron` stand in
 [own-files.md](own-files.md#other-programs-files). Python is read as text and never run: calls with keywords,
 assignments, and functions of the same file, or of a module that lies beside it as its import says and that return a
-whole configuration: keep a file that starts from a recipe of the program in the program's own tree. Every key ends in
-one of four lists, and one that changes the maths, the memory or the data and cannot be said is an error, unless
-`--partial`.
+whole configuration: keep a file that starts from a recipe of the program in the program's own tree (of torchtitan's,
+some of 0.3.0 are known without it). Every key ends in one of four lists, and one that changes the maths, the memory or
+the data and cannot be said is an error, unless `--partial`.
 
 - The tables list the keys that something here says. Keys of logs, files, samples, trackers and kernels with the same
   maths are left out with "no effect", and the reason; all others are refused by name.
