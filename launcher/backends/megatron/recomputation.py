@@ -147,10 +147,8 @@ def routed_graphs(rank: RankModel) -> Iterator[MemoryTerm]:
     layer's input (``dispatch_preprocess`` of ``transformer/moe/token_dispatcher.py``, ``CheckpointFunction`` of
     ``tensor_parallel/random.py``). Beside the first layer's next forward pass all of them are there still.
     """
-    if rank.view.in_flight > 1 or dispatcher(rank.spec.backend) != "all_to_all":
-        return
     routed = [bool(rank.blocks[kind].elements.expert and rank.blocks[kind].recomputed) for kind in rank.order]
-    if not any(routed):
+    if not any(routed) or rank.view.in_flight > 1 or dispatcher(rank.spec.backend) != "all_to_all":
         return
     what, source = "recomputed graphs of routers", "Megatron-core transformer/moe/token_dispatcher.py"
     done: dict[Moments, int] = {BETWEEN_PASSES | {"root_backward"}: 2 * sum(routed)}

@@ -127,7 +127,9 @@ def moving(rank: RankModel) -> Iterator[MemoryTerm]:
     if rank.spec.zero.stage != 1 or (rank.engine.quantised is not None and rank.engine.quantised.parameters):
         return
     z_par, z_acc = map(rank.dtypes.size, ("parameters", "accumulate"))
-    what, values = "parameters not yet in their buffer", {"P": rank.elements.whole, "trained": rank.elements.trained}
+    e, apart = rank.elements, rank.spec.model.num_experts and rank.spec.parallel.expert > 1
+    left = max(e.expert, e.dense - z_acc * e.expert // z_par) if apart else e.whole  # Those of experts come last.
+    what, values = "parameters not yet in their buffer", {"P": left, "trained": e.trained}
     source, expression = "Megatron-core param_and_grad_buffer.py", "z_par * P + z_acc * trained"
     yield term("temporary", LOAD, what, expression, source, z_par=z_par, z_acc=z_acc, **values).at("moving")
     kept = reads_gradients_as_they_are(rank.spec) or rank.dtypes.master != "fp32"

@@ -386,13 +386,6 @@ def test_a_block_on_the_cpu_keeps_what_hooks_on_saved_tensors_saw() -> None:
     assert rank.token_bytes(rank.blocks[0].saved) == norms + rotations + 4 * 2048 + scores + 512 + mlp
 
 
-def test_parameters_are_there_twice_while_they_move_into_the_buffer_of_the_distributed_optimizer() -> None:
-    """Of a run on two CPU ranks 145.1 MB were measured, of which this counts 140.9: 12 bytes of 11.74 M parameters."""
-    rank = ranks_of(make_spec(*CPU, "zero=1"))[0]
-    assert rank.allocated("load") == 12 * rank.model.elements.whole
-    assert ranks_of(make_spec(*CPU, "zero=0"))[0].allocated("load") == 8 * rank.model.elements.whole
-
-
 def test_the_rest_of_a_segment_stays_with_the_tensor_where_it_is_at_most_a_mebibyte() -> None:
     """Of ``gpt3_mcore_te_tp4_pp1_dist_optimizer``: 0.53 MiB, which its static bytes were above the sum of tensors."""
     assert [device.unsplit(size) for size in (9 * MIB, 10 * MIB, 11 * MIB, 11 * MIB - 512)] == [0, 0, MIB, 0]
