@@ -28,6 +28,7 @@ _MANY = "train.global_batch_size=64"
 _PRESETS = ("fsdp", "ddp", "zero1", "zero3", "tp", "fsdp_pp", "tp_pp", "ep")
 _MODELS = ("tiny", "mixtral_8x7b", "gpt2")
 
+_IN_FP4 = ("model.intermediate_size=704",)  # 32 divides it.
 _LORA = ("adapter=lora", "model.weights=weights")
 _ROTATED = ("task=sft", "parallel=ddp", "model.weights=weights", "adapter.block_size=16")  # What OFT asks for.
 _ROWS = ("data=rows", "data.path=rows.jsonl", "train.micro_batch_size=2")
@@ -54,7 +55,7 @@ _BESIDE: dict[str, tuple[tuple[str, ...], ...]] = {
     "model.": (("model=deepseek_v3",), ("model=gemma2_2b",), ("model.weights=weights",)),
     "model.family": (("model=deepseek_v3_2",),),
     "optimizer.": (("optimizer=adamw_8bit", "parallel=fsdp", "precision.parameters=bf16"),),
-    "precision.qat": (("precision.qat_group_size=16",),),
+    "precision.qat": (("precision.qat_group_size=16",), _IN_FP4, ("precision.qat_group_size=16", *_IN_FP4)),
     "parallel.async_tensor": (("parallel=fsdp_tp", "parallel.sequence=true", "train.compile=true"),),
     "parallel.schedule": (
         ("parallel.pipeline=2", _MANY),
@@ -235,6 +236,11 @@ _TECHNIQUES: dict[str, tuple[str, ...]] = {
     "fp8": ("precision=fp8",),
     "fp8, weights gathered in it": ("precision=fp8", "zero.quantized_weights=true"),
     "quantization-aware training": ("precision.qat=int8_int4", "precision.qat_group_size=16"),
+    "the same in mxfp4": ("precision.qat=mxfp4", *_IN_FP4, "precision.parameters=bf16"),
+    "the same in nvfp4": (
+        *("precision.qat=nvfp4", "precision.qat_group_size=16"),
+        *(*_IN_FP4, "precision.parameters=bf16"),
+    ),
     "mxfp8": ("precision=mxfp8",),
     "nvfp4": ("precision=nvfp4",),
     "full recomputation": ("checkpointing=full",),

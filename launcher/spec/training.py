@@ -38,7 +38,8 @@ class PrecisionSpec(Hashed):
     loss_scale: Positive | None = None  # Of fp16: a constant; else it adapts.
     initial_loss_scale: Positive | None = None
     loss_scale_window: Count | None = None
-    qat: Literal["int8_int4", "int4", "int8_int4_asymmetric"] | None = None  # What linears are trained to become.
+    # What linears are trained to become.
+    qat: Literal["int8_int4", "int4", "int8_int4_asymmetric", "mxfp4", "nvfp4"] | None = None
     qat_group_size: Count = 32  # Inputs of a weight that share a scale.
     qat_after: Natural = 0  # Steps at first without fake quantization.
 

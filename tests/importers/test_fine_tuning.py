@@ -35,14 +35,28 @@ def test_oft_and_pissa_of_llama_factory_are_said(text: str, words: set[str], lef
     [
         ("activation_dtype: int8, weight_dtype: int4", ["precision.qat=int8_int4_asymmetric"]),
         ("weight_dtype: int4, group_size: 64", ["precision.qat=int4", "precision.qat_group_size=64"]),
-        ("weight_dtype: nvfp4, activation_dtype: nvfp4", []),
+        (
+            "weight_dtype: nvfp4, activation_dtype: nvfp4, group_size: 16",
+            ["precision.qat=nvfp4", "precision.qat_group_size=16"],
+        ),
+        ("weight_dtype: mxfp4, activation_dtype: mxfp4, fake_quant_after_n_steps: 9", ["precision.qat=mxfp4"]),
+        ("weight_dtype: mxfp4", ["precision.qat=mxfp4"]),
+        ("weight_dtype: float8, activation_dtype: float8", []),
     ],
 )
-def test_axolotls_quantization_aware_training_is_said_where_torchao_rounds_to_int4(text: str, words: list[str]) -> None:
+def test_axolotls_quantization_aware_training_is_said_where_torchao_rounds_to_4_bits(
+    text: str, words: list[str]
+) -> None:
     found = axolotl.read(f"base_model: meta-llama/Llama-3.2-1B\nqat: {{{text}}}\n", "file.yaml")
     assert [word for word in found.overrides if "qat" in word] == words
     left = {each.key for each in found.left_out if each.matters and each.key.startswith("qat.")}
     assert left == (set() if words else {"qat.weight_dtype", "qat.activation_dtype"})
+
+
+def test_axolotls_weights_in_nvfp4_alone_are_refused_as_torchao_does() -> None:
+    found = axolotl.read("base_model: meta-llama/Llama-3.2-1B\nqat: {weight_dtype: nvfp4}\n", "file.yaml")
+    assert [each.key for each in found.left_out if each.matters and each.key.startswith("qat.")] == ["qat.weight_dtype"]
+    assert not [word for word in found.overrides if "qat" in word]
 
 
 def test_torchtunes_quantizer_is_said_with_its_groups_and_its_start() -> None:

@@ -65,6 +65,8 @@ WORDS = (
         ("fsdp", ("model=mixtral_8x7b", "parallel.expert=2")),
         ("fsdp", ("model=7b", "precision.qat=int8_int4")),
         ("ddp", ("model=7b", "precision.qat=int4", "checkpointing=full")),
+        ("fsdp", ("model=7b", "precision.qat=mxfp4", "checkpointing=full")),
+        ("fsdp", ("model=7b", "precision.qat=nvfp4", "precision.qat_group_size=16", "hardware=b200")),
     ],
 )
 def test_the_numbers_that_a_term_prints_give_its_bytes_and_each_symbol_is_in_the_legend(

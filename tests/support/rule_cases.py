@@ -112,6 +112,12 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         parallel=ddp model=gpt2 precision.qat=int4
         parallel=fsdp adapter=qlora precision.qat=int4
         parallel=fsdp_tp precision.qat=int4 checkpointing=selective checkpointing.modules=[mlp]
+        parallel=fsdp precision.qat=mxfp4 precision.qat_after=10
+        parallel=fsdp model.intermediate_size=704 precision.qat=mxfp4 precision.qat_group_size=16 model.mlp_bias=true
+        parallel=fsdp hardware=h100_80g model.intermediate_size=704 precision.qat=nvfp4 precision.qat_group_size=16
+        parallel=fsdp model=7b hardware=b200 precision.qat=nvfp4 precision.qat_group_size=16 checkpointing=selective
+        parallel=ddp hardware=h100_80g model.intermediate_size=704 precision.qat=mxfp4 precision=bf16
+        parallel=ddp hardware=h100_80g model.intermediate_size=704 precision.qat=mxfp4 precision=fp16
         parallel=zero2 precision.qat=int4
         task=sft parallel=zero2 precision=fp32 precision.qat=int4 precision.qat_group_size=16
         task=reward parallel=ddp precision.qat=int4 precision.qat_group_size=16

@@ -1,6 +1,7 @@
 """Quantization-aware training by ``torchao.quantization.qat``: the models, layouts and formats that it rounds in."""
 
 from collections.abc import Iterator
+from fractions import Fraction
 from math import gcd
 
 from launcher.base.errors import ConfigError
@@ -8,6 +9,10 @@ from launcher.estimate import families
 from launcher.estimate.rank.engine import Rounding
 from launcher.spec import PrecisionSpec, RunSpec, edit
 
+FP4 = {"mxfp4": 32, "nvfp4": 16}
+"""Formats of 4-bit floating-point numbers, and how many of these share a scale (``torchao.prototype.qat``)."""
+
+_MULTIPLE = 32  # Of an operand's inputs: mxfp4's block, and 16 bytes of nvfp4 (``_scaled_mm`` of torch).
 _OFF = "precision.qat=null"
 
 
@@ -32,10 +37,46 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
             rule = "this version rounds no weights for a later quantization beside it"
             way_out = [edit.override(path, tried), _OFF]
             yield ConfigError(path, edit.value_at(spec, path), rule, way_out)
-    block = families.of(model).block(model, 0)
-    sizes = {weight.shape[1] for weight in block if len(weight.shape) == 2}
+    yield from _products(spec) if precision.qat in FP4 else _groups(spec)
+
+
+def _products(spec: RunSpec) -> Iterator[ConfigError]:
+    """What torchao's linears of 4-bit floating-point operands demand (``torchao/prototype/qat``, torchao 0.18)."""
+    precision, model, word, sizes = spec.precision, spec.model, str(spec.precision.qat), _inputs(spec)
+    qat, group, whole = "precision.qat", FP4[word], spec.adapter.name == "none"
+    wide = precision.compute == "bf16" and precision.parameters != "bf16" and not spec.parallel.shard
+    undivided, integers = any(size % _MULTIPLE for size in sizes), "precision.qat=int8_int4_asymmetric"
+    told = f"inputs of linears are multiples of {_MULTIPLE} in {word}, and these are {', '.join(map(str, sizes))}"
+    units = f"torchao emulates no products in nvfp4, and {spec.hardware.title} has no units for them: Blackwell has"
+    biased, unbiased = whole and (model.attention_bias or model.mlp_bias), f"{word} has no gradients of linears' biases"
+    cast = f"torchao's linears in {word} do not run under autocast on fp32 parameters"
+    for path, found, rule, *ways in (
+        ("precision.qat_group_size", precision.qat_group_size != group, f"{group} numbers share a scale in {word}",
+         f"precision.qat_group_size={group}"),
+        (qat, undivided, told, f"{integers} precision.qat_group_size={gcd(*sizes)}"),
+        (qat, word == "nvfp4" and "fp4" not in spec.hardware.dtypes, units,
+         "precision.qat=mxfp4 precision.qat_group_size=32", "hardware=b200"),
+        (qat, biased, f"torchao's {unbiased}", "adapter=lora", f"{integers} precision.qat_group_size=32"),
+        ("parallel.shard", wide and (whole or spec.task.name == "pretrain"), cast,
+         "parallel=fsdp", "precision=fp32", "precision.parameters=bf16"),
+        ("precision.qat_after", precision.qat_after > 0, f"{word} rounds from the first step", "precision.qat_after=0"),
+        ("checkpointing.mode", word == "nvfp4" and spec.checkpointing.mode == "selective",
+         "selective recomputation would keep no product in nvfp4", "checkpointing=full"),
+        ("precision.compute", precision.compute == "fp16", f"torchao makes {word} of bf16 and fp32", "precision=bf16"),
+    ):  # fmt: skip
+        if found:
+            yield ConfigError(path, edit.value_at(spec, path), rule, [*ways, _OFF])
+
+
+def _inputs(spec: RunSpec) -> list[int]:
+    block = families.of(spec.model).block(spec.model, 0)
+    return sorted({weight.shape[1] for weight in block if len(weight.shape) == 2})
+
+
+def _groups(spec: RunSpec) -> Iterator[ConfigError]:
+    precision, sizes = spec.precision, _inputs(spec)
     if precision.qat_group_size == 1 or any(size % precision.qat_group_size for size in sizes):
-        rule = f"a group is of at least 2 and divides the inputs of every linear: {', '.join(map(str, sorted(sizes)))}"
+        rule = f"a group is of at least 2 and divides the inputs of every linear: {', '.join(map(str, sizes))}"
         legal = [edit.override("precision.qat_group_size", n) for n in edit.divisors(gcd(*sizes)) if 1 < n <= 256]
         yield ConfigError("precision.qat_group_size", precision.qat_group_size, rule, legal[:-4:-1] or [_OFF])
 
@@ -49,6 +90,9 @@ def saved(precision: PrecisionSpec, *, wide: bool) -> Rounding | None:
     if precision.qat is None:
         return None
     inputs, group = precision.qat != "int4", precision.qat_group_size
+    if precision.qat in FP4:
+        codes, kernel = Fraction(1, 2) + Fraction(1, group), precision.qat == "nvfp4"
+        return Rounding(inputs=True, saved=0, scales=0, kept=0, group=group, codes=codes, kernel=kernel)
     if precision.qat == "int8_int4":  # What is clamped, and the inverse of its scale; scale and zero stay.
         return Rounding(inputs=inputs, saved=4, scales=4, kept=8, group=group)
     # The weight in fp32, unless it is in that, and what is divided, clamped and scaled again.

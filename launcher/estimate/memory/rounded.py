@@ -6,19 +6,26 @@ shape. Tensors of tokens are rows of their block (``rank.model.rounded``).
 
 import re
 from collections.abc import Iterator
+from fractions import Fraction
 
 from launcher.base.formula import Value
 from launcher.estimate.memory.activations import content, fullest_in_forward, places, running_blocks
-from launcher.estimate.memory.moments import BEFORE_BLOCKS_BACKWARD, TRAINING, Moments
+from launcher.estimate.memory.moments import BEFORE_BLOCKS_BACKWARD, TRAINING, Moment, Moments
 from launcher.estimate.memory.terms import MemoryTerm, Pile, term
+from launcher.estimate.rank.adapters import module
 from launcher.estimate.rank.counts import block_weights
 from launcher.estimate.rank.model import BlockKind, RankModel
+from launcher.estimate.rank.tensors import Weight
 
 _FP32 = 4
+# Bytes of an element while a number in fp32 is made of its code in 4 bits, by 6 bytes and 6 numbers in 32 bits; and
+# while the code is made, by 5 bytes and 5 such numbers, with what the scale of 16 is made by (``custom_fp_utils.py``).
+_UNPACKED, _PACKED = 30, 25 + Fraction(21, 16)
+_CODES = "z_code * (inputs * tok + w)"
 _SAVED = "ceil(linears * (z_code + z_scale / group))"
 """Bytes that the linears of a block save of their weights, for the backward pass."""
 
-_SOURCE = "torchao/quantization/qat/fake_quantizer.py, torchao 0.18, and a trace of one linear's live tensors"
+_SOURCE = "torchao/quantization/qat/fake_quantizer.py, prototype/qat, torchao 0.18, and traces of a linear's tensors"
 
 
 def temporaries(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -26,24 +33,27 @@ def temporaries(rank: RankModel) -> Iterator[MemoryTerm]:
     if not rank.blocks or rank.engine.rounding is None:
         return
     sizes = _sizes(rank)
+    yield from _of_blocks(rank, sizes)
+    if rank.engine.rounding.codes:
+        yield from _coded(rank, sizes)
+        return
     what, formula = "scales of the last rounding", "L * (z_scale * linears / group + k * tok)"
     k = 8 * rank.engine.rounding.inputs * len(_linears(rank))
     yield _term("temporary", TRAINING, what, formula, sizes, L=rank.layers, k=k, z_scale=rank.engine.rounding.kept)
-    yield from _of_blocks(rank, sizes)
     yield _forward(rank, fullest_in_forward(rank), sizes)
     for moments, kind in running_blocks(rank):
         yield content(rank, kind, moments).at("rounding")
         yield from _backward(rank, kind, moments, sizes)
 
 
-def _linears(rank: RankModel) -> list[tuple[int, ...]]:
+def _linears(rank: RankModel) -> list[Weight]:
     block = block_weights(rank.family, rank.spec.model, rank.spec.model.num_hidden_layers - 1)
-    return [weight.shape for weight in block if len(weight.shape) == 2]
+    return [weight for weight in block if len(weight.shape) == 2]
 
 
 def _sizes(rank: RankModel) -> dict[str, Value]:
     """Values of the formulas: all weights of a block, its last linear's, and bytes that autograd saves of them."""
-    engine, shapes, rounding = rank.engine, _linears(rank), rank.engine.rounding
+    engine, shapes, rounding = rank.engine, [weight.shape for weight in _linears(rank)], rank.engine.rounding
     assert rounding is not None
     trained = rank.spec.adapter.name == "none"
     return {
@@ -52,7 +62,7 @@ def _sizes(rank: RankModel) -> dict[str, Value]:
         "width": shapes[-1][1],
         "inputs": shapes[-1][1] * rounding.inputs,
         "z": engine.size,
-        "z_code": engine.size + rounding.saved * trained,
+        "z_code": rounding.codes or engine.size + rounding.saved * trained,
         "z_scale": rounding.scales * trained,
         "group": rounding.group,
         "tok": rank.tokens,
@@ -66,6 +76,39 @@ def _of_blocks(rank: RankModel, sizes: dict[str, Value]) -> Iterator[MemoryTerm]
     left |= {frozenset((moment,)): place for moment, place in places(rank).items()}
     for moments, blocks in left.items():
         yield _term("activations", moments, "rounded weights of blocks", f"n * {_SAVED}", sizes, n=sum(waits[:blocks]))
+
+
+def _coded(rank: RankModel, sizes: dict[str, Value]) -> Iterator[MemoryTerm]:
+    """The last linear of a block while it makes its operands of 4 bits, or numbers of these again, in both passes.
+
+    The other operand has been made by then, and the input is there as it came. Where a kernel multiplies codes, forward
+    makes no numbers of them, and of both operands neither has its codes while those of the larger are made.
+    """
+    engine, kind, h = rank.engine, fullest_in_forward(rank), rank.spec.model.hidden_size
+    by_kernel, z_res = bool(engine.rounding and engine.rounding.kernel), engine.residual_size
+    made = "max(z_made * inputs * tok, z_held * inputs * tok + z_made * w) + k * tok"
+    own_input, codes = "z * inputs * tok + ", " - " + _CODES if by_kernel else ""
+    numbers: dict[str, Value] = {"z_made": _UNPACKED, "z_held": engine.size}
+    own = {"z_made": _PACKED + _FP32 * (engine.size < _FP32), "z_held": 0} if by_kernel else numbers
+    *_, read, its = map(module, _linears(rank))
+    kept = {name for row in kind.saved if not kind.recomputed for name in row.readers}
+    # Embeddings, the block's input and its first sum, which norms may save; checkpointing keeps the first two.
+    rows = 1 if kind.recomputed else 0 if rank.family.saves_input(rank.spec.model, engine) else 3
+    k, forward = (rows + (read not in kept)) * z_res * h, frozenset[Moment](("forward",))
+    formula = ("" if its in kept else own_input) + made
+    formula += codes if not kind.recomputed else "" if by_kernel else " + " + _CODES
+    what = "a linear's operands in 4 bits, beside the residual stream"
+    yield _term("temporary", forward, what, formula, sizes, k=k, **own).at("rounding")
+    for moments, kind in running_blocks(rank):
+        there = content(rank, kind, moments), _term("activations", moments, "weights in 4 bits", _SAVED, sizes)
+        yield from (each.at("rounding") for each in there)
+        what = "numbers of a linear's operands in 4 bits"
+        yield _term("temporary", moments, what, made, sizes, k=z_res * h, **numbers).at("rounding")
+        if kind.recomputed:
+            yield from (each.at("rounding again") for each in there)
+            formula = ("" if any(its in row.readers for row in kind.saved) else own_input) + made + codes
+            what = "a linear that makes its operands again, beside the residual stream"
+            yield _term("temporary", moments, what, formula, sizes, k=3 * z_res * h, **own).at("rounding again")
 
 
 def _forward(rank: RankModel, kind: BlockKind, sizes: dict[str, Value]) -> MemoryTerm:

@@ -142,8 +142,8 @@ def rounded(
     if first and not trained:
         idle = next((row.readers for row in whole if not {*adapter.targets}.isdisjoint(row.readers)), ())
         linears = [weight for weight in linears if module(weight) not in idle]
-    size = 4 + engine.size * trained
-    return (*left, *(SavedTensor("rounded input", size * one.shape[1], "token", "adapter") for one in linears))
+    size = engine.rounding.codes or 4 + engine.size * trained
+    return (*left, *(SavedTensor("rounded input", int(size * one.shape[1]), "token", "adapter") for one in linears))
 
 
 def _widened(rows: Sequence[SavedTensor], names: frozenset[str], engine: EngineTraits) -> list[SavedTensor]:

@@ -54,6 +54,8 @@ class Rounding(NamedTuple):
     scales: int  # Saved for a group of inputs of a row.
     kept: int  # Of a group too, what a linear keeps of its last rounding.
     group: int  # Inputs that share a scale.
+    codes: Fraction | int = 0  # Of inputs and weights that are saved in 4 bits, with their scales; 0: none are.
+    kernel: bool = False  # True if those are multiplied as they are, False if numbers are made of them before.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -148,12 +148,20 @@ def roundings(own: Iterable[Product], adapter: AdapterSpec, shape: Shape) -> tup
     Of an element in ``z`` bytes symmetric weights and inputs move ``36 + 8 z`` in forward and ``51 + 4 z`` in backward,
     the asymmetric weights of int4 alone ``72 + 2 z`` and ``110 + 2 z``: operators on fp32 tensors of its shape, one by
     one (``_do_fake_quantize_affine``, ``_bf16_activations_forward``). A frozen weight has no gradient.
+
+    Of 4 bits a code is made by ``160 + 4 z`` and a number of it by ``105 + 3 z``, in some fifty and some thirty
+    operations (``to_mx``, ``to_dtype`` of ``mx_tensor.py``); both in forward, unless a kernel multiplies codes, and
+    numbers once more in backward, of frozen weights too. That such a kernel is faster than one of 16 bits is left out.
     """
     if shape.rounding is None:
         return NOTHING, NOTHING
     linears, z, trained = [one for one in own if not one.experts], shape.size, adapter.name == "none"
     weights = sum(one.outputs * one.inputs for one in linears)
     rows = shape.tokens * sum(one.inputs for one in linears) * shape.rounding.inputs
+    if shape.rounding.codes:
+        numbers, made = 105 + 3 * z, not shape.rounding.kernel
+        ahead, back = (160 + 4 * z + numbers * made) * (weights + rows), numbers * (weights + rows)
+        return _pass(ahead, 2 * len(linears) * (52 + 34 * made), shape), _pass(back, 68 * len(linears), shape)
     ahead, behind = (36 + 8 * z, 51 + 4 * z) if shape.rounding.kept else (72 + 2 * z, 110 + 2 * z)
     moved, moved_back = ahead * weights + (36 + 8 * z) * rows, behind * weights * trained + (51 + 4 * z) * rows
     n = len(linears) * (1 + shape.rounding.inputs)

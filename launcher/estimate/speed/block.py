@@ -79,18 +79,19 @@ def _sum(*parts: Pass) -> Pass:
 
 
 def _products(own: tuple[Product, ...], model: ModelSpec, shape: Shape) -> tuple[Pass, Pass]:
-    """Forward, and backward: the gradient of the input, and that of the weight where it is trained."""
+    """Forward, and backward: the gradient of the input, and that of the weight where it is trained, or made anyway."""
     forward = backward = flops = flops_back = 0.0
     for one in own:
+        trained = one.trained or bool(shape.rounding and shape.rounding.codes)  # ``torchao/prototype/qat/mx.py``
         if one.experts:
             ahead, behind, work = experts.product(one, model, shape)
         else:
             n, k = one.local(shape.tensor)
             # What no tensor parallel rank shares works on its part of a split sequence.
             m = shape.tokens if one.split is not None or not shape.split_sequence else shape.tokens // shape.tensor
-            ahead, behind, work = gemm.both_passes(m, n, k, shape.dtype, shape.card, trained=one.trained)
+            ahead, behind, work = gemm.both_passes(m, n, k, shape.dtype, shape.card, trained=trained)
         forward, backward = forward + ahead, backward + behind
-        flops, flops_back = flops + work, flops_back + work * (2 if one.trained else 1)
+        flops, flops_back = flops + work, flops_back + work * (2 if trained else 1)
     count = float(len(own))
     return (
         Pass(products=forward, product_flops=flops, launches=count),

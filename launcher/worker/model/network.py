@@ -14,7 +14,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from launcher.backends.fsdp.float8 import recipe
 from launcher.estimate import families
 from launcher.estimate.rank import recomputed
-from launcher.spec import ModelSpec, RunSpec
+from launcher.spec import ModelSpec, PrecisionSpec, RunSpec
 from launcher.worker.engine import Context
 
 # Where torchao is installed, transformers imports it with its first model, for weights that torchao has quantised, and
@@ -324,27 +324,39 @@ def fake_quantise(made: Any, spec: RunSpec) -> None:
 
     Weights stay as they are, so that checkpoints and exports do; frozen ones stay frozen.
     """
-    precision = spec.precision
-    if precision.qat is None:
+    if spec.precision.qat is None:
         return
     from torchao.quantization import quantize_  # Late: it takes a second.
+
+    head = made.get_output_embeddings()
+
+    def rounds(module: nn.Module, name: str) -> bool:
+        return isinstance(module, nn.Linear) and module is not head and ".lora_" not in name
+
+    quantize_(made, _rounded(spec.precision), rounds)
+
+
+def _rounded(precision: PrecisionSpec) -> Any:
+    """The configuration of ``torchao.quantization.qat``; that of nvfp4 is the one of its quantised models."""
+    from torchao.prototype.mx_formats import NVFP4DynamicActivationNVFP4WeightConfig
+    from torchao.prototype.qat import MXFakeQuantizeConfig
     from torchao.quantization.qat import IntxFakeQuantizeConfig, QATConfig
     from torchao.quantization.qat.fake_quantize_config import Int4WeightFakeQuantizeConfig
 
     types: Any = torch  # Whose annotations lack ``int4``.
-    inputs, group, head = None, precision.qat_group_size, made.get_output_embeddings()
+    inputs, group = None, precision.qat_group_size
+    if precision.qat == "nvfp4":
+        return QATConfig(NVFP4DynamicActivationNVFP4WeightConfig(use_triton_kernel=False), step="prepare")
+    if precision.qat == "mxfp4":
+        both = MXFakeQuantizeConfig(torch.float4_e2m1fn_x2, block_size=group)
+        return QATConfig(activation_config=both, weight_config=both, step="prepare")
     if precision.qat != "int4":
         inputs = IntxFakeQuantizeConfig(torch.int8, "per_token", is_symmetric=False)
     if precision.qat == "int8_int4":
         weights = IntxFakeQuantizeConfig(types.int4, group_size=group, is_symmetric=True)
     else:
         weights = Int4WeightFakeQuantizeConfig(group_size=group, activation_dtype=torch.bfloat16)
-    found = QATConfig(activation_config=inputs, weight_config=weights, step="prepare")
-
-    def rounds(module: nn.Module, name: str) -> bool:
-        return isinstance(module, nn.Linear) and module is not head and ".lora_" not in name
-
-    quantize_(made, found, rounds)
+    return QATConfig(activation_config=inputs, weight_config=weights, step="prepare")
 
 
 def switch_rounding(made: nn.Module, spec: RunSpec, step: int) -> None:

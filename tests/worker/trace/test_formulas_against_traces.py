@@ -113,6 +113,11 @@ _ROOMY = "zero.reduce_bucket_size=30000000"
 _NARROW = "model.num_experts=16/model.num_experts_per_tok=4/model.moe_intermediate_size=160"
 """Experts so narrow that their outputs decide."""
 
+_EVEN = "model.intermediate_size=1408"
+"""Inputs that operands of 4-bit floating point divide, blocks and all."""
+
+_BY_KERNEL = "precision.qat=nvfp4/precision.qat_group_size=16/hardware=b200"
+
 _EXPERTS = "lora/adapter.targets=[q_proj,v_proj]/adapter.parameters=[experts.gate_up_proj,experts.down_proj]"
 """Matrices added to the weights of all experts of a layer."""
 
@@ -216,6 +221,10 @@ _FSDP = (
     *(f"llama/{cell}/4/precision.qat=int4/{_WIDE}" for cell in ("fsdp/bf16/none", "fsdp/bf16/full", "ddp/bf16/none")),
     f"llama/fsdp/bf16/none/4/{_WIDE}",
     *(f"llama/fsdp/bf16/{mode}/4/precision.qat=int8_int4/adapter=lora" for mode in _MODES[::2]),
+    *(f"llama/fsdp/bf16/{mode}/4/precision.qat=mxfp4/{_EVEN}/{_LONG}" for mode in _MODES),
+    f"llama/ddp/fp32/full/4/precision.qat=mxfp4/{_EVEN}/{_FEW}",
+    f"llama/fsdp/bf16/none/4/precision.qat=mxfp4/{_EVEN}/{_LONG}/adapter=lora",
+    *(f"llama/fsdp/bf16/{mode}/4/{_BY_KERNEL}/{_EVEN}/{_LONG}" for mode in _MODES[::2]),
     *(f"llama/fsdp/fp32/full/4/optimizer=sgd/optimizer.{how}" for how in ("foreach=true", "foreach=false")),
 )
 """Family / framework / precision / checkpointing / ranks / more overrides: pairs of these, and what each overrides."""
