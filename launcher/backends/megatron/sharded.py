@@ -177,12 +177,13 @@ def copies_of_gloo(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def saving(rank: RankModel) -> Iterator[MemoryTerm]:
-    """A save by the distributed AdamW on CPU ranks, whose device is the host: all shards of weights and moments.
+    """A save by the distributed AdamW on CPU ranks, whose device is the host; none where a run saves only if stopped.
 
-    Each rank has zeros for the whole of all three, its own shard of them, two lists of one's shards as they come and
-    one that is joined (``get_parameter_state_dp_zero`` of ``optimizer/distrib_optimizer.py``).
+    Each rank has zeros for the whole of weights and moments, its own shard of them, two lists of one's shards as they
+    come and one that is joined (``get_parameter_state_dp_zero`` of ``optimizer/distrib_optimizer.py``).
     """
-    if not rank.cuda and rank.spec.zero.stage == 1 and rank.spec.optimizer.name == "adamw":
+    spec, sharded = rank.spec, rank.spec.zero.stage == 1 and rank.spec.optimizer.name == "adamw"
+    if sharded and not rank.cuda and (spec.save.last or spec.save_every):
         values = {"trained": rank.elements.trained, "shard": rank.elements.optimizer}
         what, source = "weights and moments of all shards", "Megatron-core distrib_optimizer.py"
         yield term("temporary", ("checkpoint_save",), what, "4 * (3 + 3) * trained + 4 * 3 * shard", source, **values)

@@ -198,3 +198,13 @@ def test_parameters_are_there_twice_while_they_move_into_the_buffer_of_the_distr
     apart = ranks_of(make_spec(*CPU, *EXPERTS, "zero=1", "parallel.expert=2", "cluster.gpus_per_node=2"))[0]
     last = apart.model.elements.expert  # Of a run with four experts 33,606,016 bytes were measured; this is 384 less.
     assert apart.allocated("load") == 8 * apart.model.elements.whole + 4 * last
+
+
+def test_a_save_is_the_peak_of_a_run_on_the_cpu_that_saves_and_of_no_other() -> None:
+    words = (*CPU, "zero=1", "cluster.gpus_per_node=2", "train.micro_batch_size=1", "train.sequence_length=32")
+    saving, other = (
+        ranks_of(make_spec(*words, f"save.last={last}", "save.every=null"))[0] for last in ("true", "false")
+    )
+    assert saving.peak[1] == "checkpoint_save" != other.peak[1]
+    counts = saving.model.elements
+    assert saving.peak[0] - other.allocated("idle") == 24 * counts.trained + 12 * counts.optimizer
