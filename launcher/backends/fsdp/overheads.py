@@ -352,7 +352,9 @@ def stage_overheads(rank: RankModel, *, ddp: bool) -> Iterator[MemoryTerm]:
     if rank.view.stages > 1:
         yield from waiting_losses(rank)
         yield from copies_in_flight(rank)
-        if ddp:
+        if rank.spec.parallel.schedule == "interleaved":
+            yield from sent(rank)
+        elif ddp:
             yield from outputs(rank)
 
 
@@ -376,6 +378,23 @@ def outputs(rank: RankModel) -> Iterator[MemoryTerm]:
     z_res, f = rank.engine.residual_size, rank.view.in_flight
     what, tok = "outputs of micro-batches in flight", rank.tokens
     yield _in_passes("activations", what, "f * z_res * h * tok", z_res=z_res, f=f, h=h, tok=tok)
+
+
+def sent(rank: RankModel) -> Iterator[MemoryTerm]:
+    """Messages of interleaved chunks, whose sends keep them: outputs until backward, gradients to the end of the step.
+
+    ``_add_wait_send`` of ``schedules.py`` waits for a forward send after its own backward pass and for a gradient's at
+    the end, so that memory is fullest at the last forward pass. The last chunk of the model sends no output and the
+    first no gradient, which of a stage's chunks runs backward last.
+    """
+    spec, first, last = rank.spec, rank.view.stage == 0, rank.view.head
+    v, g, m = spec.parallel.virtual_pipeline, spec.parallel.pipeline, spec.gradient_accumulation
+    held = ceil(rank.view.in_flight * v)
+    rounds, rest = divmod(m * v - held, g * v)
+    gradients = rounds * g * (v - 1) + min(rest, g * (v - 1)) if first else m * v - held
+    what, h = "messages that sends keep", rank.spec.model.hidden_size * rank.view.residual
+    n, z_res = held - last + gradients, rank.engine.residual_size
+    yield _in_passes("activations", what, "n * z_res * h * tok", n=n, z_res=z_res, h=h, tok=rank.tokens)
 
 
 def _in_passes(pile: Pile, what: str, expression: str, **values: Value) -> MemoryTerm:

@@ -17,6 +17,7 @@ from launcher.backends.fsdp.overheads import (
     kept_after_forward,
     output_gradient,
     root_reduction,
+    sent,
     unreduced,
     untied,
     waiting_losses,
@@ -165,3 +166,15 @@ def test_ring_attention_is_an_instant_of_its_own_in_both_passes() -> None:
     assert {term.instant for term in found} == {"attention"}
     assert {moment for term in found for moment in term.moments} >= {"forward", "block_backward"}
     assert not list(ring.overheads(rank("parallel=fsdp")))
+
+
+@pytest.mark.parametrize(("micro_batches", "kept"), [(4, (5 + 2, 2 + 5)), (8, (5 + 6, 2 + 13))])
+def test_interleaved_sends_keep_outputs_until_backward_and_gradients_to_the_end(
+    micro_batches: int, kept: tuple[int, ...]
+) -> None:
+    """Of 4 micro-batches a trace of two CPU ranks held 5 outputs and 2 gradients on the first, 2 and 5 on the other."""
+    chunks = ("parallel.schedule=interleaved", "parallel.pipeline=2", "parallel.virtual_pipeline=2")
+    words = ("parallel=fsdp_pp", *chunks, "train.micro_batch_size=1", f"train.global_batch_size={4 * micro_batches}")
+    stages = [rank(*words, stage=stage) for stage in (0, 1)]
+    assert {stage.spec.gradient_accumulation for stage in stages} == {micro_batches}
+    assert [dict(term.values)["n"] for stage in stages for term in sent(stage)] == list(kept)
