@@ -38,7 +38,11 @@ def _of_kernels(name: str) -> Borrowed:
     )
 
 
+TASKS = Borrowed("eval.tasks", lambda spec: bool(spec.eval.tasks), ("lm-eval",), "eval", "eval.tasks=[]")
+"""The package that tries an exported model on tasks, after any engine."""
+
 BORROWED = (
+    TASKS,
     Borrowed("adapter.name", lambda spec: spec.adapter.name != "none", ("peft",), package.TRAINING, "adapter=none"),
     Borrowed(
         "precision.qat",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.base import package
-from launcher.data import formats, hub, slices
+from launcher.data import formats, hub
 from launcher.data.chat import PAIRS, is_conversation
 from launcher.data.files import contents, files_of, is_on_hub
 from launcher.data.formats import Row
@@ -39,7 +39,7 @@ def documents(data: DataSpec, bad: BadRows | None = None) -> Iterator[str]:
     """
     files, bad = files_of(data), bad or BadRows.of(data)
     if files and formats.kind_of_all(files) == "text":
-        first, last = slices.bounds(data.split, len(files)) or (0, len(files))
+        first, last = hub.slice_of(data.split, len(files)) or (0, len(files))
         for path in files[first:last][: data.max_samples]:
             if not bad.skips or _is_whole(path, bad):
                 yield from pieces(path)
@@ -86,9 +86,9 @@ def fingerprint(data: DataSpec) -> list[object]:
 
 def _rows(data: DataSpec, files: Sequence[Path], bad: BadRows, only: Sequence[str] | None = None) -> Iterator[Row]:
     found = _all_rows(data, files, bad, only)
-    if files and slices.name_of(data.split) != data.split:  # Of the Hub, ``datasets`` hands on the slice alone.
+    if files and hub.split_name(data.split) != data.split:  # Of the Hub, ``datasets`` hands on the slice alone.
         total = sum(1 for _ in _all_rows(data, files, BadRows(skips=True), only))
-        found = islice(found, *(slices.bounds(data.split, total) or ()))
+        found = islice(found, *(hub.slice_of(data.split, total) or ()))
     yield from islice(found, data.max_samples)
 
 

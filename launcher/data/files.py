@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from launcher.base import cache, files
-from launcher.data import hub, slices
+from launcher.data import hub
 from launcher.data.opening import errors_named
 from launcher.data.unusable import NotHere, Unusable
 from launcher.spec import DataSpec
@@ -90,7 +90,7 @@ def other_splits(data: DataSpec) -> dict[str, int]:
             for path in data_files(str(folder))
             if not _BESIDE_TABLES.match(path.name)
         )
-    return {name: number for name, number in sorted(found.items()) if name != slices.name_of(data.split)}
+    return {name: number for name, number in sorted(found.items()) if name != hub.split_name(data.split)}
 
 
 def files_of(data: DataSpec) -> list[Path]:
@@ -198,7 +198,7 @@ def _split_of(path: Path) -> str:
 
 
 def _known_split(data: DataSpec, splits: Iterable[str]) -> str:
-    known, split = sorted(splits), slices.name_of(data.split)
+    known, split = sorted(splits), hub.split_name(data.split)
     if split not in known:
         rule = f"{data.path} has {', '.join(known)}"
         raise Unusable("data.split", data.split, rule, [f"data.split={name}" for name in known])

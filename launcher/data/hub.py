@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from launcher.base import files, package
-from launcher.data import slices
 from launcher.data.unusable import NotHere, PackageMissing, Unusable
 from launcher.spec.training import DataSpec
 
@@ -151,7 +150,7 @@ def built(data: DataSpec) -> Built | None:
         rows = {str(split): int(content["num_examples"]) for split, content in said.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    name_of = slices.name_of(data.split)
+    name_of = split_name(data.split)
     if name_of not in rows:
         rule = f"{name} has {', '.join(sorted(rows))}"
         raise Unusable("data.split", data.split, rule, [f"data.split={split}" for split in sorted(rows)])
@@ -185,3 +184,27 @@ def _default_config(name: str, at: str) -> str | None:
     named = [str(row["config_name"]) for row in rows]
     chosen = [str(row["config_name"]) for row in rows if row.get("default")]
     return next(iter(chosen), "default" if "default" in named or not named else named[0] if len(named) == 1 else None)
+
+
+_SLICE = re.compile(r"(?P<name>[\w.-]+)\[(?:(-?\d{1,15})(%?))?:(?:(-?\d{1,15})(%?))?\]\Z")
+
+
+def split_name(split: str) -> str:
+    """The split without its slice, as ``datasets`` writes them: ``train[:5%]``, ``train[1000:2000]``."""
+    found = _SLICE.match(split)
+    return found["name"] if found else split
+
+
+def slice_of(split: str, rows: int) -> tuple[int, int] | None:
+    """The first row and the one behind the last of so many; None without a slice.
+
+    Shares are rounded to the nearest row, as ``datasets`` does (``arrow_reader.py``, ``_pct_to_abs_closest``).
+    """
+    found = _SLICE.match(split)
+    if found is None:
+        return None
+    places = []
+    for value, percent, missing in ((found[2], found[3], 0), (found[4], found[5], rows)):
+        place = missing if value is None else round(int(value) * rows / 100) if percent else int(value)
+        places.append(min(rows, max(0, place + rows if place < 0 else place)))
+    return places[0], max(places)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from launcher.base import files as regular
 from launcher.base.frozen import dataclass
-from launcher.data import documents, formats, sampling, slices
+from launcher.data import documents, formats, hub, sampling
 from launcher.data.files import check_token_type
 from launcher.data.opening import errors_named
 from launcher.data.sampling import Block, Sample
@@ -39,7 +39,7 @@ def survey(files: Sequence[Path], data: DataSpec, task: str = "") -> Survey:
         return _of_conversations(files, data, task)
     bad = BadRows.of(data)
     if files and formats.kind_of_all(files) == "text":
-        first, last = slices.bounds(data.split, len(files)) or (0, len(files))
+        first, last = hub.slice_of(data.split, len(files)) or (0, len(files))
         files = files[first:last][: data.max_samples]
     found = _first(sampling.sample(files, bad, only=[data.column]), data)
     columns = () if found.kind == "text" else formats.columns(files[0], BadRows.of(data))
@@ -64,11 +64,11 @@ def _first(found: Sample, data: DataSpec) -> Sample:
     Of data that were not read whole these are taken to be like the rest.
     """
     most = data.max_samples
-    if found.kind == "text" or (most is None and slices.name_of(data.split) == data.split):
+    if found.kind == "text" or (most is None and hub.split_name(data.split) == data.split):
         return found
     read = sum(block.documents for block in found.blocks)
     rows = found.rows if found.rows is not None else round(found.weight * read / max(1, _weight(found.blocks)))
-    first, last = slices.bounds(data.split, rows) or (0, rows)
+    first, last = hub.slice_of(data.split, rows) or (0, rows)
     last = last if most is None else min(last, first + most)
     most = last - first
     if rows <= most:

@@ -212,3 +212,25 @@ def require_folder(name: str) -> Path:
 
 def _decides_ids(path: Path) -> bool:
     return path.is_file() and path.suffix in (".json", ".txt", ".model", ".jinja", ".tiktoken")
+
+
+_END = "\0"  # A byte that no text holds stands for its end.
+
+
+def of_transformers(name: str, roles: Roles) -> Any:
+    """The tokenizer as ``transformers`` loads it; of bytes one that has an id for each value of a byte of UTF-8."""
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    if name != "bytes":
+        made = AutoTokenizer.from_pretrained(hub.tokenizer_folder(name) or name, trust_remote_code=False)
+        give(made, roles)
+        return made
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+    letters = bytes_to_unicode()
+    words = Tokenizer(models.BPE(vocab={letter: byte for byte, letter in letters.items()}, merges=[]))
+    words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    words.decoder = decoders.ByteLevel()
+    end = letters[ord(_END)]
+    return PreTrainedTokenizerFast(tokenizer_object=words, eos_token=end, pad_token=end)

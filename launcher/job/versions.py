@@ -17,7 +17,8 @@ from launcher.base.frozen import dataclass
 from launcher.spec import RunSpec, edit
 
 OLDEST = {"torch": "2.11", "transformers": "5.17", "deepspeed": "0.19.8", "megatron-core": "0.19", "peft": "0.21",
-          "datasets": "4.7", "numpy": "1.26", "trl": "1.16", "torchao": "0.16", "bitsandbytes": "0.50"}  # fmt: skip
+          "datasets": "4.7", "numpy": "1.26", "trl": "1.16", "torchao": "0.16", "bitsandbytes": "0.50",
+          "lm-eval": "0.4.13"}  # fmt: skip
 """The first version of each package with which runs were trained (docs/engines.md)."""
 
 BELOW = {"megatron-core": "0.20", "trl": "2"}
@@ -26,7 +27,7 @@ BELOW = {"megatron-core": "0.20", "trl": "2"}
 PACKAGES = ("llm-launch", "torch", "deepspeed", "megatron-core", "transformers", "peft", "bitsandbytes", "datasets",
             "safetensors", "numpy", "hydra-core", "omegaconf", "submitit", "trl", "accelerate", "torchao",
             "liger-kernel", "triton", "emerging-optimizers", "flash-linear-attention", "mamba-ssm",
-            "causal-conv1d")  # fmt: skip
+            "causal-conv1d", "lm-eval")  # fmt: skip
 """Packages whose version can change the numbers of a run: a Python is asked about these, and a record has them."""
 
 LACKS = (("torch", "2.12", "gives ranks 30 s for their last checkpoint after SIGTERM, in place of 120"),)

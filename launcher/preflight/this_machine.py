@@ -5,13 +5,17 @@ Packages are looked for without being imported. A Slurm job runs elsewhere, so f
 (:func:`not_seen_here`), never errors.
 """
 
+import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from fnmatch import fnmatchcase
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
 from launcher import backends
-from launcher.base import package
+from launcher.base import cache, files, package
 from launcher.base.errors import ConfigError
 from launcher.base.machine import Machine, cxx
 from launcher.data import hub
@@ -21,6 +25,7 @@ from launcher.job import versions
 from launcher.preflight import job_python
 from launcher.rules.cluster import readers_beyond
 from launcher.spec import RunSpec, edit
+from launcher.spec.parse import closest
 
 
 def obstacles(spec: RunSpec, machine: Machine) -> list[ConfigError]:
@@ -29,7 +34,7 @@ def obstacles(spec: RunSpec, machine: Machine) -> list[ConfigError]:
     A Slurm job runs elsewhere; of that it is only known which packages its Python has, where that was asked before.
     """
     if spec.cluster.kind != "local":
-        return list(job_python.errors(spec))
+        return [*job_python.errors(spec), *_unknown_tasks(spec)]
     return [
         *_hardware(spec, machine),
         *(() if spec.script else readers_beyond(spec, machine.cpus, f"this machine has {machine.cpus} cores")),
@@ -37,6 +42,7 @@ def obstacles(spec: RunSpec, machine: Machine) -> list[ConfigError]:
         *_packages(spec),
         *_script(spec),
         *_folders(spec),
+        *_unknown_tasks(spec),
         *backends.of(spec).obstacles(spec),
     ]
 
@@ -161,3 +167,39 @@ def without_template(spec: RunSpec) -> Iterator[ConfigError]:
     if lacks:
         rule = f"data.tokenizer={data.tokenizer} has no chat template, so the shipped template {PLAIN} is used"
         yield ConfigError("data.template", None, rule, [f"data.template={name}" for name in reversed(GENERAL)])
+
+
+_NAMED = re.compile(r"""^["']?(?:task|group|tag)["']?:((?:[ \t]*\n[ \t]*- .*)+|.*)""", re.MULTILINE)
+_WORD = re.compile(r"[^\s,\[\]'\"]+")
+
+
+def _unknown_tasks(spec: RunSpec) -> Iterator[ConfigError]:
+    """Names that the package does not have, and files that are not there; nothing where it is not installed here."""
+    for task in spec.eval.tasks:
+        if task.endswith((".yaml", ".yml")):
+            if spec.cluster.kind == "local" and not Path(task).is_file():
+                ways = [f"eval.tasks=[{near}]" for near in files.near(Path(task))]
+                yield ConfigError("eval.tasks", task, "there is no such file", [*ways, "eval.tasks=[]"])
+        elif (names := known_tasks()) and not any(fnmatchcase(name, task) for name in names):
+            rule = f"lm-eval {metadata.version('lm-eval')} has no task of this name"
+            yield ConfigError("eval.tasks", task, rule, [f"eval.tasks=[{near}]" for near in closest(task, names)])
+
+
+def known_tasks() -> list[str]:
+    """The names of all tasks, groups and tags of the installed package; none where it is not installed."""
+    found = find_spec("lm_eval")
+    if found is None or found.origin is None:
+        return []
+    folder = Path(found.origin).parent / "tasks"
+    names: list[str] = cache.answer("tasks", [str(folder), metadata.version("lm-eval")], lambda: _tasks_of(folder))
+    return names
+
+
+def _tasks_of(folder: Path) -> list[str]:
+    found: set[str] = set()
+    for place, _, names in os.walk(folder):
+        for name in names:
+            if not name.endswith((".py", ".pyc", ".md")):  # Files that others include have any suffix, or none.
+                text = Path(place, name).read_text(errors="replace")
+                found.update(word for part in _NAMED.findall(text) for word in _WORD.findall(part))
+    return sorted(found)

@@ -154,7 +154,8 @@ def _host_shortfall(spec: RunSpec, needs: Needs) -> int:
 
 
 def remarks(spec: RunSpec, estimate: MemoryEstimate) -> Iterator[ConfigError]:
-    """Warnings that need the estimate: whole copies of the model states on every rank of a crowded device."""
+    """Warnings that need the estimate: whole copies of the states on crowded devices, and a model beyond one node."""
+    yield from _tasks(spec, estimate.parameters.total)
     capacity = spec.rank_memory_bytes
     whole = not spec.parallel.shard and spec.zero.stage == 0 and spec.data_degree > 1
     if not whole or capacity is None or estimate.static_bytes <= _CROWDED * capacity:
@@ -165,3 +166,15 @@ def remarks(spec: RunSpec, estimate: MemoryEstimate) -> Iterator[ConfigError]:
         f" sharded over {spec.data_degree} ranks they would take a fraction of it"
     )
     yield ConfigError("zero.stage", 0, rule, backends.of(spec).profile.shards_instead)
+
+
+def _tasks(spec: RunSpec, parameters: int) -> Iterator[ConfigError]:
+    """A warning where the devices of one node cannot hold the whole model that tasks are tried on."""
+    device, wide = spec.rank_memory_bytes, spec.precision.compute == "fp32"
+    number, size = spec.cluster.gpus_per_node, parameters * (4 if wide else 2)
+    if spec.eval.tasks and device is not None and size > number * device:
+        rule = (
+            f"tasks are tried on the whole model on one node: {gib(size)} in {'32' if wide else '16'} bits, and its "
+            f"{number} devices have {gib(number * device)}"
+        )
+        yield ConfigError("eval.tasks", list(spec.eval.tasks), rule, ["eval.tasks=[]"])

@@ -107,6 +107,8 @@ REFUSED: tuple[Row, ...] = (
     *_rows(_SLURM, lambda spec: spec.cluster.kind == "slurm", "cluster=slurm", "by Slurm"),
     *_rows("cluster.requeues", lambda spec: spec.cluster.kind == "slurm" or spec.train.on_hang == "restart",
            "cluster=slurm", "by Slurm, and on this machine with train.on_hang=restart"),
+    *_rows("eval.limit eval.num_fewshot",
+           lambda spec: bool(spec.eval.tasks), "eval.tasks=[hellaswag]", "where tasks are tried"),
     *_rows("cluster.memory_request",
            lambda spec: spec.cluster.memory is not None, "cluster.memory=0", "where cluster.memory is set"),
     *_rows("cluster.container_image cluster.container_mounts",
@@ -180,7 +182,8 @@ WARNED: tuple[Row, ...] = (
            "data.tokenizer=path/to/tokenizer", "by a tokenizer of tokens"),
     *_rows("data.column data.on_bad_row", _reads_text, "data=text", "where rows hold text or messages"),
     *_rows("data.token_dtype", lambda spec: spec.data.source == "tokens", "data=tokens", "from a token file"),
-    *_rows("data.tokenizer", _reads_text, "data=text", "where text becomes tokens"),
+    *_rows("data.tokenizer", lambda spec: _reads_text(spec) or bool(spec.eval.tasks),
+           "data=text", "where text becomes tokens"),
     *_rows("model.rope_parameters model.rope_theta", lambda spec: spec.model.position_embedding == "rope",
            "model.position_embedding=rope", "by rotary position embeddings"),
 )  # fmt: skip

@@ -38,6 +38,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     yield from _spikes(spec)
     yield from _enforced(spec)
     yield from _profiled(spec)
+    yield from _tasks(spec)
 
 
 def _special_tokens(spec: RunSpec) -> Iterator[ConfigError]:
@@ -161,6 +162,25 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
     if save_every is None and not save.last:
         rule = "nothing is saved: neither on the way (save.every) nor at the end"
         yield ConfigError("save.last", False, rule, ["save.last=true", edit.override("save.every", spec.steps)])
+
+
+def _tasks(spec: RunSpec) -> Iterator[ConfigError]:
+    """Tasks of lm-evaluation-harness are tried on the exported model, which writes text."""
+    if not spec.eval.tasks:
+        return
+    if spec.script is not None:
+        rule, ways = "a script of your own exports nothing that tasks could be tried on", ["eval.tasks=[]"]
+    elif spec.task.name == "reward":
+        rule, ways = "a reward model scores answers and writes none, as the tasks ask for", ["eval.tasks=[]"]
+    elif spec.save.export == "none":
+        rule = "tasks are tried on the exported model, and nothing is exported"
+        ways = ["save.export=safetensors", "eval.tasks=[]"]
+    elif spec.data.source == "tokens" and spec.data.tokenizer == "bytes":
+        rule = "the questions of tasks are text, and the tokenizer of the token ids is not named (data.tokenizer)"
+        ways = ["data.tokenizer=path/to/tokenizer", "eval.tasks=[]"]
+    else:
+        return
+    yield ConfigError("eval.tasks", list(spec.eval.tasks), rule, ways)
 
 
 def _adapter(spec: RunSpec) -> Iterator[ConfigError]:

@@ -19,9 +19,11 @@ from launcher.spec.hardware import UNHASHED_WHEN_UNSET, ClusterSpec, HardwareSpe
 from launcher.spec.model import SCRIPTS_OWN, AdapterSpec, BackendSpec, ModelSpec, ParallelSpec, ZeroSpec
 from launcher.spec.training import (
     DEFAULT_STEPS,
+    NO_TASKS,
     PRETRAIN,
     CheckpointingSpec,
     DataSpec,
+    EvalSpec,
     OptimizerSpec,
     PrecisionSpec,
     RunNames,
@@ -60,6 +62,7 @@ class RunSpec:
     script: str | None
     script_args: tuple[str, ...]
     task: TaskSpec = PRETRAIN
+    eval: EvalSpec = NO_TASKS
 
     @property
     def judges_no_model(self) -> bool:
@@ -208,8 +211,9 @@ class RunSpec:
         the file of measured runs, nor how fast storage is said to be.
         """
         content = {name: group for name, group in _shallow(self).items() if name not in ("run", "sweep")}
-        if self.task == PRETRAIN:
-            del content["task"]  # Runs of before the key keep their hash.
+        for group, left in (("task", PRETRAIN), ("eval", NO_TASKS)):
+            if content[group] == left:
+                del content[group]  # Runs of before the group keep their hash.
         texts = (f'"{name}":{_text(group)}' for name, group in sorted(content.items()))
         return hashlib.sha256(f"{{{','.join(texts)}}}".encode()).hexdigest()[:12]
 

@@ -288,6 +288,15 @@ class SaveSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EvalSpec:
+    """Tasks of lm-evaluation-harness for the exported model, by name or as YAML files."""
+
+    tasks: tuple[str, ...] = ()
+    limit: Count | None = None  # Questions of each task.
+    num_fewshot: Natural | None = None  # Examples before each question; None is the task's own.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrackingSpec:
     """An experiment tracker beside ``metrics.jsonl``; keys travel by the tracker's own environment variables."""
 
@@ -374,3 +383,4 @@ A prompt beside ``chosen`` and ``rejected`` may be a column of its own, or what 
 """
 
 PRETRAIN = TaskSpec()
+NO_TASKS = EvalSpec()

@@ -52,6 +52,12 @@ def conclude(directory: Path, returncode: int, place: SlurmPlace | None) -> str 
     return found.text
 
 
+def interrupt(directory: Path) -> None:
+    """Let the outcome say that the run is to go on, since what comes after its last step was stopped."""
+    path = directory / "logs" / "outcome.json"
+    files.write_atomically(path, {**(files.read_json(path) or {}), "state": "interrupted"})
+
+
 def _stopped(directory: Path, outcome: JsonObject, place: SlurmPlace) -> str | None:
     """The job was told to stop and has: by the early signal, else by Slurm itself, which then knows what follows."""
     step = f" after step {outcome['step']}" if "step" in outcome else ""

@@ -23,7 +23,7 @@ from launcher.base.files import JsonObject
 from launcher.base.process import Every, Process
 from launcher.data import epoch, token_folder
 from launcher.job import torchrun
-from launcher.rundir import attempts, contents, failure, keeper, state
+from launcher.rundir import attempts, contents, failure, keeper, results, state
 from launcher.slurm import jobs
 from launcher.spec import RunSpec
 from launcher.spec.parse import parse
@@ -70,12 +70,19 @@ def _first_node(directory: Path, job: JsonObject, facts: Mapping[str, str], plac
     if before is not None:
         with processes.start_agent(directory, before, facts, place) as process:
             _running(directory, process, place, reason="making token ids of the data")
-            wait_for_preparing(process, lambda: _told_to_stop(directory, place))
+            wait_for_process(process, lambda: _told_to_stop(directory, place))
         if process.returncode:
             return _not_prepared(directory, process.returncode, attempt, place)
         if place is None and ending.asked_to_end(directory):  # The request came when that process was already ending.
             return ending.conclude(directory, process.returncode, place)
     returncode = _ranks(directory, job, facts, place)
+    if returncode == 0 and (after := evaluating_job(directory, job, attempt)) is not None:
+        with processes.start_agent(directory, after, facts, place) as process:
+            _running(directory, process, place, reason="trying the exported model on tasks")
+            if wait_for_process(process, lambda: _told_to_stop(directory, place)):
+                ending.interrupt(directory)  # The next attempt has no step to do, exports again, and goes on here.
+        if process.returncode and not _told_to_stop(directory, place):
+            return _not_evaluated(directory, process.returncode, attempt, place)
     return None if returncode is None else ending.conclude(directory, returncode, place)
 
 
@@ -117,6 +124,14 @@ def _not_prepared(directory: Path, returncode: int, attempt: str, place: SlurmPl
     reason = None if ending.asked_to_end(directory) else preparing_failure(directory, attempt, returncode)
     if reason is None:
         return ending.conclude(directory, returncode, place)
+    state.put(directory, "failed", reason=reason, **({} if place is None else {"job_id": place.job_id}))
+    return reason
+
+
+def _not_evaluated(directory: Path, returncode: int, attempt: str, place: SlurmPlace | None) -> str:
+    """The model is trained and exported, and its tasks have failed."""
+    said = results.tasks_error(directory, attempt) or f"status {returncode}"
+    reason = f"eval.tasks failed, after training and export: {said}"
     state.put(directory, "failed", reason=reason, **({} if place is None else {"job_id": place.job_id}))
     return reason
 
@@ -264,13 +279,15 @@ def preparing_job(directory: Path, ranks: JsonObject, attempt: str) -> JsonObjec
     return {**ranks, "argv": argv, "environment": {**ranks["environment"], "TOKENIZERS_PARALLELISM": "true"}}
 
 
-def wait_for_preparing(process: subprocess.Popen[bytes], stopped: Callable[[], bool]) -> None:
-    """Wait for the step; end it when the job is told to stop."""
+def wait_for_process(process: subprocess.Popen[bytes], stopped: Callable[[], bool]) -> bool:
+    """Wait for a process beside the ranks; end it when the job is told to stop, True if that was so."""
     while process.poll() is None:
         time.sleep(_POLL_S)
         if stopped():
             process.terminate()
             process.wait()
+            return True
+    return False
 
 
 def preparing_failure(directory: Path, attempt: str, returncode: int) -> str | None:
@@ -281,6 +298,17 @@ def preparing_failure(directory: Path, attempt: str, returncode: int) -> str | N
     if returncode == -signal.SIGKILL:
         return "making token ids was ended by SIGKILL: the kernel may have been out of memory"
     return None
+
+
+def evaluating_job(directory: Path, ranks: JsonObject, attempt: str) -> JsonObject | None:
+    """The job that tries the export of a finished run on tasks; None where it has none, or is to go on later."""
+    spec, outcome = _spec(directory), files.read_json(directory / "logs" / "outcome.json") or {}
+    if spec is None or not spec.eval.tasks or outcome.get("state") != "finished":
+        return None
+    argv = [ranks["argv"][0], "-P", "-m", "launcher.worker.evaluate", f"--run={directory}", f"--attempt={attempt}"]
+    # One process has the node's cores, of which each rank had one.
+    alone = {name: value for name, value in ranks["environment"].items() if name != "OMP_NUM_THREADS"}
+    return {**ranks, "argv": argv, "environment": alone}
 
 
 def wait_for_tokens(directory: Path, attempt: str, node: int, stopped: Callable[[], bool]) -> bool:

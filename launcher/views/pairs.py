@@ -66,6 +66,7 @@ def _ending(directory: Path, steps: Sequence[JsonObject]) -> Iterator[str]:
         yield f"loss {steps[0]['loss']:.4f} -> {results.closing_loss(steps)} in {steps[-1]['step']} steps"
     if (speed := results.speed(steps, results.predicted_speed(directory))) is not None:
         yield f"{speed:,.0f} tokens/s (median of the second half)"
+    yield from results.task_lines(directory)
     for line in events.news(directory):
         if line["kind"] == "bad_rows":
             yield from wrapped(f"data: {line['text']}", 80)

@@ -25,6 +25,7 @@ HARMLESS = {
     "hardware": "card compute_capability cores device disk_bytes dtypes flops_bf16 flops_fp16 flops_fp32 flops_fp4 "
     "flops_fp8 host_memory_bytes link_bandwidth link_gpus memory_bandwidth memory_bytes name network_bandwidth "
     "nvme_bandwidth pcie_bandwidth reserved_bytes source title",
+    "eval": "limit num_fewshot",
     "model": "attention attention_bias attention_output_bias dropout extra family first_dense_layers gated head_dim "
     "hidden_act hidden_size initializer_range intermediate_size kv_lora_rank max_position_embeddings "
     "mlp_bias model_type mtp_layers moe_intermediate_size n_group name norm_epsilon norm_topk_prob normalization "

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from launcher.base.errors import ConfigErrors
-from launcher.data import slices
+from launcher.data import hub
 from launcher.data.epoch import drawn, sizes_of, steps_of, trained
 from launcher.data.look import look
 from launcher.data.prepare import prepared
@@ -139,8 +139,8 @@ def test_texts_beside_conversations_are_samples_that_are_trained_as_a_whole(text
     [("train", None), ("train[:50%]", (0, 4)), ("train[-2:]", (7, 9)), ("train[5:7]", (5, 7)), ("train[8:2]", (8, 8))],
 )
 def test_a_slice_is_rounded_as_its_program_rounds_it(split: str, found: tuple[int, int] | None) -> None:
-    assert slices.bounds(split, 9) == found
-    assert slices.name_of(split) == "train"
+    assert hub.slice_of(split, 9) == found
+    assert hub.split_name(split) == "train"
 
 
 def test_a_slice_is_trained_on_alone_and_counted_before(texts: Path) -> None:

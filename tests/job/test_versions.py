@@ -28,7 +28,14 @@ def refused(*words: str, **found: str) -> list[str]:
 def test_the_oldest_versions_are_those_that_pip_may_install() -> None:
     project = tomllib.loads(PROJECT.read_text())["project"]
     extras = project["optional-dependencies"]
-    texts = [*project["dependencies"], *extras["fsdp"], *extras["deepspeed"], *extras["megatron"], *extras["trl"]]
+    texts = [
+        *project["dependencies"],
+        *extras["fsdp"],
+        *extras["deepspeed"],
+        *extras["megatron"],
+        *extras["trl"],
+        *extras["eval"],
+    ]
     ranges = dict(text.split(">=") for text in texts if ">=" in text)
     oldest = {name: ranges[name].partition(",")[0].removesuffix(".0a0") for name in versions.OLDEST}
     assert oldest == versions.OLDEST

@@ -107,7 +107,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         """
         precision=fp16 precision.loss_scale=8 precision.initial_loss_scale=8
         hardware=v100_32g
-        adapter=lora adapter.targets=[]
+        adapter=lora adapter.targets=[] eval.tasks=[mmlu]
         parallel=fsdp precision.qat=int8_int4 precision.qat_group_size=48
         parallel=ddp model=gpt2 precision.qat=int4
         parallel=fsdp adapter=qlora precision.qat=int4
@@ -120,7 +120,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         parallel=ddp hardware=h100_80g model.intermediate_size=704 precision.qat=mxfp4 precision=fp16
         parallel=zero2 precision.qat=int4
         task=sft parallel=zero2 precision=fp32 precision.qat=int4 precision.qat_group_size=16
-        task=reward parallel=ddp precision.qat=int4 precision.qat_group_size=16
+        task=reward parallel=ddp precision.qat=int4 precision.qat_group_size=16 eval.tasks=[mmlu]
         parallel=fsdp adapter=oft adapter.block_size=16
         parallel=ddp adapter=lora adapter.pissa=4
         task=sft parallel=fsdp adapter=oft adapter.block_size=16
@@ -137,9 +137,9 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         optimizer.schedule=wsd optimizer.wsd_decay_steps=200
         optimizer.fused=true optimizer.foreach=true
         train.allocator=expandable
-        train.on_spike=rollback
+        train.on_spike=rollback data=tokens data.path=a.bin save.export=safetensors eval.tasks=[mmlu]
         train.on_spike=rollback save.every=15 train.log_every=10
-        script=train.py train.on_spike=stop
+        script=train.py train.on_spike=stop eval.tasks=[mmlu]
         script=train.py train.patience=3
         script=train.py train.enforce_memory=true
         hardware=cpu hardware.host_memory_bytes=null train.enforce_memory=true
@@ -235,7 +235,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
     "dependencies": cases(
         """
         cluster.partition=gpu
-        cluster.account=team
+        cluster.account=team eval.limit=3 eval.num_fewshot=2
         cluster.qos=high
         cluster.constraint=h100
         cluster.reservation=week

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from launcher.backends import Profile
 from launcher.backends._changes import higher_stages, sequence_ranks, tensor_ranks
+from launcher.backends._shared import TASKS
 from launcher.backends.megatron.check import check, warnings
 from launcher.backends.megatron.checkout import unreadable
 from launcher.backends.megatron.implementation import dtypes, fsdp
@@ -30,6 +31,7 @@ profile = Profile(
     counts_epochs=False,
     framework="megatron-core",
     borrowed=(
+        TASKS,
         Borrowed(
             path="optimizer.name",
             asked=lambda spec: spec.optimizer.name == "muon",

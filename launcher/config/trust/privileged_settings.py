@@ -70,6 +70,7 @@ ACTS: Mapping[str, tuple[str, _Test]] = {
     "save.load": ("reads this checkpoint, whose files may hold code", _always),
     "run.directory": (_LEAVES, _always),
     "task.rewards": ("calls these functions", _always),
+    "eval.tasks": ("fetches questions from the Hugging Face Hub, or runs the code of a task's file", bool),
     "tracking.uri": ("sends metrics there", _always),
     "tracking.kind": ("sends settings and metrics to a tracker", lambda value: value in ("wandb", "mlflow")),
     "data.source": ("may fetch from the Hugging Face Hub", lambda value: value == "huggingface"),

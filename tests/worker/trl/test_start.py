@@ -7,12 +7,13 @@ import pytest
 
 from launcher.data.chat import Conversation
 from launcher.data.template import shipped, template
+from launcher.data.tokenizer import of_transformers
 from launcher.worker.trl import samples, start
 from tests.support.chat import turns
 from tests.support.helpers import composed_once
 
 TALK = turns("2+2?", "4", "sure?", "yes")["messages"]
-END = start.byte_tokenizer().eos_token
+END = of_transformers("bytes", ()).eos_token
 
 
 @pytest.mark.parametrize("name", [*shipped(), "{% for m in messages %}<{{ m.content }}>{% endfor %}"])
