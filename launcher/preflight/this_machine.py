@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
-from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -181,7 +180,7 @@ def _unknown_tasks(spec: RunSpec) -> Iterator[ConfigError]:
                 ways = [f"eval.tasks=[{near}]" for near in files.near(Path(task))]
                 yield ConfigError("eval.tasks", task, "there is no such file", [*ways, "eval.tasks=[]"])
         elif (names := known_tasks()) and not any(fnmatchcase(name, task) for name in names):
-            rule = f"lm-eval {metadata.version('lm-eval')} has no task of this name"
+            rule = f"lm-eval {versions.here().packages.get('lm-eval')} has no task of this name"
             yield ConfigError("eval.tasks", task, rule, [f"eval.tasks=[{near}]" for near in closest(task, names)])
 
 
@@ -191,7 +190,9 @@ def known_tasks() -> list[str]:
     if found is None or found.origin is None:
         return []
     folder = Path(found.origin).parent / "tasks"
-    names: list[str] = cache.answer("tasks", [str(folder), metadata.version("lm-eval")], lambda: _tasks_of(folder))
+    names: list[str] = cache.answer(
+        "tasks", [str(folder), versions.here().packages.get("lm-eval")], lambda: _tasks_of(folder)
+    )
     return names
 
 
