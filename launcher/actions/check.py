@@ -15,7 +15,7 @@ from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
 from launcher.base.terminal import say
 from launcher.config.request import CommandLine
-from launcher.job.job import RUN, Job
+from launcher.job import RUN, Job
 from launcher.preflight.assess import world_as_json
 from launcher.preflight.assess_here import Judging
 from launcher.preflight.plan import Plan, plan

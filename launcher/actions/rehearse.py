@@ -22,7 +22,7 @@ from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
 from launcher.base.terminal import say
 from launcher.base.units import GIB, bytes_of
-from launcher.job.job import RUN, Job
+from launcher.job import RUN, Job
 from launcher.preflight import assess, evidence, job_python
 from launcher.preflight.assess import Assessment, as_json
 from launcher.preflight.assess_here import Judging

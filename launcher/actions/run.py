@@ -31,8 +31,7 @@ from launcher.base.process import Process
 from launcher.base.terminal import say, width
 from launcher.data import token_folder
 from launcher.data.token_folder import TokenFolder
-from launcher.job import torchrun
-from launcher.job.job import Job
+from launcher.job import Job, torchrun
 from launcher.preflight import assess, job_python
 from launcher.preflight.assess import Assessment
 from launcher.preflight.assess_here import Judging, judge_by_rehearsal

@@ -20,7 +20,7 @@ from launcher.config.trust import sources as trust
 from launcher.config.trust import store as trust_store
 from launcher.config.trust.privileged_settings import PrivilegedSetting
 from launcher.config.trust.sources import Source
-from launcher.job.job import RUN
+from launcher.job import RUN
 from launcher.rundir import contents, lock, run_names, signature, state
 from launcher.saved import checkpoints
 from launcher.spec import edit

@@ -16,7 +16,7 @@ from launcher.base.errors import ConfigError
 from launcher.base.frozen import dataclass
 from launcher.estimate.memory import estimate
 from launcher.estimate.rank.engine import Execution
-from launcher.job.job import Job
+from launcher.job import Job
 from launcher.job.versions import Borrowed, Need
 from launcher.spec import RunSpec
 from launcher.spec.change import Change, EngineChange

@@ -12,8 +12,7 @@ from launcher.base.files import JsonObject
 from launcher.base.units import DTYPE_BYTES
 from launcher.estimate import families
 from launcher.estimate.rank import recomputed
-from launcher.job import torchrun
-from launcher.job.job import RUN, Job
+from launcher.job import RUN, Job, torchrun
 from launcher.job.versions import Borrowed, Need
 from launcher.spec import RunSpec, edit
 from launcher.spec.hardware import AMPERE, HOPPER

@@ -31,7 +31,7 @@ CACHE = "LAUNCH_CACHE"
 POINTER = "tokens.json"
 """In a run directory: the folder that the run reads, or why there is none, and the attempt that says so."""
 
-_RUN = "{run}"  # Stands for the run directory in its own note, as in its job (``launcher.job.job.RUN``).
+_RUN = "{run}"  # Stands for the run directory in its own note, as in its job (``launcher.job.RUN``).
 
 META, TOKENS, TRAINED, ENDS = "meta.json", "tokens.bin", "trained.bin", "ends.bin"
 

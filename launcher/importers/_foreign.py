@@ -6,16 +6,26 @@ What is no literal, nor the name of one above it, is left open (``???``).
 
 import ast
 import copy
-import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from launcher.base import files
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.files import JsonObject
 from launcher.config.ledger import OPEN
-from launcher.importers._reading import SHOWN, content_of, module_beside
+from launcher.importers._python import (
+    IMPORTED,
+    arguments,
+    called,
+    called_last,
+    calls,
+    constants,
+    decided,
+    literal,
+    module_of,
+    product,
+)
+from launcher.importers._reading import content_of, module_beside
 
 _PYTHON = re.compile(r"^(?:from [\w.]+ import |import [\w.]+|def \w+\(|class \w+|@\w+)", re.MULTILINE)
 
@@ -39,120 +49,6 @@ def read(
     return content_of(text, path, name), None
 
 
-def module_of(text: str, path: str) -> ast.Module:
-    """Python text as a tree; raises ConfigErrors where it is none."""
-    try:
-        return ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        rule = f"this is not Python: {error}"
-        raise ConfigErrors([ConfigError(path, text[:SHOWN], rule)]) from None
-
-
-def constants(statements: list[ast.stmt]) -> dict[str, Any]:
-    """Literals that plain assignments give a name."""
-    found: dict[str, Any] = {}
-    for each in statements:
-        target = each.targets[0] if isinstance(each, ast.Assign) else getattr(each, "target", None)
-        value = getattr(each, "value", None)
-        if isinstance(each, ast.Assign | ast.AnnAssign) and isinstance(target, ast.Name) and value is not None:
-            found[target.id] = literal(value, found)
-    return {name: value for name, value in found.items() if value != OPEN}
-
-
-def literal(node: ast.expr, names: Mapping[str, Any]) -> Any:
-    """The value of an expression of literals and known names; ``???`` for any other."""
-    if isinstance(node, ast.Name):
-        return names.get(node.id, OPEN)
-    if isinstance(node, ast.Attribute):  # torch.bfloat16, IntervalStrategy.STEPS
-        return node.attr if node.attr in _DTYPES else OPEN
-    if isinstance(node, ast.List | ast.Tuple):
-        return [literal(each, names) for each in node.elts]
-    if isinstance(node, ast.BinOp):
-        return _product(node.op, literal(node.left, names), literal(node.right, names))
-    if isinstance(node, ast.Dict) and None not in node.keys:
-        keys = [literal(key, names) for key in node.keys if key is not None]
-        return OPEN if OPEN in keys else {
-            str(key): literal(value, names) for key, value in zip(keys, node.values, strict=True)
-        }  # fmt: skip
-    if isinstance(node, ast.Subscript):
-        held, place = literal(node.value, names), str(literal(node.slice, names))
-        return copy.deepcopy(held.get(place, OPEN)) if isinstance(held, dict) else OPEN
-    if isinstance(node, ast.IfExp) and (holds := _decided(node.test, names)) is not None:
-        return literal(node.body if holds else node.orelse, names)
-    try:
-        value = ast.literal_eval(node)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return OPEN
-    return value if value is None or isinstance(value, bool | int | float | str) else OPEN
-
-
-_DTYPES = ("bfloat16", "float16", "float32")
-_IMPORTED = {"squared_relu": "squared_relu", "DEFAULT_NULL_TOKENIZER_VOCAB_SIZE": 32000}
-"""Values of names that recipes of Megatron Bridge 0.6 import from its modules."""
-
-
-_OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-}  # fmt: skip
-_LONGEST = 10_000  # Parts of a list that text multiplies; the deepest models have some 1,000 layers.
-
-
-def _product(kind: ast.operator, left: Any, right: Any) -> Any:
-    """The sum, product or quotient of two numbers, and lists that are joined or repeated; ``???`` for any other."""
-    compute = _OPERATORS.get(type(kind))
-    if type(left) is list and compute is not None:
-        joins = type(right) is list and isinstance(kind, ast.Add) and _size(left) + _size(right) <= _LONGEST
-        repeats = type(right) is int and isinstance(kind, ast.Mult) and _size(left) * right <= _LONGEST
-        return compute(left, right) if joins or repeats else OPEN
-    if compute is None or not {type(left), type(right)} <= {int, float} or max(abs(left), abs(right)) > files.LARGEST:
-        return OPEN
-    if not right and isinstance(kind, ast.Div | ast.FloorDiv):
-        return OPEN
-    found = compute(left, right)
-    if not abs(found) < files.LARGEST:
-        return OPEN
-    return found if isinstance(found, int) else float(f"{found:.12g}")  # As many digits as one would write.
-
-
-def _size(value: Any) -> int:
-    return sum(map(_size, value)) if isinstance(value, list) else 1
-
-
-def called(node: ast.Call) -> str:
-    """The dotted name that a call calls, as it is written; empty for anything but names."""
-    parts_: list[str] = []
-    inner: ast.expr = node.func
-    while isinstance(inner, ast.Attribute):
-        parts_.append(inner.attr)
-        inner = inner.value
-    return ".".join([inner.id, *reversed(parts_)]) if isinstance(inner, ast.Name) else ""
-
-
-def arguments(node: ast.Call, names: Mapping[str, Any]) -> JsonObject:
-    """The keyword arguments of a call; those that are calls are nested values with their name as ``class``."""
-    found: JsonObject = {}
-    for keyword in node.keywords:
-        if keyword.arg is None:
-            found["**"] = OPEN
-        elif isinstance(keyword.value, ast.Call) and keyword.value.keywords:
-            found[keyword.arg] = {"class": called(keyword.value), **arguments(keyword.value, names)}
-        elif isinstance(keyword.value, ast.Call) and not keyword.value.args:
-            found[keyword.arg] = {"class": called(keyword.value)}
-        else:
-            found[keyword.arg] = literal(keyword.value, names)
-    return found
-
-
-def calls(tree: ast.AST) -> Iterator[ast.Call]:
-    """Every call in the text, in its order."""
-    found = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    yield from sorted(found, key=lambda node: (node.lineno, node.col_offset))
-
-
-# Python that is followed through its functions.
-
-
 _NUMBERS = {"int": int, "float": float}
 _DEEPEST = 8  # Functions that call each other.
 _PLAIN = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.Assert, ast.Pass, ast.ClassDef)
@@ -172,7 +68,7 @@ class Followed:
         self._path, self._rules = path, rules or {}
         self._tree = module_of(text, path)
         self._functions = {node.name: node for node in self._tree.body if isinstance(node, ast.FunctionDef)}
-        self._constants = _IMPORTED | constants(self._tree.body)
+        self._constants = IMPORTED | constants(self._tree.body)
         imports = [node for node in self._tree.body if isinstance(node, ast.ImportFrom)]
         self._imports = {each.asname or each.name: (node, each.name) for node in imports for each in node.names}
 
@@ -209,7 +105,7 @@ class Followed:
     def first(self, ending: str) -> list[Any]:
         """The first argument of every call of this name that is a literal."""
         names = {**self._constants, **constants([node for node in ast.walk(self._tree) if isinstance(node, ast.stmt)])}
-        of_name = (node for node in calls(self._tree) if node.args and _called_last(node) == ending)
+        of_name = (node for node in calls(self._tree) if node.args and called_last(node) == ending)
         found = [literal(node.args[0], names) for node in of_name]
         return [value for value in found if isinstance(value, str) and value != OPEN]
 
@@ -239,7 +135,7 @@ class Followed:
         waiting = [*body]
         while waiting:
             statement = waiting.pop(0)
-            if isinstance(statement, ast.If) and (holds := _decided(statement.test, names)) is not None:
+            if isinstance(statement, ast.If) and (holds := decided(statement.test, names)) is not None:
                 waiting[:0] = statement.body if holds else statement.orelse
                 continue
             if isinstance(statement, ast.Return) and statement.value is not None:
@@ -294,7 +190,7 @@ class Followed:
         if isinstance(node, ast.List | ast.Tuple):
             return [self._value(each, names, depth) for each in node.elts]
         if isinstance(node, ast.BinOp):
-            return _product(node.op, *(self._value(each, names, depth) for each in (node.left, node.right)))
+            return product(node.op, *(self._value(each, names, depth) for each in (node.left, node.right)))
         if isinstance(node, ast.ListComp) and _copies(node):  # Of a list of lists.
             return self._value(node.generators[0].iter, names, depth)
         return literal(node, names)
@@ -345,33 +241,6 @@ class _Columns(ast.NodeTransformer):
         return ast.Constant("{" + column + "}") if of_row and isinstance(column, str) else node
 
 
-def _decided(test: ast.expr, names: Mapping[str, Any]) -> bool | None:
-    """The truth of a condition that compares words; None where one of them is not known."""
-    if isinstance(test, ast.BoolOp):
-        found = [_decided(each, names) for each in test.values]
-        ends = isinstance(test.op, ast.Or)
-        return ends if ends in found else None if None in found else not ends
-    if isinstance(test, ast.Call) and called(test) == "isinstance" and ast.unparse(test.args[-1]) == "str":
-        value = literal(test.args[0], names)
-        return None if value == OPEN else isinstance(value, str)
-    if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Is | ast.IsNot) and _is_none(test.comparators[0]):
-        value = literal(test.left, names)
-        return None if value == OPEN else (value is None) == isinstance(test.ops[0], ast.Is)
-    if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.In | ast.Eq) or len(test.ops) > 1:
-        return None
-    lowers = isinstance(test.left, ast.Call) and _called_last(test.left) == "lower" and not test.left.args
-    word = literal(test.left.func.value if lowers else test.left, names)  # type: ignore[attr-defined]
-    other = test.comparators[0]
-    several = [literal(each, names) for each in getattr(other, "elts", [other])]
-    if not isinstance(word, str) or OPEN in (word, *several):
-        return None
-    return (word.lower() if lowers else word) in several
-
-
-def _is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
-
-
 def _copies(node: ast.ListComp) -> bool:
     """True for ``[list(x) for x in y]`` and ``[x for x in y]``."""
     [part, *others], inner = node.generators, node.elt
@@ -387,10 +256,6 @@ def _is_whole(name: str) -> bool:
 def _makes_whole(statement: ast.stmt) -> bool:
     value = getattr(statement, "value", None)
     return isinstance(statement, ast.Assign) and isinstance(value, ast.Call) and _is_whole(called(value))
-
-
-def _called_last(node: ast.Call) -> str:
-    return node.func.attr if isinstance(node.func, ast.Attribute) else called(node)
 
 
 def _is_itself(target: ast.Attribute, value: ast.expr) -> bool:

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Sequence
 
-from launcher.job.job import RUN
+from launcher.job import RUN
 from launcher.spec import RunSpec
 
 HOST = "{host}"

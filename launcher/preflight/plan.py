@@ -9,8 +9,7 @@ from pathlib import Path
 from launcher import backends
 from launcher.base.errors import ConfigErrors
 from launcher.base.frozen import dataclass
-from launcher.job import run_script, torchrun
-from launcher.job.job import RUN, Job
+from launcher.job import RUN, Job, run_script, torchrun
 from launcher.preflight.assess import Assessment
 from launcher.spec import RunSpec
 

@@ -15,7 +15,7 @@ from launcher.base import files, typed
 from launcher.base.errors import ConfigErrors, SubmitError, unreadable
 from launcher.base.files import JsonObject
 from launcher.base.process import Process
-from launcher.job.job import RUN
+from launcher.job import RUN
 from launcher.rundir import state
 from launcher.spec import RunSpec
 from launcher.spec.parse import parse

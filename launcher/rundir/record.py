@@ -21,8 +21,7 @@ from launcher.base.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.base.files import JsonObject
 from launcher.data import epoch, token_folder
 from launcher.data.token_folder import TokenFolder
-from launcher.job import events
-from launcher.job.job import Job
+from launcher.job import Job, events
 from launcher.preflight.assess import as_json
 from launcher.preflight.plan import Plan
 from launcher.rundir import contents, home, lock, provenance, run_names, state, status

@@ -15,7 +15,7 @@ import submitit  # noqa: F401  # It closes the handlers that logging has when it
 from launcher.base import machine
 from launcher.base.process import Process
 from launcher.data import token_folder
-from launcher.job.job import RUN
+from launcher.job import RUN
 from launcher.rundir import contents, home, keeper, run_names, signature, state, status
 from tests.support import resuming, training
 from tests.support.helpers import CPU_HOST

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from launcher.job.job import RUN
+from launcher.job import RUN
 from launcher.preflight.measured import file
 from slurm.dev_cluster import Cluster
 from tests.support.measured_rows import users_own

@@ -24,7 +24,7 @@ from launcher.backends.deepspeed.optimizer import obstacles
 from launcher.backends.deepspeed.overheads import overheads
 from launcher.backends.deepspeed.traits import dtypes, engine, execution
 from launcher.base import package
-from launcher.job.job import RUN, Job
+from launcher.job import RUN, Job
 from launcher.spec import RunSpec
 from launcher.spec.change import Change, EngineChange, set_to
 

@@ -16,7 +16,7 @@ from launcher.backends.fsdp.check import check, warnings
 from launcher.backends.fsdp.overheads import overheads
 from launcher.backends.fsdp.traits import dtypes, engine, execution
 from launcher.base import package
-from launcher.job.job import Job
+from launcher.job import Job
 from launcher.job.versions import Borrowed, Need
 from launcher.spec import RunSpec
 from launcher.spec.change import Change, EngineChange, set_to

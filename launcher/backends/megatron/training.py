@@ -7,7 +7,7 @@ for it the list names its own data set and tracker. ``{run}`` stands for the run
 
 from launcher.backends.megatron.implementation import fsdp
 from launcher.backends.megatron.network import Arguments
-from launcher.job.job import RUN
+from launcher.job import RUN
 from launcher.spec import RunSpec
 
 _OPTIMIZERS = {"adamw": "adam"}

@@ -9,8 +9,7 @@ from launcher.backends.megatron.implementation import fsdp, implementation
 from launcher.backends.megatron.network import Arguments, Value
 from launcher.backends.megatron.options import SETTINGS
 from launcher.estimate import families
-from launcher.job import torchrun
-from launcher.job.job import RUN, Job
+from launcher.job import RUN, Job, torchrun
 from launcher.spec import RunSpec
 from launcher.spec.hardware import BLACKWELL
 

@@ -17,7 +17,7 @@ from launcher.backends.trl.overheads import overheads
 from launcher.backends.trl.traits import as_engine, backend_of, dtypes, engine, engine_of, execution
 from launcher.base import package
 from launcher.base.errors import ConfigError
-from launcher.job.job import RUN, Job
+from launcher.job import RUN, Job
 from launcher.job.versions import Borrowed
 from launcher.spec import RunSpec, edit
 from launcher.spec.change import Change, EngineChange

@@ -9,7 +9,7 @@ from typing import Any
 
 from launcher.backends.trl.traits import engine_of
 from launcher.base.files import JsonObject
-from launcher.job.job import RUN
+from launcher.job import RUN
 from launcher.spec import Dtype, RunSpec
 
 START = f"{RUN}/start"  # The model and tokenizer from which a run without weights of its own begins.

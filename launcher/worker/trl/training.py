@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
-from launcher.worker import TrainingError
+from launcher.data.template import template
+from launcher.data.tokenizer import of_transformers
+from launcher.worker import TrainingError, files
 from launcher.worker.engine import Context
-from launcher.worker.model import adapters
-from launcher.worker.model.network import fake_quantise
-from launcher.worker.trl import samples, start
+from launcher.worker.model import adapters, initial
+from launcher.worker.model.network import fake_quantise, network, retie
+from launcher.worker.trl import samples
 from launcher.worker.trl.follow import Follower
 
 _NAMES = {"sft": "SFT", "dpo": "DPO", "kto": "KTO", "reward": "Reward", "grpo": "GRPO"}
@@ -26,7 +29,7 @@ _NAMES = {"sft": "SFT", "dpo": "DPO", "kto": "KTO", "reward": "Reward", "grpo": 
 def run(context: Context, arguments: Sequence[str]) -> object:
     """Train to the last step, or until it is asked to stop; return all that the run holds."""
     with context.memory.measuring("load"):
-        start.model(context)
+        write_start(context)
         own = samples.of(context)
         trainer = _trainer(context, own, arguments)
         adapters.let_inputs_go(trainer.model, context.spec)
@@ -34,6 +37,37 @@ def run(context: Context, arguments: Sequence[str]) -> object:
         follower = Follower(context, trainer, own)
     follower.train()
     return follower
+
+
+def tokenizer(context: Context) -> Any:
+    """The tokenizer of ``data.tokenizer``, with the chat template of ``data.template``."""
+    data = context.spec.data
+    made = of_transformers(data.tokenizer, data.roles)
+    if data.template is not None or made.chat_template is None:
+        made.chat_template = template(data).text
+    if made.pad_token is None:
+        made.pad_token = made.eos_token
+    return made
+
+
+def write_start(context: Context) -> None:
+    """Write ``start/`` of the run directory where the run has no weights of its own; all ranks wait for it.
+
+    TRL's trainers load their model, and for DPO and KTO the reference model, from a folder. It has the values that
+    every other engine of the launcher starts from.
+    """
+    folder = context.directory / "start"
+    if context.rank == 0 and context.spec.model.weights is None and not folder.is_dir():
+        partial = folder.with_suffix(".partial")
+        made = network(context.spec.model, torch.float32)
+        made.to_empty(device="cpu")
+        retie(made)
+        initial.fill(made, context.spec.train.seed)
+        made.config.architectures = [type(made).__name__]
+        made.save_pretrained(partial)
+        tokenizer(context).save_pretrained(partial)
+        files.finish_directory(partial, folder)
+    dist.barrier()
 
 
 def _trainer(context: Context, own: samples.Samples, arguments: Sequence[str]) -> Any:
@@ -62,7 +96,7 @@ def _trainer(context: Context, own: samples.Samples, arguments: Sequence[str]) -
             args=settings,
             train_dataset=training,
             eval_dataset=held_out,
-            processing_class=start.tokenizer(context),
+            processing_class=tokenizer(context),
             quantization_config=trl.get_quantization_config(model),
             peft_config=_adapter(context, trl.get_peft_config(model)),
             **({"reward_funcs": _rewards(script)} if name == "GRPO" else {}),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from launcher.backends.deepspeed import ds_config, translate
-from launcher.job.job import Job
+from launcher.job import Job
 from tests.support.helpers import GOLDEN, assert_golden, make_spec, needs
 
 EIGHT = ("model=7b", "hardware=h100_80g", "cluster.gpus_per_node=8", "train.global_batch_size=32")

@@ -5,7 +5,7 @@ import pytest
 from launcher.backends.megatron import check, translate, warnings
 from launcher.backends.megatron.translate import argument_list, arguments
 from launcher.importers import megatron
-from launcher.job.job import Job
+from launcher.job import Job
 from launcher.preflight import findings, plan
 from tests.support.helpers import assert_golden, make_spec
 

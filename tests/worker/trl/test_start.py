@@ -8,7 +8,7 @@ import pytest
 from launcher.data.chat import Conversation
 from launcher.data.template import shipped, template
 from launcher.data.tokenizer import of_transformers
-from launcher.worker.trl import samples, start
+from launcher.worker.trl import samples, training
 from tests.support.chat import turns
 from tests.support.helpers import composed_once
 
@@ -20,11 +20,11 @@ END = of_transformers("bytes", ()).eos_token
 def test_rows_are_written_by_the_template_that_is_named(name: str) -> None:
     data = composed_once("task=dpo", "data=rows", "data.path=a.jsonl", f"data.template='{name}'").data
     context: Any = SimpleNamespace(spec=SimpleNamespace(data=data))
-    text = start.tokenizer(context).apply_chat_template(TALK, tokenize=False)
+    text = training.tokenizer(context).apply_chat_template(TALK, tokenize=False)
     if name != "alpaca":  # Its words are put in where the rows are read.
         expected = template(data).written(Conversation(TALK, row=1), "all").text
         assert text.replace(END, "\n\n").split() == expected.split()
-    assert name == "plain" or text != start.tokenizer(_plain()).apply_chat_template(TALK, tokenize=False)
+    assert name == "plain" or text != training.tokenizer(_plain()).apply_chat_template(TALK, tokenize=False)
 
 
 def _plain() -> Any:
@@ -36,7 +36,7 @@ def test_rows_hold_what_their_template_is_told_where_trl_looks_for_it() -> None:
     from trl.data_utils import apply_chat_template
 
     words = ("task=dpo", "data=rows", "data.path=a.jsonl", "data.template_values={ends:stop}")
-    tokenizer = start.tokenizer(_plain())
+    tokenizer = training.tokenizer(_plain())
     tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}{{ ends }}"
     row = samples._worded({"messages": TALK}, composed_once(*words).data)
     assert apply_chat_template(row, tokenizer)["text"].endswith("yesstop")
