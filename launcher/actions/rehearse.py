@@ -38,7 +38,7 @@ from launcher.rundir.status import RunState
 from launcher.spec import RunSpec
 from launcher.spec.edit import changed_at
 from launcher.spec.parse import parse, to_dict
-from launcher.spec.training import SYNTHETIC
+from launcher.spec.training import ALONE, SYNTHETIC
 from launcher.submission import interrupts
 from launcher.submission import submit as submission
 from launcher.views.rehearsal import Rehearsed
@@ -182,8 +182,8 @@ def _on_one_gpu(spec: RunSpec, request: Request) -> RunSpec:
         "run.name": None,
         "run.directory": None,
         **SYNTHETIC,
+        **ALONE,
         "save.load": None,
-        "tracking.kind": "none",
     }
     return changed_at(spec, settings)
 

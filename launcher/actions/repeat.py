@@ -35,7 +35,8 @@ from launcher.rundir.lock import Lock
 from launcher.rundir.record import record
 from launcher.rundir.run_names import Ambiguous
 from launcher.spec import RunSpec
-from launcher.spec.edit import changed
+from launcher.spec.edit import changed_at
+from launcher.spec.training import ALONE
 from launcher.submission import interrupts
 from launcher.submission.submit import forget, submit
 
@@ -96,7 +97,7 @@ def verify(path: Path, texts: Sequence[str], *, steps: int, trusted: bool) -> Ou
     found = lock.read(_locate(path))
     _require_trust(found, texts, given=trusted)
     wanted = found.losses[:steps]
-    spec = changed(_respecify(found, texts), "tracking.kind", "none")
+    spec = changed_at(_respecify(found, texts), ALONE)
     errors = [*findings.errors(spec), *obstacles(spec, machine.facts()), *_not_verifiable(found, spec, steps)]
     errors += [] if trusted else loading.foreign_pickles(spec)
     if errors:

@@ -22,7 +22,7 @@ FEWEST_STEPS = 2  # With one there is none behind the warm-up.
 SAFETY = 3  # Times its predicted time that a step may take before the time limit ends its run.
 START_S = 600  # Seconds allowed for everything before the first step: an allowance, since nothing predicts it.
 UNKNOWN_S = 1800  # Seconds allowed for a run whose speed is not predicted, as on a CPU.
-_GROUPS = ("data", "save", "tracking")  # Groups of which a short run takes nothing that is said.
+_GROUPS = ("data", "save", "eval", "tracking")  # Groups of which a short run takes nothing that is said.
 
 _SETTINGS: tuple[tuple[str, object], ...] = (
     ("train.eval_every", None),
@@ -108,7 +108,7 @@ def _is_of_training(word: Override) -> bool:
 
 def _short(run: RunSpec, steps: int) -> Iterator[str]:
     yield f"train.steps={steps}"
-    yield from ("data=synthetic", "save=default", "save.last=false", "tracking=none")
+    yield from ("data=synthetic", "save=default", "save.last=false", "eval=default", "tracking=none")
     yield from (override(key, value) for key, value in _SETTINGS if value_at(run, key) != value)
     if run.warmup_steps and run.optimizer.decay_steps is None:
         # The learning rates are those of the training's first steps, whose schedule ends where the training does.

@@ -15,7 +15,7 @@ from launcher.preflight import findings
 from launcher.spec import RunSpec
 from launcher.spec.edit import changed_at
 from launcher.spec.hardware import HardwareSpec
-from launcher.spec.training import SYNTHETIC
+from launcher.spec.training import ALONE, SYNTHETIC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +62,7 @@ def fitted(spec: RunSpec, device: Device) -> RunSpec:
     if device.kind == "cuda" and spec.hardware.device == "cpu":
         rule = "this machine has a GPU, and the run's ranks are processors: hide the GPU from the rehearsal"
         raise ConfigErrors([ConfigError("hardware.device", "cpu", rule, ["CUDA_VISIBLE_DEVICES="])])
-    alone = changed_at(
-        spec, {**SYNTHETIC, "data.preview": 0, "data.template": None, "tracking.kind": "none", "save.load": None}
-    )
+    alone = changed_at(spec, {**SYNTHETIC, **ALONE, "data.preview": 0, "data.template": None, "save.load": None})
     return _on_cpu(alone, device) if device.stands_in(spec) else alone
 
 

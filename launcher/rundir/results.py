@@ -355,12 +355,13 @@ def tasks_error(run: Path, attempt: str) -> str | None:
 
 
 def task_lines(run: Path) -> Iterator[str]:
-    """Each score in words, ``hellaswag acc 0.2610 (+-0.0044)``; none where there are none."""
-    tasks = (files.read_json(run / EVALUATION) or {}).get("tasks")
+    """Each score in words, ``hellaswag acc 0.2610 (+-0.0044) after step 100``; none where there are none."""
+    content = files.read_json(run / EVALUATION) or {}
+    tasks, step = content.get("tasks"), content.get("step")
     for task, scores in tasks.items() if isinstance(tasks, dict) else ():
         for key, value in scores.items() if isinstance(scores, dict) else ():
             metric, _, kind = key.partition(",")
             if typed.is_number(value) and "," in key and not metric.endswith("_stderr"):
                 error = scores.get(f"{metric}_stderr,{kind}")
                 band = f" (+-{error:.4f})" if typed.is_number(error) else ""
-                yield f"{task} {metric}{'' if kind == 'none' else f' ({kind})'} {value:.4f}{band}"
+                yield f"{task} {metric}{'' if kind == 'none' else f' ({kind})'} {value:.4f}{band} after step {step}"

@@ -271,6 +271,11 @@ SYNTHETIC: dict[str, object] = {
 }  # fmt: skip
 """Settings with which a run reads no data."""
 
+ALONE: dict[str, object] = {
+    "tracking.kind": "none", "eval.tasks": (), "eval.limit": None, "eval.num_fewshot": None,
+}  # fmt: skip
+"""Settings with which a run tells no tracker of itself and is tried on no tasks."""
+
 PART_KEYS = ("path", "source", "split", "config", "revision", "column", "template", "max_samples", "columns")
 
 

@@ -79,9 +79,12 @@ def _first_node(directory: Path, job: JsonObject, facts: Mapping[str, str], plac
     if returncode == 0 and (after := evaluating_job(directory, job, attempt)) is not None:
         with processes.start_agent(directory, after, facts, place) as process:
             _running(directory, process, place, reason="trying the exported model on tasks")
-            if wait_for_process(process, lambda: _told_to_stop(directory, place)):
-                ending.interrupt(directory)  # The next attempt has no step to do, exports again, and goes on here.
-        if process.returncode and not _told_to_stop(directory, place):
+            stopped = wait_for_process(process, lambda: _told_to_stop(directory, place))
+        if place is not None and attempts.superseded(directory, place.attempt):
+            return None
+        if stopped:
+            ending.interrupt(directory)  # The next attempt has no step to do, exports again, and goes on here.
+        elif process.returncode:
             return _not_evaluated(directory, process.returncode, attempt, place)
     return None if returncode is None else ending.conclude(directory, returncode, place)
 

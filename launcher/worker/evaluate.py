@@ -26,7 +26,8 @@ def main() -> int:
     options = parser.parse_args()
     spec = parse(load_json(options.run / "spec.json"))
     try:
-        found = {"lm_eval": version("lm-eval"), "tasks": _scores(spec, options.run / "export")}
+        step = load_json(options.run / "logs" / "outcome.json")["step"]
+        found = {"lm_eval": version("lm-eval"), "step": step, "tasks": _scores(spec, options.run / "export")}
     except Exception as error:  # Of the library, of a task's own code, or of the Hub, where its questions lie.
         traceback.print_exc()
         found = {"error": f"{type(error).__name__}: {error}"}

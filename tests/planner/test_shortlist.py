@@ -36,27 +36,30 @@ def test_a_short_run_is_the_layout_that_was_planned() -> None:
 
 
 def test_what_the_words_say_of_data_checkpoints_and_length_is_left_out_and_told() -> None:
-    said = ("train.steps=1000", "data=tokens", "data.path=x.bin", "save.every=100", "tracking=wandb")
+    tasks = ("save.export=safetensors", "data.tokenizer=words", "eval.tasks=[mmlu]")
+    said = ("train.steps=1000", "data=tokens", "data.path=x.bin", "save.every=100", *tasks, "tracking=wandb")
     chosen = short(*said, "train.eval_every=50", "train.log_every=10")
     assert chosen.left_out == (*said, "train.eval_every=50", "train.log_every=10")
     assert chosen.training == (*answered(*WORDS, *said, "train.eval_every=50", "train.log_every=10")[0].single,)
     run = make_spec(*chosen.words, *chosen.overrides[0])
-    assert (run.data.path, run.train.log_every) == (None, 1)
+    assert (run.data.path, run.train.log_every, run.eval.tasks) == (None, 1, ())
     assert short().left_out == ()
 
 
 def test_what_a_recipe_says_of_them_is_left_out_too(tmp_path: Path) -> None:
     (tmp_path / "recipes").mkdir()
     (tmp_path / "recipes" / "mine.yaml").write_text(
-        "schema: 1\nsummary: a test\nchoose: {data: tokens}\nset: {data.path: x.bin, train.steps: 700}\n"
+        "schema: 1\nsummary: a test\nchoose: {data: tokens}\nset: {data.path: x.bin, train.steps: 700, "
+        "data.tokenizer: words, eval.tasks: [mmlu], save.export: safetensors}\n"
         "sweep: {train.micro_batch_size: [1, 4]}\n"
     )
     words = [word for word in WORDS if word not in ("train.micro_batch_size=4", "parallel=ddp,fsdp")]
     question = ask([*words, "recipe=mine", "parallel=fsdp"], catalog=Catalog(folder=tmp_path), facts=CPU_HOST)
     chosen = shortlist(question, plan(question).layouts[:1])
-    assert chosen.left_out == ("data=tokens", "data.path=x.bin", "train.steps=700")
+    tasks = ("data.tokenizer=words", "eval.tasks=[mmlu]", "save.export=safetensors")
+    assert chosen.left_out == ("data=tokens", "data.path=x.bin", "train.steps=700", *tasks)
     run = make_spec(*chosen.words, *chosen.overrides[0], folder=tmp_path)
-    assert (run.data.source, run.data.path, run.steps) == ("synthetic", None, 20)
+    assert (run.data.source, run.data.path, run.steps, run.eval.tasks) == ("synthetic", None, 20, ())
     assert "train.micro_batch_size=4" in chosen.overrides[0], "which of the values is said"
 
 

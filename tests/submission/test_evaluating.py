@@ -127,10 +127,10 @@ def test_an_adapter_that_trl_has_trained_is_tried_beside_its_weights(folder: Pat
 
 def test_scores_are_told_with_their_filters_and_errors(tmp_path: Path) -> None:
     scores = {"acc,none": 0.5, "acc_stderr,none": 0.25, "exact_match,strict-match": 0.125, "name": "gsm8k"}
-    (tmp_path / results.EVALUATION).write_text(json.dumps({"tasks": {"gsm8k": scores}}))
+    (tmp_path / results.EVALUATION).write_text(json.dumps({"step": 9, "tasks": {"gsm8k": scores}}))
     assert list(results.task_lines(tmp_path)) == [
-        "gsm8k acc 0.5000 (+-0.2500)",
-        "gsm8k exact_match (strict-match) 0.1250",
+        "gsm8k acc 0.5000 (+-0.2500) after step 9",
+        "gsm8k exact_match (strict-match) 0.1250 after step 9",
     ]
     assert list(results.task_lines(tmp_path / "none")) == []
 
