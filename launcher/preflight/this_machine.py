@@ -201,6 +201,6 @@ def _tasks_of(folder: Path) -> list[str]:
     for place, _, names in os.walk(folder):
         for name in names:
             if not name.endswith((".py", ".pyc", ".md")):  # Files that others include have any suffix, or none.
-                text = Path(place, name).read_text(errors="replace")
+                text = files.read_text(Path(place, name), errors="replace")
                 found.update(word for part in _NAMED.findall(text) for word in _WORD.findall(part))
     return sorted(found)

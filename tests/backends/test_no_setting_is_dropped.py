@@ -126,6 +126,7 @@ OTHER: dict[str, tuple[object, ...]] = {
     "model.family": ("gpt",),
     "model.model_type": ("gemma2",),
     "model.extra": ({"key": 1},),
+    "eval.tasks": (("hellaswag",),),
     "task.beta": (0.5,),
     "task.center_rewards": (0.01,),
     "task.rewards": (("rewards.length",),),
