@@ -384,16 +384,11 @@ def sent(rank: RankModel) -> Iterator[MemoryTerm]:
     """Messages of interleaved chunks, whose sends keep them: outputs until backward, gradients to the end of the step.
 
     ``_add_wait_send`` of ``schedules.py`` waits for a forward send after its own backward pass and for a gradient's at
-    the end, so that memory is fullest at the last forward pass. The last chunk of the model sends no output and the
-    first no gradient, which of a stage's chunks runs backward last.
+    the end, so that memory is fullest at the last forward pass. The last chunk of the model sends no output.
     """
-    spec, first, last = rank.spec, rank.view.stage == 0, rank.view.head
-    v, g, m = spec.parallel.virtual_pipeline, spec.parallel.pipeline, spec.gradient_accumulation
-    held = ceil(rank.view.in_flight * v)
-    rounds, rest = divmod(m * v - held, g * v)
-    gradients = rounds * g * (v - 1) + min(rest, g * (v - 1)) if first else m * v - held
+    held = ceil(rank.view.in_flight * rank.spec.parallel.virtual_pipeline)
     what, h = "messages that sends keep", rank.spec.model.hidden_size * rank.view.residual
-    n, z_res = held - last + gradients, rank.engine.residual_size
+    n, z_res = held - rank.view.head + split.sent_gradients(rank), rank.engine.residual_size
     yield _in_passes("activations", what, "n * z_res * h * tok", n=n, z_res=z_res, h=h, tok=rank.tokens)
 
 

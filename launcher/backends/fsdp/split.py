@@ -8,6 +8,7 @@ are gathered for all passes of a step, and their gradients stay whole until the 
 
 from collections.abc import Iterator
 from functools import lru_cache
+from math import ceil
 
 from launcher.estimate.memory.activations import block_input, content, running_blocks
 from launcher.estimate.memory.moments import PASSES, ROOT_BACKWARD, UNTIL_FIRST_GRADIENTS, Moments
@@ -16,10 +17,12 @@ from launcher.estimate.rank import adapters
 from launcher.estimate.rank.counts import block_weights
 from launcher.estimate.rank.family import Family
 from launcher.estimate.rank.model import RankModel
+from launcher.estimate.rank.stages import FOLDED
 from launcher.estimate.rank.tensors import SavedTensor, Share, Weight
 from launcher.spec import AdapterSpec, ModelSpec
 
 _SOURCE = "torch/distributed/pipelining/_backward.py, trace of the live tensors, torch 2.15"
+_SENDS = "_add_wait_send of torch/distributed/pipelining/schedules.py"
 _FSDP = "_add_unshard_reshard and _add_reduce_grad of torch/distributed/pipelining/schedules.py"
 _FULLEST: Moments = frozenset(("block_backward",))  # The end of the inputs' part: nothing is freed by then.
 _BEFORE: Moments = UNTIL_FIRST_GRADIENTS - _FULLEST
@@ -48,12 +51,33 @@ def overheads(rank: RankModel) -> Iterator[MemoryTerm]:
     """Memory of split backward passes: the tensors kept for the weights' part, and under FSDP2 a whole stage."""
     yield from _starts(rank)
     yield from _last_chunk(rank)
+    what, n = "gradients that sends keep", sent_gradients(rank)
+    h, z_res = rank.spec.model.hidden_size * rank.view.residual, rank.engine.residual_size
+    yield term("activations", PASSES, what, "n * z_res * h * tok", _SENDS, n=n, z_res=z_res, h=h, tok=rank.tokens)
     for moments, kind in running_blocks(rank):
         yield content(rank, kind, moments).at("weight gradient")
         what, w, z = "gradient of one weight", rank.elements.largest_trained, rank.engine.size
         yield term("temporary", moments, what, "z * w", _SOURCE, z=z, w=w).at("weight gradient")
     if rank.spec.parallel.shard:
         yield from _whole(rank)
+
+
+def sent_gradients(rank: RankModel) -> int:
+    """Gradients that a rank of several chunks has sent by its last forward pass, when memory is fullest.
+
+    Their sends keep them to the end of the step. The first chunk of the model sends none, and of a rank's chunks it
+    runs backward last; where the order of chunks is folded, the last rank hands one chunk's to its other chunk. Beside
+    them stand those of zero bubble's chunks that wait for their weights' part.
+    """
+    parallel, stage, count = rank.spec.parallel, rank.view.stage, rank.spec.gradient_accumulation
+    v, stages = parallel.virtual_pipeline, parallel.pipeline
+    done = count * v - ceil(rank.view.in_flight * v)
+    if parallel.schedule in FOLDED:
+        return done // 2 if stage in (0, stages - 1) else done
+    if parallel.schedule == "zero_bubble":
+        done += min(stage, count * v - 1)
+    rounds, rest = divmod(done, stages * v)
+    return rounds * stages * (v - 1) + min(rest, stages * (v - 1)) if stage == 0 else done
 
 
 def _starts(rank: RankModel) -> Iterator[MemoryTerm]:
