@@ -208,6 +208,8 @@ def test_muon_of_megatron_core_steps_weights_that_tensor_parallel_ranks_share(tm
     spec = parse(json.loads((tmp_path / "muon" / "spec.json").read_text()))
     assert spec.parallel.tensor == 2
     said = {each.pile: each.bytes for each in estimated(spec).piles}
+    # At the peak it also has the output projection's gradient, not yet added to the buffer.
+    said["gradients"] -= 4 * spec.model.vocab_size * spec.model.hidden_size // spec.parallel.tensor
     last = json.loads((tmp_path / "muon" / "memory.jsonl").read_text().splitlines()[-1])
     for pile in ("parameters", "gradients", "optimizer_states"):
         assert said[pile] == pytest.approx(last["phases"]["forward"]["piles"][pile], rel=0.001), pile
