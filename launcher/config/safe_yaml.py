@@ -48,10 +48,8 @@ def loads(text: str, where: str, *, foreign: bool = False) -> object:
     """
     import yaml  # Late, because most commands read no YAML.
 
-    loader, nodes = (
-        _loader(_construct_foreign if foreign else _construct_mapping),
-        _Nodes(where, plain=True, aliases=foreign),
-    )
+    loader = _loader(_construct_foreign if foreign else _construct_mapping)
+    nodes = _Nodes(where, plain=True, aliases=foreign)
     try:
         for event in yaml.parse(text, Loader=loader):
             nodes.count(event)

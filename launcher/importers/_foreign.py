@@ -36,7 +36,7 @@ def is_python(text: str) -> bool:
 
 
 type Rules = Mapping[str, Callable[[Any], Any]]
-"""What functions of a program make of the configuration that is their first argument, by their names."""
+"""By the name of a function: how it changes the configuration that is its first argument."""
 
 
 def read(

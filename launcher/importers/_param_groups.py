@@ -48,7 +48,7 @@ def _groups(optimizer: JsonObject) -> list[tuple[str, JsonObject]]:
 
 
 def _rule_of(groups: list[tuple[str, JsonObject]], names: str) -> JsonObject | None:
-    """The one rule that steps all of these parameters, each by the first pattern in its name; None where none does."""
+    """The arguments that all of these parameters get, each by the first pattern in its name; None where they differ."""
     try:
         found = [next(rule for pattern, rule in groups if re.search(pattern, name)) for name in names.split()]
     except (StopIteration, re.error):

@@ -127,6 +127,10 @@ def _not_prepared(directory: Path, returncode: int, attempt: str, place: SlurmPl
     reason = None if ending.asked_to_end(directory) else preparing_failure(directory, attempt, returncode)
     if reason is None:
         return ending.conclude(directory, returncode, place)
+    return _failed(directory, reason, place)
+
+
+def _failed(directory: Path, reason: str, place: SlurmPlace | None) -> str:
     state.put(directory, "failed", reason=reason, **({} if place is None else {"job_id": place.job_id}))
     return reason
 
@@ -134,9 +138,7 @@ def _not_prepared(directory: Path, returncode: int, attempt: str, place: SlurmPl
 def _not_evaluated(directory: Path, returncode: int, attempt: str, place: SlurmPlace | None) -> str:
     """The model is trained and exported, and its tasks have failed."""
     said = results.tasks_error(directory, attempt) or f"status {returncode}"
-    reason = f"eval.tasks failed, after training and export: {said}"
-    state.put(directory, "failed", reason=reason, **({} if place is None else {"job_id": place.job_id}))
-    return reason
+    return _failed(directory, f"eval.tasks failed, after training and export: {said}", place)
 
 
 def _other_node(directory: Path, job: JsonObject, facts: Mapping[str, str], place: SlurmPlace) -> None:

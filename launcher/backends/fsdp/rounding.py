@@ -41,7 +41,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _products(spec: RunSpec) -> Iterator[ConfigError]:
-    """What torchao's linears of 4-bit floating-point operands demand (``torchao/prototype/qat``, torchao 0.18)."""
+    """Errors of a run whose linears torchao cannot compute in 4-bit floating point (``torchao/prototype/qat``)."""
     precision, model, word, sizes = spec.precision, spec.model, str(spec.precision.qat), _inputs(spec)
     qat, group, whole = "precision.qat", FP4[word], spec.adapter.name == "none"
     wide = precision.compute == "bf16" and precision.parameters != "bf16" and not spec.parallel.shard
