@@ -241,7 +241,7 @@ _TECHNIQUES: dict[str, tuple[str, ...]] = {
         *("precision.qat=nvfp4", "precision.qat_group_size=16"),
         *(*_IN_FP4, "precision.parameters=bf16"),
     ),
-    "mxfp8": ("precision=mxfp8",),
+    "mxfp8": ("precision=mxfp8", *_IN_FP4, "precision.parameters=bf16"),
     "nvfp4": ("precision=nvfp4",),
     "full recomputation": ("checkpointing=full",),
     "selective recomputation": ("checkpointing=selective",),

@@ -143,8 +143,9 @@ def _convert(content: JsonObject) -> None:
         ]
         content["model"]["converters"] = [name.lower() for name in names]
         for each in converters:
-            if isinstance(each, dict) and str(each.get("class")).startswith("Float8Linear"):
-                content["float8"] = {name: each[name] for name in ("recipe_name", "filter_fqns") if name in each}
+            for start, name in (("Float8Linear", "float8"), ("MXFP8Linear", "mx")):
+                if isinstance(each, dict) and str(each.get("class")).startswith(start):
+                    content[name] = {key: each[key] for key in ("recipe_name", "filter_fqns", "fqns") if key in each}
 
 
 def _turns(messages: list[Any]) -> Any:
@@ -277,10 +278,16 @@ def _converters(reading: Reading, key: str) -> None:
     found = {str(each) for each in reading.listed(key)}
     if found <= {"float8", "quantize.linear.float8", "quantize.dense.float8"} and found:
         choose(reading, key, {"precision": "fp8"})
+    elif found <= {"mx", "mxfp8", "quantize.linear.mx"} and found:
+        choose(reading, key, {"precision": "mxfp8"})
+        if "mxfp8" in found and not reading.value("mx.fqns"):
+            reading.notes.append("the output projection computes in mxfp8 there, too, and in bf16 here")
     elif not found or found == {"None"}:
         reading.ledger.default(key)
     else:
-        reading.ledger.leave(key, f"{', '.join(sorted(found))}: FSDP computes in fp8 alone here: set precision.compute")
+        reading.ledger.leave(
+            key, f"{', '.join(sorted(found))}: FSDP computes in fp8 and mxfp8 alone, and experts in bf16: set precision"
+        )
 
 
 def _adapts(reading: Reading, key: str) -> None:

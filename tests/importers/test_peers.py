@@ -209,6 +209,13 @@ SMALL_FILES = {
      "model_spec=model_registry('8B'), model_converters=ModelConvertersContainer.Config(converters=["
      "Float8LinearConverter.Config(filter_fqns=['output'])]))\n"):
         "model=llama3_8b precision=fp8",
+    ("torchtitan", "m.py", "def one():\n    return Trainer.Config(hf_assets_path='./assets/hf/Llama-3.1-8B', "
+     "model_spec=model_registry('8B', converters=[MXFP8LinearConverter.Config(model_compile_enabled=True, "
+     "fqns=['layers'])]))\n"):
+        "model=llama3_8b precision=mxfp8",
+    ("torchtitan", "m.toml", "[model]\nname = 'llama3'\nflavor = '8B'\nconverters = ['mx']\n[mx]\n"
+     "recipe_name = 'mxfp8_cublas'\nfilter_fqns = ['output']\n"):
+        "model=llama3_8b precision=mxfp8",
     ("torchtune", "p.yaml", "dataset: {_component_: torchtune.datasets.preference_dataset, source: o/pairs, name: en}\n"
      "checkpointer: {checkpoint_dir: /tmp/Qwen3-8B}\nref_checkpointer: {checkpoint_dir: /tmp/Qwen3-8B, model_type: Q}\n"
      "loss: {_component_: torchtune.rlhf.loss.DPOLoss}\n"):

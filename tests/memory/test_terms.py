@@ -66,6 +66,8 @@ WORDS = (
         ("fsdp", ("model=7b", "precision.qat=int8_int4")),
         ("ddp", ("model=7b", "precision.qat=int4", "checkpointing=full")),
         ("fsdp", ("model=7b", "precision.qat=mxfp4", "checkpointing=full")),
+        ("fsdp", ("model=7b", "precision=mxfp8", "hardware=b200")),
+        ("fsdp", ("model=7b", "precision=mxfp8", "hardware=cpu", "checkpointing=full")),
         ("fsdp", ("model=7b", "precision.qat=nvfp4", "precision.qat_group_size=16", "hardware=b200")),
     ],
 )

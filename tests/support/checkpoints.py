@@ -25,7 +25,7 @@ def held_out_loss(model: Any, directory: Path) -> float:
     rows = held_out(directory)
     with torch.no_grad():
         logits = model(input_ids=rows[:, :-1]).logits
-    return float(torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten()))
+    return float(torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), rows[:, 1:].flatten()))
 
 
 def held_out(directory: Path) -> torch.Tensor:

@@ -13,6 +13,7 @@ from launcher.backends._shared import no_obstacles as obstacles
 from launcher.backends._shared import no_validator as native
 from launcher.backends.fsdp import expert_ranks
 from launcher.backends.fsdp.check import check, warnings
+from launcher.backends.fsdp.float8 import MXFP8
 from launcher.backends.fsdp.overheads import overheads
 from launcher.backends.fsdp.traits import dtypes, engine, execution
 from launcher.base import package
@@ -44,6 +45,14 @@ profile = Profile(
             asked=lambda spec: spec.adapter.name == "qlora" and spec.parallel.shard,
             because="cannot shard the integers of packed weights (FSDPParam asks gradients of them)",
             way_out="parallel=ddp",
+        ),
+        Need(
+            package="torchao",
+            since="0.18",
+            path="precision.recipe",
+            asked=lambda spec: spec.precision.compute == "fp8" and spec.precision.recipe == MXFP8,
+            because="has no MXFP8Linear, whose products train in mxfp8",
+            way_out="precision=fp8",
         ),
         Need(
             package="torch",

@@ -1,6 +1,7 @@
-"""fp8 by ``torchao.float8``: its recipes, what it cannot do, and the memory of its casts."""
+"""fp8 and mxfp8 by torchao: its recipes, what it cannot do, and the memory of its casts."""
 
 from collections.abc import Iterator, Mapping
+from fractions import Fraction
 
 from launcher.backends import _models
 from launcher.base.errors import ConfigError
@@ -11,12 +12,16 @@ from launcher.estimate.memory.moments import Moments
 from launcher.estimate.memory.terms import MemoryTerm, term
 from launcher.estimate.rank.model import BlockKind, RankModel
 from launcher.spec import RunSpec, edit
+from launcher.spec.hardware import BLACKWELL
 
-RECIPES = ("tensorwise", "rowwise", "rowwise_with_gw_hp")
-"""``Float8LinearRecipeName`` of torchao 0.18, the first where none is set."""
+MXFP8 = "mxfp8"
+RECIPES = ("tensorwise", "rowwise", "rowwise_with_gw_hp", MXFP8)
+"""``Float8LinearRecipeName`` of torchao 0.18, the first where none is set, and ``MXFP8Linear``."""
 
 _SOURCE = "torchao/float8/float8_linear.py, float8_training_tensor.py and float8_ops.py, torchao 0.18"
-_MULTIPLE = 16  # Of each dimension of an fp8 product (``torch._scaled_mm``).
+_BLOCK = 32  # Numbers that share a scale in mxfp8.
+_UNBUILT = 12.0  # The compute capability from which on torchao's wheels lack casts by columns (``_C_mxfp8``, sm_100).
+_MX_SOURCE = "torchao/prototype/moe_training/mxfp8_linear.py, prototype/mx_formats/mx_tensor.py, torchao 0.18"
 
 
 def recipe(spec: RunSpec) -> str:
@@ -34,7 +39,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.precision.compute != "fp8":
         return
     if recipe(spec) not in RECIPES:
-        rule = f"torchao.float8 has the recipes {', '.join(RECIPES)}; Transformer Engine, in Megatron-LM, has others"
+        rule = f"torchao has the recipes {', '.join(RECIPES)}; Transformer Engine, in Megatron-LM, has others"
         ways = [f"precision.recipe={other}" for other in RECIPES]
         yield ConfigError("precision.recipe", spec.precision.recipe, rule, [*ways, "parallel=tp"])
     if families.of(spec.model).traits.not_linear is not None:
@@ -45,6 +50,8 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError("precision.compute", "fp8", rule, ["precision=bf16", "adapter=none"])
     rule = "this version cuts no linears in fp8 over tensor parallel ranks"
     yield from edit.refused(spec, "parallel.tensor", rule, "precision=bf16")
+    if recipe(spec) == MXFP8:
+        yield from _sharing(spec)
     yield from _dimensions(spec)
 
 
@@ -69,24 +76,42 @@ def _gathered(spec: RunSpec) -> Iterator[ConfigError]:
             yield ConfigError(key, found, rule, [edit.override(key, tried[0]), off])
 
 
+def _sharing(spec: RunSpec) -> Iterator[ConfigError]:
+    """What ``MXFP8Linear`` cannot do: casts under autocast, and cards that torchao builds no casts by columns for."""
+    card, path = spec.hardware, "precision.recipe"
+    if card.device == "cuda" and not BLACKWELL <= card.effective_capability < _UNBUILT:
+        rule = (
+            f"torchao has kernels of mxfp8 from compute capability {BLACKWELL} on and below {_UNBUILT}, and"
+            f" {card.title} has {card.effective_capability}"
+        )
+        yield ConfigError(path, MXFP8, rule, ["precision=fp8", "hardware=b200"])
+    if not spec.parallel.shard and spec.precision.parameters != "bf16":
+        rule = "torchao's linears in mxfp8 do not run under autocast on fp32 parameters"
+        yield ConfigError("parallel.shard", False, rule, ["parallel=fsdp", "precision.parameters=bf16"])
+
+
 def _dimensions(spec: RunSpec) -> Iterator[ConfigError]:
-    """Every linear of the blocks is converted, so each of its dimensions, and the tokens, are multiples of 16."""
-    model = spec.model
+    """Every linear of the blocks is converted, so what its products add over, and the tokens, are multiples.
+
+    Of 16 (``torch._scaled_mm``), on the CPU but for the tokens; in mxfp8 of the numbers that share a scale.
+    """
+    model, shares = spec.model, recipe(spec) == MXFP8
+    word, multiple = (MXFP8, _BLOCK) if shares else ("fp8", 16)
     sizes = {
         "model.hidden_size": model.hidden_size,
         "model.intermediate_size": model.intermediate_size,
         "model.num_key_value_heads": model.key_value_size,
     }
     for path, size in sizes.items():
-        if size % _MULTIPLE:
-            rule = f"products in fp8 have dimensions that are multiples of {_MULTIPLE}, and this makes one of {size}"
-            legal = edit.multiples_around(size, _MULTIPLE, 1) if path != "model.num_key_value_heads" else ()
+        if size % multiple:
+            rule = f"products in {word} have dimensions that are multiples of {multiple}, and this makes one of {size}"
+            legal = edit.multiples_around(size, multiple, 1) if path != "model.num_key_value_heads" else ()
             ways = [edit.override(path, each) for each in legal if each > size]
             yield ConfigError(path, edit.value_at(spec, path), rule, [*ways, "precision=bf16"])
     tokens = spec.micro_batch_size * spec.sequence_length // spec.parallel.context
-    if tokens % _MULTIPLE and spec.hardware.device == "cuda":
-        rule = f"products in fp8 take multiples of {_MULTIPLE} tokens, and a micro-batch has {tokens}"
-        length = -(-spec.sequence_length // _MULTIPLE) * _MULTIPLE
+    if tokens % multiple and (shares or spec.hardware.device == "cuda"):
+        rule = f"products in {word} take multiples of {multiple} tokens, and a micro-batch has {tokens}"
+        length = -(-spec.sequence_length // multiple) * multiple
         ways = [edit.override("train.sequence_length", length), "precision=bf16"]
         yield ConfigError("train.sequence_length", spec.sequence_length, rule, ways)
 
@@ -96,11 +121,13 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.precision.compute != "fp8" or spec.script is not None:
         return
     if spec.hardware.device == "cpu":
+        word, wide = (MXFP8, "bf16") if recipe(spec) == MXFP8 else ("fp8", "fp32")
         rule = (
-            "torchao emulates fp8 on the CPU, in products of fp32: it shows what training does, and is slower than bf16"
+            f"torchao emulates {word} on the CPU, in products of {wide}: it shows what training does, and is slower"
+            " than bf16"
         )
         yield ConfigError("precision.compute", "fp8", rule, ["precision=bf16"])
-    elif not spec.train.compile:
+    elif not spec.train.compile and recipe(spec) != MXFP8:
         rule = (
             "without a compiler each cast to fp8 is several kernels, often slower than bf16 (torchao/float8/README.md)"
         )
@@ -118,18 +145,34 @@ def overheads(rank: RankModel) -> Iterator[MemoryTerm]:
         return
     model, tok = rank.spec.model, rank.tokens
     i, h = model.intermediate_size, model.hidden_size
-    sizes = {"i": i, "h": h, "tok": tok} | ({} if _casts_no_weight(rank) else {"w": i * h})
+    sizes: dict[str, Value] = {"i": i, "h": h, "tok": tok, **({} if _casts_no_weight(rank) else {"w": i * h})}
+    source = _SOURCE
+    if recipe(rank.spec) == MXFP8:
+        sizes |= _shared_scales(rank)
+        source = _MX_SOURCE
     z, z_res = rank.engine.size, rank.engine.residual_size
     inside = f"({2 * z_res} * h{f' + {z} * i' if rank.last_block.recomputed else ''}) * tok"
     what = "tensors inside one block, and the casts of a linear to fp8"
-    yield term("temporary", ("forward",), what, f"{inside} + {_forward(rank)}", _SOURCE, **sizes).at("fp8")
+    yield term("temporary", ("forward",), what, f"{inside} + {_forward(rank)}", source, **sizes).at("fp8")
     what = "gradients and casts to fp8 in the MLP"
     for moments, kind in running_blocks(rank):
         yield content(rank, kind, moments).at("fp8")
-        instants = ", ".join(_backward(rank, recomputed=bool(kind.recomputed)))
-        yield term("temporary", moments, what, f"max({instants})", _SOURCE, **sizes).at("fp8")
-        if "w" in sizes and rank.cuda and rank.spec.parallel.shard:
+        first, *others = _backward(rank, recomputed=bool(kind.recomputed))
+        formula = f"max({', '.join((first, *others))})" if others else first
+        yield term("temporary", moments, what, formula, source, **sizes).at("fp8")
+        if "w" in sizes and (rank.cuda or "z_code" in sizes) and rank.spec.parallel.shard:
             yield from _first_weight(rank, kind, moments, sizes)
+
+
+def _shared_scales(rank: RankModel) -> dict[str, Value]:
+    """Bytes of an element in mxfp8, and while torch makes it so: on a GPU one kernel does, and products copy scales.
+
+    The emulation holds the values in fp32, scaled and clamped, and of each 32 the largest, it by the format's largest,
+    the scale and its inverse (``to_mx``, ``_to_mx_rceil``).
+    """
+    if rank.spec.hardware.device != "cpu":
+        return {"z_code": 1 + Fraction(2, _BLOCK)}
+    return {"z_code": 1 + Fraction(1, _BLOCK), "z_made": 12 + Fraction(13, _BLOCK)}
 
 
 def _first_weight(
@@ -144,8 +187,14 @@ def _first_weight(
     yield content(rank, kind, moments, saved=left).at("first weight")
     z, behind = rank.engine.size, 2 if rank.spec.model.gated else 1
     what = "weights' gradients and a weight's cast to fp8"
-    formula = f"({2 * z} * h + {z + 1} * i) * tok + {9 + behind * z} * w"
-    yield term("temporary", moments, what, formula, _SOURCE, **sizes).at("first weight")
+    source = _MX_SOURCE if "z_code" in sizes else _SOURCE
+    if "z_made" in sizes:
+        formula = f"({2 * z} * h + {z} * i + z_code * i) * tok + (z_made + {(behind + 1) * z}) * w"
+    elif "z_code" in sizes:
+        formula = f"({3 * z} * h + {z} * i + z_code * (h + 2 * i)) * tok + (z_code + {(behind + 1) * z}) * w"
+    else:
+        formula = f"({2 * z} * h + {z + 1} * i) * tok + {9 + behind * z} * w"
+    yield term("temporary", moments, what, formula, source, **sizes).at("first weight")
 
 
 def _casts_no_weight(rank: RankModel) -> bool:
@@ -155,7 +204,11 @@ def _casts_no_weight(rank: RankModel) -> bool:
 
 def _forward(rank: RankModel) -> str:
     """The last linear casts its input of ``i``, then its weight beside it, unless it was gathered in fp8."""
-    if rank.spec.hardware.device == "cpu":
+    emulated = rank.spec.hardware.device == "cpu"
+    if recipe(rank.spec) == MXFP8:
+        made = "max(z_made * i * tok, z_code * i * tok + z_made * w)"
+        return made if emulated else f"z_code * (i * tok + w) + {rank.engine.size} * h * tok"
+    if emulated:
         return "max(9 * i * tok + w, 5 * i * tok + 9 * w)"
     return "9 * i * tok" if _casts_no_weight(rank) else "max(9 * i * tok, i * tok + 9 * w)"
 
@@ -173,6 +226,9 @@ def _backward(rank: RankModel, *, recomputed: bool) -> Iterator[str]:
     emulated = rank.spec.hardware.device == "cpu"
     if recomputed:
         yield f"{gradient + z_res} * h * tok + {_forward(rank)}"
+    if recipe(rank.spec) == MXFP8:
+        yield from _of_shared_scales(f"{gradient} * h * tok", z, emulated=emulated)
+        return
     cast = f"{gradient + 9} * h * tok" if _casts_no_weight(rank) else f"{gradient + 1} * h * tok + 9 * w"
     yield f"{gradient + 5} * h * tok + 10 * w" if emulated else cast
     if recipe(rank.spec) == "rowwise_with_gw_hp":
@@ -181,3 +237,17 @@ def _backward(rank: RankModel, *, recomputed: bool) -> Iterator[str]:
         yield f"({gradient + 7} * h + {z + 10} * i) * tok + w"
     else:
         yield f"({gradient + 2} * h + {z + 9} * i) * tok{'' if _casts_no_weight(rank) else ' + w'}"
+
+
+def _of_shared_scales(gradient: str, z: int, *, emulated: bool) -> Iterator[str]:
+    """The last linear's backward pass in mxfp8 (``mx_mm.backward``), whose operands all stay to its end.
+
+    Gradient and weight are cast, then gradient and input once more by columns. The emulation casts a transposed copy of
+    each of the latter three, and the weight's stays, too.
+    """
+    if emulated:
+        yield f"{gradient} + z_made * h * tok"
+        yield f"{gradient} + z_code * h * tok + ({z} + z_made) * w"
+        yield f"{gradient} + (({z} + z_made) * i + 2 * z_code * h) * tok + ({z} + z_code) * w"
+    else:
+        yield f"{gradient} + (({z} + z_code) * i + 2 * z_code * h) * tok + ({z} + z_code) * w"

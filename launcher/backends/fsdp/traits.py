@@ -6,6 +6,7 @@ from typing import Literal
 
 from launcher.backends._shared import LAUNCH_SECONDS, copies_output, key_heads, masks_documents, unfused_attention
 from launcher.backends.fsdp import rounding
+from launcher.backends.fsdp.float8 import MXFP8
 from launcher.base.units import DTYPE_BYTES
 from launcher.estimate.rank.engine import UNEVEN, EngineTraits, Execution
 from launcher.estimate.rank.formats import FP32, Dtypes, refined
@@ -60,7 +61,8 @@ def _counts_compiled(spec: RunSpec) -> bool:
     """True where what compiled blocks save was measured: without recomputation, with no adapter or a plain LoRA."""
     adapter = spec.adapter
     plain = adapter.name in ("none", "lora") and not (adapter.dora or adapter.dropout or adapter.parameters)
-    return spec.checkpointing.mode == "none" and plain and spec.precision.qat is None
+    measured = spec.precision.qat is None and spec.precision.recipe != MXFP8
+    return spec.checkpointing.mode == "none" and plain and measured
 
 
 def is_ddp(spec: RunSpec) -> bool:
@@ -107,7 +109,7 @@ def execution(spec: RunSpec) -> Execution:
         regathers=bool(reshards(spec)),
         reduces_each=reduces_each(spec),
         copies="groups" if spec.parallel.shard else "none",
-        casts_apart=True,
+        casts="blocks" if spec.precision.recipe == MXFP8 else "tensor",
         launch_seconds=LAUNCH_SECONDS,
         fused_loss=spec.train.loss == "fused",
         fused_norm=spec.train.kernels == "liger",

@@ -178,7 +178,8 @@ class Execution(Hashed):
     fused_rotary: bool = False  # True if the rotation of queries and keys is one kernel.
     fused_activation: bool = False  # True if the activation of the MLP, with gate or bias, is one kernel.
     fused_residual: bool = False  # True if bias, dropout and the residual sum are one kernel.
-    casts_apart: bool = False  # True if operands are cast to fp8 by kernels of torch (torchao), not by the product's.
+    # How operands are cast to fp8: with their products, or apart by torch (torchao), by one scale or one of each block.
+    casts: Literal["products", "tensor", "blocks"] = "products"
     fused_loss: bool = False  # True if the cross entropy is one kernel that reads the logits once.
     compiled: bool = False  # True if a compiler joins what is not a product (``torch.compile``, XLA).
     graphs: bool = False  # True if CUDA graphs replay the step, so that the host starts no kernel.

@@ -17,10 +17,11 @@ from launcher.estimate.speed.shape import Shape
 from launcher.spec import AdapterSpec, CheckpointingSpec, ModelSpec
 from launcher.spec.values import beside_products
 
-_FP8_CAST = {"tensor": (33, 14), "compiled": (5, 2)}
+_FP8_CAST = {"tensor": (33, 14), "compiled": (5, 2), "blocks": (3 + 3 / 32, 3)}
 """Bytes of an element and kernels of one operand cast to fp8 by torchao (``float8_scaling_utils.py``,
 ``float8_training_tensor.py``): absolute values (4), their largest (2), fp32 (6), scaled (8), bounded (8), fp8 (5); the
-other kernels make the scale. Compiled, one kernel reads it for its scale, and one casts it."""
+other kernels make the scale. Compiled, one kernel reads it for its scale, and one casts it. Of blocks of 32 one kernel
+casts (``triton_to_mxfp8_dim0``, ``mxfp8_quantize``), and others bring the scales into the product's order."""
 
 
 class BlockPasses(NamedTuple):
@@ -101,9 +102,10 @@ def _products(own: tuple[Product, ...], model: ModelSpec, shape: Shape) -> tuple
 
 def _fp8_casts(own: tuple[Product, ...], shape: Shape) -> tuple[Pass, Pass]:
     """Operands of torchao's linears cast for each product: input and weight, then their gradient with each of both."""
-    if shape.dtype != "fp8" or not shape.execution.casts_apart:
+    how = shape.execution.casts
+    if shape.dtype != "fp8" or how == "products":
         return NOTHING, NOTHING
-    each, kernels = _FP8_CAST["compiled" if shape.execution.compiled else "tensor"]
+    each, kernels = _FP8_CAST["compiled" if how == "tensor" and shape.execution.compiled else how]
     ahead = behind = 0.0
     for one in own:
         if not one.experts:

@@ -11,7 +11,7 @@ from torch import nn
 from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from launcher.backends.fsdp.float8 import recipe
+from launcher.backends.fsdp.float8 import MXFP8, recipe
 from launcher.estimate import families
 from launcher.estimate.rank import recomputed
 from launcher.spec import ModelSpec, PrecisionSpec, RunSpec
@@ -303,9 +303,13 @@ def convert(made: Any, spec: RunSpec) -> None:
     """
     if spec.precision.compute != "fp8":
         return
+    on_cpu = spec.hardware.device == "cpu"
+    if recipe(spec) == MXFP8:
+        for block in blocks(made):
+            _share_scales(block, emulate=on_cpu)
+        return
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training  # Late: it takes a second.
 
-    on_cpu = spec.hardware.device == "cpu"
     settings = replace(
         Float8LinearConfig.from_recipe_name(recipe(spec)),
         emulate=on_cpu,
@@ -317,6 +321,19 @@ def convert(made: Any, spec: RunSpec) -> None:
             for module in block.modules():
                 if isinstance(module, nn.Linear):
                     module.register_forward_pre_hook(_cast)
+
+
+def _share_scales(block: nn.Module, *, emulate: bool) -> None:
+    """Make the linears of a block those whose operands share a scale by 32; every product rounds its operands anew."""
+    from torchao.prototype.moe_training.mxfp8_linear import MXFP8Linear
+    from torchao.quantization.quantize_.common import KernelPreference
+
+    kernels = KernelPreference.EMULATED if emulate else KernelPreference.AUTO
+    for name, linear in [*block.named_modules()]:
+        if isinstance(linear, nn.Linear):
+            sizes, how = (linear.in_features, linear.out_features), {"dtype": linear.weight.dtype, "device": "meta"}
+            made = MXFP8Linear(*sizes, bias=linear.bias is not None, kernel_preference=kernels, **how)
+            block.set_submodule(name, made)
 
 
 def fake_quantise(made: Any, spec: RunSpec) -> None:

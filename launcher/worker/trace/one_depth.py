@@ -23,6 +23,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from launcher.backends.deepspeed import ds_config
+from launcher.backends.fsdp.float8 import MXFP8
 from launcher.estimate.memory.moments import Phase
 from launcher.spec import RunSpec
 from launcher.spec.hardware import HOPPER
@@ -75,6 +76,7 @@ def record(spec: RunSpec, rank: int) -> Recording:
         if cuda:
             stack.enter_context(streams.installed())
             stack.enter_context(gpu_kernels(cudnn=spec.hardware.effective_capability >= HOPPER))
+            stack.enter_context(shims.mxfp8() if spec.precision.recipe == MXFP8 else contextlib.nullcontext())
         context = Context(
             spec=spec, directory=Path(folder), rank=rank, world=spec.gpus, device=torch.device("cpu"), memory=phases
         )

@@ -53,6 +53,27 @@ class _Quantizer:
         return values.to(torch.half)
 
 
+def _by_rows(values: torch.Tensor, inner_block_size: int, **_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """The tensors of torchao's Triton kernel ``triton_to_mxfp8_dim0``, without their values."""
+    scales = values.new_empty((*values.shape[:-1], values.shape[-1] // inner_block_size), dtype=torch.float8_e8m0fnu)
+    return values.new_empty(values.shape, dtype=torch.float8_e4m3fn), scales
+
+
+def _by_columns(values: torch.Tensor, **_: Any) -> tuple[torch.Tensor, ...]:
+    """The same of its CUDA kernel ``mxfp8_quantize``, whose results by rows are empty."""
+    codes, scales = _by_rows(values.t(), 32)
+    return codes[:0], codes.t(), scales[:0], scales
+
+
+@contextlib.contextmanager
+def mxfp8() -> Iterator[None]:
+    """Let torchao cast to mxfp8 as on a GPU that has its kernels."""
+    from torchao.prototype.mx_formats import kernels, mx_tensor  # Late: it takes a second.
+
+    with replaced(mx_tensor, "triton_to_mxfp8_dim0", _by_rows), replaced(kernels, "mxfp8_quantize_cuda", _by_columns):
+        yield
+
+
 @contextlib.contextmanager
 def ddp() -> Iterator[None]:
     """Let DDP and its hooks reduce without peers."""

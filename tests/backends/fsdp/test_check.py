@@ -70,13 +70,13 @@ def test_what_the_worker_does_is_accepted(overrides: tuple[str, ...]) -> None:
             ("precision.parameters=fp32",),
         ),
         (
-            ("precision=mxfp8",),
+            ("precision=fp8", "precision.recipe=blockwise"),
             "precision.recipe",
-            "torchao.float8 has the recipes tensorwise, rowwise, rowwise_with_gw_hp; Transformer Engine, in"
+            "torchao has the recipes tensorwise, rowwise, rowwise_with_gw_hp, mxfp8; Transformer Engine, in"
             " Megatron-LM, has others",
             (
                 *("precision.recipe=tensorwise", "precision.recipe=rowwise", "precision.recipe=rowwise_with_gw_hp"),
-                "parallel=tp",
+                *("precision.recipe=mxfp8", "parallel=tp"),
             ),
         ),
         (

@@ -1,0 +1,139 @@
+"""Training in mxfp8 on two CPU ranks, which torchao emulates: as torchao alone trains, going on, memory and export."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from launcher.preflight import assess
+from launcher.spec import RunSpec
+from launcher.spec.parse import parse
+from launcher.worker.data.corpus import Synthetic
+from launcher.worker.data.order import Order
+from tests.support import training
+from tests.support.checkpoints import exported, held_out_loss
+from tests.support.helpers import needs
+
+needs("torchao", "its runs need the extra 'training'")
+
+pytestmark = pytest.mark.thorough
+
+BF16 = "precision.parameters=bf16"
+COMMON = ("train.steps=4", "train.micro_batch_size=4", "precision=mxfp8")
+SAVED = ("save.every=2", "save.last=true", "save.export=safetensors", "train.eval_every=4", "train.eval_steps=1")
+DESCENT = (
+    *("optimizer=sgd", "optimizer.lr=0.1", "optimizer.beta1=0", "optimizer.schedule=constant", "optimizer.clip=0"),
+    "optimizer.weight_decay=0",
+)
+FIRST = (*COMMON, *SAVED, "parallel=fsdp")
+_WIDE = (
+    *("model.hidden_size=512", "model.intermediate_size=1408", "model.num_attention_heads=8"),
+    *("model.num_hidden_layers=3", *COMMON, "train.steps=2", "parallel=fsdp"),
+)
+_LONG = (
+    *("model.max_position_embeddings=512", "train.sequence_length=512", "train.micro_batch_size=2"),
+    "train.global_batch_size=4",
+)
+MEASURED = {
+    "long": (*_WIDE, *_LONG),
+    "recomputed": (*_WIDE, *_LONG, "checkpointing=full"),
+    "selective": (*_WIDE, *_LONG, "checkpointing=selective"),
+    "ddp": (*_WIDE, "parallel=ddp", BF16),
+}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, list[float]]]:
+    """The later runs start from what the first has saved."""
+    folder = tmp_path_factory.mktemp("mxfp8")
+    begun = training.train_all(folder, {"fsdp": FIRST}, ranks=2)
+    weights = f"model.weights={folder}/fsdp/export"
+    later = {
+        "on": (*FIRST, "save.last=false", "save.export=none", f"save.load={folder}/fsdp@2"),
+        "from fsdp": (*COMMON, *DESCENT, "parallel=fsdp", weights),
+        "from ddp": (*COMMON, *DESCENT, "parallel=ddp", BF16, weights),
+    }
+    return folder, begun | training.train_all(folder, later, ranks=2)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("measured")
+    training.train_all(folder, MEASURED, ranks=2)
+    return folder
+
+
+def spec_of(folder: Path) -> RunSpec:
+    return parse(json.loads((folder / "spec.json").read_text()))
+
+
+def converted(folder: Path) -> Any:
+    """The exported model with torchao's linears in its blocks, and nothing of the launcher's."""
+    from torchao.prototype.moe_training.mxfp8_linear import MXFP8Linear
+    from torchao.quantization.quantize_.common import KernelPreference
+
+    made = exported(folder)
+    for name, linear in [*made.model.named_modules()]:
+        if isinstance(linear, nn.Linear):
+            own = MXFP8Linear(
+                linear.in_features, linear.out_features, bias=False, kernel_preference=KernelPreference.EMULATED
+            )
+            own.weight = linear.weight
+            made.model.set_submodule(name, own)
+    return made
+
+
+@pytest.mark.parametrize("layout", ["fsdp", "ddp"])
+def test_two_ranks_lose_what_torchao_alone_does(layout: str, trained: tuple[Path, dict[str, list[float]]]) -> None:
+    """One process: bf16 as the ranks compute, and on FSDP2 its steps in fp32."""
+    folder, losses = trained
+    spec, held = spec_of(folder / f"from {layout}"), exported(folder / "fsdp" / "export")
+    made, lost = converted(folder / "fsdp" / "export").bfloat16(), list[float]()
+    if layout == "ddp":
+        held = made
+    rows = Synthetic(spec.model.vocab_size, spec.sequence_length, spec.train.seed)
+    batch, seed = spec.global_batch_size, spec.train.seed
+    order = Order(size=rows.size, seed=seed, shuffle=spec.data.shuffle, global_batch_size=batch,
+                  micro_batch_size=batch, data_rank=0, data_ranks=1)  # fmt: skip
+    stepped = torch.optim.SGD(held.parameters(), lr=0.1)
+    for step in range(1, 5):
+        tokens = torch.stack([torch.from_numpy(rows.sample(index)) for index in order.samples(step)[0]])
+        logits = made(input_ids=tokens[:, :-1]).logits.float()
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+        loss.backward()  # type: ignore[no-untyped-call]
+        for own, computed in zip(held.parameters(), made.parameters(), strict=True):
+            own.grad = None if computed.grad is None else computed.grad.to(own.dtype)
+        stepped.step()
+        for own, computed in zip(held.parameters(), made.parameters(), strict=True):
+            computed.data.copy_(own.data)
+            computed.grad = None
+        lost.append(loss.item())
+    assert losses[f"from {layout}"] == pytest.approx(lost, rel=1e-4)
+    assert lost[-1] < lost[0]
+
+
+def test_a_run_that_goes_on_has_the_losses_of_one_that_was_not_stopped(
+    trained: tuple[Path, dict[str, list[float]]],
+) -> None:
+    assert trained[1]["on"] == pytest.approx(trained[1]["fsdp"][2:], rel=1e-4)
+
+
+def test_the_export_has_plain_weights_with_which_torchao_computes_what_the_worker_did(
+    trained: tuple[Path, dict[str, list[float]]],
+) -> None:
+    folder = trained[0] / "fsdp"
+    evaluation = training.lines(folder)[-1]["eval_loss"]
+    assert held_out_loss(converted(folder / "export").bfloat16(), folder) == pytest.approx(evaluation, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_the_memory_is_the_predicted_one(name: str, measured: Path) -> None:
+    predicted = assess.estimated(spec_of(measured / name))
+    for rank in json.loads((measured / name / "memory.json").read_text())["ranks"]:
+        for phase in ("forward", "backward", "optimizer"):
+            assert predicted.phases[phase] == pytest.approx(rank["phases"][phase], rel=0.02), phase
