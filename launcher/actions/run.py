@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 _POLL_S = 0.1  # Seconds between two looks at a rank in the foreground.
 
 _FILES = {
-    "save.load", "model.weights", "data.path", "data.mix", "data.eval_path", "data.column", "data.source",
-    "data.tokenizer",
+    "save.load", "model.weights", "data.path", "data.mix", "data.eval_path", "data.eval_sets", "data.column",
+    "data.source", "data.tokenizer",
 }  # fmt: skip
 """Settings that name files; where they alone are wrong, obstacles of this machine are errors beside them."""
 

@@ -27,8 +27,8 @@ from launcher.spec import edit
 from launcher.submission.slurm_jobs import sbatch_text
 
 _USED = (
-    "script", "script_args", "model.weights", "data.path", "data.mix", "data.eval_path", "data.tokenizer",
-    "data.template", "save.load", "backend.path", "backend.extra", "zero.nvme_path", "tracking.kind",
+    "script", "script_args", "model.weights", "data.path", "data.mix", "data.eval_path", "data.eval_sets",
+    "data.tokenizer", "data.template", "save.load", "backend.path", "backend.extra", "zero.nvme_path", "tracking.kind",
     "tracking.project", "tracking.uri",
 )  # fmt: skip
 """Settings that the worker reads from ``spec.json`` and that name files, programs, options and places to send to."""

@@ -50,7 +50,7 @@ def _samples_of(spec: RunSpec, survey: Survey) -> int | None:
 
 def held_out(spec: RunSpec, samples: int) -> int:
     """Samples at the end of a data set that are kept for evaluation, as the workers keep them."""
-    if not spec.evaluates or spec.data.evaluated is not None:
+    if not spec.evaluates or spec.data.evaluated:
         return 0
     return max(1, round(samples * spec.data.eval_fraction))
 

@@ -10,7 +10,7 @@ from launcher.data.files import files_of, other_splits, stamps
 from launcher.data.survey import Survey, together
 from launcher.data.unusable import Unusable
 from launcher.spec import DataSpec
-from launcher.spec.training import PART_KEYS
+from launcher.spec.training import PART_KEYS, ROWS
 
 _EMPTY = ("missing", "samples", "other_splits", "parts", "bad")  # In a survey that is kept.
 _KEPT = tuple(name for name in Survey.__slots__ if name not in _EMPTY)
@@ -19,12 +19,17 @@ _KEPT = tuple(name for name in Survey.__slots__ if name not in _EMPTY)
 def look(data: DataSpec, task: str = "") -> Survey | None:
     """Look at data, as a task that reads rows (``task``) would; None for synthetic data, or a name of the Hub not here.
 
-    Of a mix all data sets are looked at, and one for evaluations is looked at for faults alone.
+    Of a mix all data sets are looked at, and those for evaluations are looked at for faults alone.
     """
     if data.source == "synthetic":
         return None
-    if data.evaluated is not None:
-        _named(data.evaluated, "data.eval_", ("path", "split", "config"), task)
+    for place, each in enumerate(data.evaluated.values()):
+        prefix = f"data.eval_sets.{place}." if data.eval_sets else "data.eval_"
+        survey = _named(each, prefix, PART_KEYS if data.eval_sets else ("path", "split", "config"), task)
+        held = () if survey is None else survey.columns
+        if held and (missing := [name for name in ROWS.get(task, ()) if name not in held]):
+            rule = f"task={task} evaluates on rows that have {', '.join(missing)}; these have {', '.join(held)}"
+            raise Unusable(f"{prefix}path", each.path, rule)
     if not data.mix:
         return _look(data.trained[0], task)
     found = [_named(each, f"data.mix.{place}.", PART_KEYS, task) for place, each in enumerate(data.trained)]

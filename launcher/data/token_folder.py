@@ -40,6 +40,7 @@ _NAME = re.compile(rf"[0-9a-f]{{{_DIGITS}}}(\..+\.partial|\.lock)?")
 _ELSEWHERE = frozenset((
     *("path", "revision", "config", "samples", "packing", "tokenizer", "token_dtype"),
     *("eval_fraction", "workers", "shuffle", "preview", "mix", "eval_path", "eval_split", "eval_config"),
+    "eval_sets",
 ))
 """Keys of ``data`` on which the ids do not depend, or by their content and not by their words."""
 

@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 from launcher.base.frozen import dataclass
 from launcher.data.template import shipped
 from launcher.importers._reading import Reading
+from launcher.spec.training import set_names
 
 _AS: Mapping[str, str] = {
     "gemma2": "gemma", "gemma3": "gemma", "gemma_chatml": "chatml", "mistral_v2v3": "mistral", "qwen_25": "qwen",
@@ -253,6 +255,23 @@ def say(reading: Reading, sets: Sequence[DataSet]) -> None:
         for key in each.keys:
             reading.ledger.say(key, "data", "data.mix", "data.path")
     reading.settings |= {"data.path": None, "data.mix": mix}
+
+
+def say_evaluated(reading: Reading, sets: Sequence[DataSet]) -> None:
+    """Say one data set of evaluations by ``data.eval_path`` and the like, several by ``data.eval_sets``."""
+    found = [{name: value for name, value in each.said.items() if value is not None} for each in sets]
+    settings: dict[str, Any] = {
+        f"data.eval_{name}": one[name] for one in found[:1] for name in _EVALUATED if name in one
+    }
+    if len(sets) > 1:
+        names = set_names(_ENDING.sub("", PurePath(one["path"]).name) for one in found)
+        settings = {"data.eval_sets": [{"name": name, **one} for name, one in zip(names, found, strict=True)]}
+    for each in sets:
+        reading.say_together(settings, *each.keys)
+
+
+_EVALUATED = ("path", "split", "config")
+_ENDING = re.compile(rf"({'|'.join(map(re.escape, _ENDINGS))})+$")
 
 
 def differing(data_set: DataSet) -> Iterator[tuple[str, Any]]:

@@ -12,7 +12,7 @@ from launcher.config.ledger import Ledger, name_from
 from launcher.data import chat
 from launcher.importers import Imported, _fine_tuning, _trainer
 from launcher.importers._reading import Reading, content_of, flat, parts
-from launcher.importers._table import apply, choose, imported, program, rows, say_text, table, under
+from launcher.importers._table import apply, choose, imported, program, rows, table, under
 
 _TEMPLATED = ("chat_template", "sharegpt", "chatml", "completion", "pretrain")
 _DEFAULTS, _PLUGINS = program("axolotl", "defaults plugins")
@@ -83,19 +83,18 @@ def _data_sets(reading: Reading) -> None:
         _fine_tuning.say(
             reading, [_fine_tuning.DataSet(keys=("pretraining_dataset",), source="huggingface", said=said)]
         )
-    places = parts(values, "test_datasets")
-    for place in places[:1] if len(places) == 1 else ():
-        path = reading.value(f"{place}.path")
-        files = reading.value(f"{place}.data_files")
-        found = _fine_tuning.path_of(path, files)
-        if isinstance(found, str):
-            for name in ("path", "data_files"):
-                reading.ledger.say(f"{place}.{name}", "data.eval_path")
-            reading.settings["data.eval_path"] = found
-        for name, setting in (("split", "data.eval_split"), ("name", "data.eval_config")):
-            if reading.value(f"{place}.{name}") is not None:
-                say_text(reading, f"{place}.{name}", setting)
-        apply(under(_OF_A_DATA_SET, f"{place}."), reading)
+    found = (_evaluated(reading, place) for place in parts(values, "test_datasets"))
+    _fine_tuning.say_evaluated(reading, [each for each in found if each is not None])
+
+
+def _evaluated(reading: Reading, place: str) -> _fine_tuning.DataSet | None:
+    said = {name: reading.value(f"{place}.{key}") for name, key in (("split", "split"), ("config", "name"))}
+    said["path"] = _fine_tuning.path_of(reading.value(f"{place}.path"), reading.value(f"{place}.data_files"))
+    if not isinstance(said["path"], str):
+        return None
+    apply(under(_OF_A_DATA_SET, f"{place}."), reading)
+    keys = (f"{place}.{name}" for name in ("path", "data_files", "split", "name"))
+    return _fine_tuning.DataSet(keys=tuple(filter(reading.has, keys)), source="", said=said)
 
 
 def _data_set(reading: Reading, place: str, block: str) -> list[_fine_tuning.DataSet]:

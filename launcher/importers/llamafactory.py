@@ -117,13 +117,12 @@ def _evaluates_on(reading: Reading) -> None:
     key = "eval_dataset"
     if reading.value(key) is None:
         return
-    names = [each.strip() for each in str(reading.value(key)).split(",")]
-    found = _place(reading, names[0]) if len(names) == 1 else None
-    if found is None:
-        reading.ledger.leave(key, "one set evaluates here, whose place is not known: set data.eval_path")
-    else:
-        said = {f"data.eval_{name}": found[name] for name in ("path", "split", "config") if name in found}
-        reading.say(key, said)
+    found = [_place(reading, each.strip()) for each in str(reading.value(key)).split(",")]
+    known = [each for each in found if each is not None]
+    if len(known) < len(found):
+        reading.ledger.leave(key, "the place of a data set is not known: set data.eval_path, or data.eval_sets")
+        return
+    _fine_tuning.say_evaluated(reading, [_fine_tuning.DataSet(keys=(key,), source="", said=each) for each in known])
 
 
 def _saves_modules(reading: Reading, key: str) -> None:

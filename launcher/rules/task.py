@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from launcher.base import registry
 from launcher.base.errors import ConfigError
 from launcher.spec import DataSpec, RunSpec, edit
-from launcher.spec.training import PRETRAIN
+from launcher.spec.training import PRETRAIN, set_names
 
 READ: Mapping[str, tuple[str, ...]] = {
     "beta": ("dpo", "kto", "grpo"),
@@ -97,13 +97,14 @@ def _data_sets(spec: RunSpec) -> Iterator[ConfigError]:
 
 def _mix(spec: RunSpec) -> Iterator[ConfigError]:
     data = spec.data
-    for place, part in enumerate(data.mix):
-        source = part.source or data.source
-        known = _BESIDE.get(data.source, (data.source,))
-        if source not in known:
-            rule = f"beside data.source={data.source} a mix has sets of {' and '.join(known)}"
-            yield ConfigError(f"data.mix.{place}.source", source, rule, [f"data={source}"])
-            return
+    known = _BESIDE.get(data.source, (data.source,))
+    for key, parts in (("mix", data.mix), ("eval_sets", data.eval_sets)):
+        for place, part in enumerate(parts):
+            source = part.source or data.source
+            if source not in known:
+                rule = f"beside data.source={data.source} data sets are of {' and '.join(known)}"
+                yield ConfigError(f"data.{key}.{place}.source", source, rule, [f"data={source}"])
+                return
     if data.weights and len(data.weights) < len(data.mix):
         rule = "weights are shares of the samples: all data sets have one, or none has, and each sample is seen once"
         ways = ["data.mix=[{path: a, weight: 1}, {path: b, weight: 2}]"]
@@ -114,7 +115,23 @@ def _mix(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _evaluation(data: DataSpec) -> Iterator[ConfigError]:
-    if data.mix and data.eval_path is None and data.evaluated is not None:
+    if data.eval_sets:
+        yield from _named_sets(data)
+    elif data.mix and data.eval_path is None and data.evaluated:
         key = "eval_split" if data.eval_split is not None else "eval_config"
         rule = "of a mix nobody knows which data set is meant: name the one to evaluate on"
         yield ConfigError(f"data.{key}", getattr(data, key), rule, [f"data.eval_path=path data.{key}=null"])
+
+
+def _named_sets(data: DataSpec) -> Iterator[ConfigError]:
+    for key in ("eval_path", "eval_split", "eval_config"):
+        if getattr(data, key) is not None:
+            rule = "data.eval_sets stands in place of it"
+            yield ConfigError(f"data.{key}", getattr(data, key), rule, [f"data.{key}=null", "data.eval_sets=[]"])
+    names = set_names(each.name for each in data.eval_sets)
+    renamed = [{**each.said, "name": name} for each, name in zip(data.eval_sets, names, strict=True)]
+    for place, each in enumerate(data.eval_sets):
+        if each.name != names[place]:
+            rule = "each data set has a name of its own: letters and digits, with _, . and - between them"
+            way = edit.override("data.eval_sets", renamed)
+            yield ConfigError(f"data.eval_sets.{place}.name", each.name, rule, [way])

@@ -8,6 +8,7 @@ import itertools
 import json
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -28,7 +29,6 @@ BETWEEN = "between steps"  # The phase of the state that stays from step to step
 
 _SHOWN = (
     ("loss", "loss", ".4f"),
-    ("eval_loss", "held-out loss", ".4f"),
     ("grad_norm", "gradient norm", ".3f"),
     ("learning_rate", "learning rate", ".2e"),
 )
@@ -147,6 +147,7 @@ class Progress:
     seconds_left: float | None
     left_is: Literal["measured", "predicted"] | None  # Where ``seconds_left`` is from; None where it is not known.
     checkpoint_step: int | None  # Step of the newest whole checkpoint.
+    evaluation: JsonObject | None = field(default=None, hash=False)  # The newest one, as :func:`evaluation` has it.
 
 
 def read_progress(run: Path) -> Progress:
@@ -155,6 +156,7 @@ def read_progress(run: Path) -> Progress:
     last, steps, saved = rows[-1] if rows else {}, last_step_of(run), newest_checkpoint(run)
     measured = seconds_left(rows, steps)
     plan = None if rows or steps is None else predicted_speed(run)
+    evaluated = (line for line in files.last_lines(run / METRICS, _END_BYTES) if '"eval_loss"' in line)
     predicted = None if plan is None or steps is None else max(0, steps - (saved or 0)) * plan.step_seconds
     return Progress(
         step=_step(last),
@@ -164,6 +166,7 @@ def read_progress(run: Path) -> Progress:
         seconds_left=predicted if measured is None else measured,
         left_is="measured" if measured is not None else "predicted" if predicted is not None else None,
         checkpoint_step=saved,
+        evaluation=last_evaluation([*rows_of(evaluated)]),
     )
 
 
@@ -214,10 +217,46 @@ def metrics_line(row: Mapping[str, Any], steps: int | None) -> str:
         value = number(row, key)
         if value is not None:
             parts.append(f"{name} {value:{form}}".strip())
+    if (found := evaluation(row)) is not None:
+        parts.insert(2, evaluation_text(found))
     speed = number(row, "tokens_per_second")
     if speed is not None:
         parts.append(f"{speed:,.0f} tokens/s")
     return "  ".join(parts)
+
+
+_OF_A_SET = "eval_loss/"  # What the keys of losses on named data sets begin with.
+
+
+def eval_sets(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """The keys of the losses of evaluations on named data sets, by the names."""
+    return {key.removeprefix(_OF_A_SET): key for row in rows for key in row if key.startswith(_OF_A_SET)}
+
+
+def evaluation(row: Mapping[str, Any]) -> JsonObject | None:
+    """The evaluation of a line: loss and perplexity, of several data sets the mean's and each one's by its name."""
+    found = {
+        name: {key: number(row, f"eval_{key}{name and '/'}{name}") for key in ("loss", "perplexity")}
+        for name in ("", *eval_sets([row]))
+    }
+    mean = found.pop("")
+    return None if mean["loss"] is None else {"step": _step(row), **mean, "sets": found}
+
+
+def last_evaluation(rows: Sequence[Mapping[str, Any]]) -> JsonObject | None:
+    """The evaluation of the last of some lines that has one."""
+    return next(filter(None, map(evaluation, reversed(rows))), None)
+
+
+def evaluation_text(found: Mapping[str, Any]) -> str:
+    """An evaluation in words: ``held-out loss 2.25 (perplexity 9.488): code 2.1 (8.166), math 2.4 (11.02)``."""
+    perplexity = "" if found["perplexity"] is None else f" (perplexity {found['perplexity']:.5g})"
+    sets = (
+        f"{name} {one['loss']:.4f}" + ("" if one["perplexity"] is None else f" ({one['perplexity']:.5g})")
+        for name, one in found["sets"].items()
+        if one["loss"] is not None
+    )
+    return f"held-out loss {found['loss']:.4f}{perplexity}" + (f": {text}" if (text := ", ".join(sets)) else "")
 
 
 def number(row: Mapping[str, Any], key: str) -> float | None:

@@ -15,7 +15,7 @@ from launcher.base.errors import ConfigError, typed
 from launcher.base.files import JsonObject
 from launcher.base.package import __version__, shipped
 from launcher.spec import RunSpec
-from launcher.spec.training import MixPart
+from launcher.spec.training import DataSet
 from launcher.spec.values import by_identity
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def _getter(path: str) -> Callable[[RunSpec], object]:
 def plain(value: object) -> object:
     """A key's value as plain data, as an error shows what was found."""
     if isinstance(value, tuple):
-        return [item.said if isinstance(item, MixPart) else item for item in value]
+        return [item.said if isinstance(item, DataSet) else item for item in value]
     return value
 
 

@@ -19,7 +19,7 @@ from launcher.base.terminal import CONTROL
 from launcher.base.typed import Reader, Scalars, bare, describe, reader
 from launcher.base.units import bytes_of, count_of, seconds_of
 from launcher.spec import RunSpec, bounds, edit
-from launcher.spec.training import PART_KEYS, MixPart, ProfileSpec
+from launcher.spec.training import PART_KEYS, EvalSet, MixPart, ProfileSpec
 
 MISSING = "???"  # OmegaConf's mark for a mandatory value that nobody set.
 OPEN_NODES = ("backend.extra", "cluster.extra", "cluster.environment", "data.columns", "data.special_tokens",
@@ -38,7 +38,12 @@ _WORDS = {
     type(None): "null",
     Mapping: "a mapping of names to values",
     MixPart: f"{{path: a, weight: 1}}, where wanted with {', '.join(PART_KEYS[1:])}",
+    EvalSet: f"{{name: code, path: a}}, where wanted with {', '.join(PART_KEYS[1:])}",
     ProfileSpec: "{start: 10, steps: 3, ranks: [0]}, of which the first step is needed,",
+}
+_LISTS: Mapping[type, str] = {
+    MixPart: "[{path:a,weight:1},{path:b,weight:1}]",
+    EvalSet: "[{name:code,path:a},{name:math,path:b}]",
 }
 _MODULES = {key: package for package, key in registry.KEYS.items()}
 
@@ -284,8 +289,8 @@ def _way_out(kind: Any, value: object, path: str) -> list[str]:
         return [way for alternative in arguments for way in _way_out(alternative, value, path)][:3]
     if isinstance(kind, type) and issubclass(kind, ProfileSpec):
         return [f"{path}={{start:10,steps:3,ranks:[0]}}", f"{path}=null"]
-    if MixPart in arguments:
-        return [f"{path}=[{{path:a,weight:1}},{{path:b,weight:1}}]"]
+    if origin is tuple and arguments[0] in _LISTS:
+        return [f"{path}={_LISTS[arguments[0]]}"]
     if origin is tuple and isinstance(value, str):
         return [f"{path}=[{value}]"]
     if origin is Literal:

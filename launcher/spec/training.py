@@ -1,10 +1,13 @@
 """The keys of training, data, checkpoints, tracking, names and sweeps."""
 
+import itertools
 import math
-from collections.abc import Mapping
-from dataclasses import field, replace
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import field, fields, replace
 from typing import Annotated, Any, Literal
 
+from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
 from launcher.spec.values import (
     Count,
@@ -156,11 +159,10 @@ type Source = Literal["synthetic", "text", "chat", "tokens", "huggingface", "row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MixPart:
-    """One data set of ``data.mix``; what it leaves out is as ``data`` says."""
+class DataSet:
+    """One of several data sets; what it leaves out is as ``data`` says."""
 
     path: str
-    weight: Positive | None = None  # Its share of the samples, beside those of the others.
     source: Source | None = None
     split: str | None = None
     config: str | None = None
@@ -171,10 +173,41 @@ class MixPart:
     columns: Mapping[str, str] | None = field(default=None, hash=False)
 
     @property
+    def own(self) -> JsonObject:
+        """The settings of ``data`` that this data set has of its own, by key."""
+        return {name: value for name in PART_KEYS if (value := getattr(self, name)) is not None}
+
+    @property
     def said(self) -> dict[str, object]:
-        """The settings that this data set has of its own, by key, as plain data."""
-        named = ((name, getattr(self, name)) for name in ("weight", *PART_KEYS))
-        return {name: value for name, value in named if value is not None}
+        """All that is said of this data set, by key, as plain data."""
+        return {each.name: value for each in fields(self) if (value := getattr(self, each.name)) is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixPart(DataSet):
+    """One data set of ``data.mix``."""
+
+    weight: Positive | None = None  # Its share of the samples, beside those of the others.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalSet(DataSet):
+    """One data set of ``data.eval_sets``."""
+
+    name: str  # By which its loss and perplexity are reported.
+
+
+def set_names(words: Iterable[str]) -> list[str]:
+    """Names for data sets of evaluations, each once: letters and digits, with ``_``, ``.`` and ``-`` between them.
+
+    Every tracker takes them in a metric's name. A word that is such a name already stays as it is.
+    """
+    found = list[str]()
+    for word in words:
+        name = re.sub(r"[^A-Za-z0-9_.-]+", "-", word).strip("_.-") or "set"
+        others = (f"{name}-{number}" for number in itertools.count(2))
+        found.append(next(each for each in itertools.chain((name,), others) if each not in found))
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,6 +236,7 @@ class DataSpec:
     eval_path: str | None = None
     eval_split: str | None = None
     eval_config: str | None = None
+    eval_sets: tuple[EvalSet, ...] = ()
     columns: Mapping[str, str] | None = field(default=None, hash=False)  # What a row holds, by its own columns.
     special_tokens: Mapping[str, Any] | None = field(default=None, hash=False)  # Of the tokenizer, by their roles.
     template_values: Mapping[str, Any] | None = field(default=None, hash=False)  # What a template is told by name.
@@ -219,25 +253,26 @@ class DataSpec:
     @property
     def trained(self) -> tuple["DataSpec", ...]:
         """The data sets that are trained on, each as if it were the only one."""
-        alone = replace(self, mix=(), eval_path=None, eval_split=None, eval_config=None)
-        parts = [{name: getattr(part, name) for name in PART_KEYS} for part in self.mix]
-        said = ({name: value for name, value in part.items() if value is not None} for part in parts)
-        return tuple(replace(alone, **part) for part in said) or (alone,)
+        alone = replace(self, mix=(), eval_path=None, eval_split=None, eval_config=None, eval_sets=())
+        return tuple(replace(alone, **part.own) for part in self.mix) or (alone,)
 
     @property
-    def evaluated(self) -> "DataSpec | None":
-        """The data set of evaluations; None where it is the end of what is trained on."""
-        if self.eval_path is self.eval_split is self.eval_config is None:
-            return None
-        alone = replace(self.trained[0], path=self.eval_path or self.path, split=self.eval_split or self.split)
-        config = self.eval_config or (None if self.eval_path else self.config)
-        revision = None if self.eval_path else self.revision
-        return replace(alone, config=config, revision=revision, max_samples=None)
+    def evaluated(self) -> dict[str, "DataSpec"]:
+        """The data sets of evaluations by name, "" for the one of ``eval_path``; none where ends of others are."""
+        said = {"path": self.eval_path, "split": self.eval_split, "config": self.eval_config}
+        unnamed: JsonObject = {name: value for name, value in said.items() if value is not None}
+        found = {each.name: each.own for each in self.eval_sets} or ({"": unnamed} if unnamed else {})
+        here: JsonObject = {"max_samples": None}
+        elsewhere = {**here, "config": None, "revision": None}
+        return {
+            name: replace(self.trained[0], **(elsewhere if "path" in own else here) | own)
+            for name, own in found.items()
+        }
 
     @property
     def sets(self) -> tuple["DataSpec", ...]:
-        """Every data set that a run reads, the one of evaluations last."""
-        return self.trained if self.evaluated is None else (*self.trained, self.evaluated)
+        """Every data set that a run reads, those of evaluations last."""
+        return *self.trained, *self.evaluated.values()
 
     @property
     def weights(self) -> tuple[float, ...]:
@@ -267,7 +302,7 @@ class DataSpec:
 
 SYNTHETIC: dict[str, object] = {
     "data.source": "synthetic", "data.path": None, "data.mix": (), "data.eval_path": None, "data.eval_split": None,
-    "data.eval_config": None,
+    "data.eval_config": None, "data.eval_sets": (),
 }  # fmt: skip
 """Settings with which a run reads no data."""
 

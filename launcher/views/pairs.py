@@ -64,6 +64,8 @@ def _speed(directory: Path, steps: Sequence[JsonObject]) -> Iterator[tuple[str, 
 def _ending(directory: Path, steps: Sequence[JsonObject]) -> Iterator[str]:
     if steps:
         yield f"loss {steps[0]['loss']:.4f} -> {results.closing_loss(steps)} in {steps[-1]['step']} steps"
+        if (evaluation := results.last_evaluation(steps)) is not None:
+            yield from wrapped(f"{results.evaluation_text(evaluation)} at step {evaluation['step']}", 80)
     if (speed := results.speed(steps, results.predicted_speed(directory))) is not None:
         yield f"{speed:,.0f} tokens/s (median of the second half)"
     yield from results.task_lines(directory)

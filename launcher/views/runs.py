@@ -9,7 +9,7 @@ from pathlib import Path
 from launcher.base.terminal import filled, wrapped
 from launcher.base.units import duration, gib, rounded
 from launcher.estimate.memory.terms import PILES, Pile
-from launcher.rundir import contents, run_names, state
+from launcher.rundir import contents, results, run_names, state
 from launcher.rundir.live import Live, MemoryNow, Slowest
 from launcher.rundir.status import RunState
 from launcher.slurm.jobs import Waiting
@@ -28,7 +28,10 @@ _HEADINGS = ("run", "state", "step", "last loss", "tokens/s", "left", "saved", "
 
 
 def table(rows: Sequence[RunState], *, placed: bool, folder: Path) -> list[str]:
-    """A line a run, and below it why it waits or how it ended; with ``placed`` below the folder where it lies."""
+    """A line a run, and below it why it waits or how it ended, and the newest losses on named data sets.
+
+    With ``placed`` the runs stand below the folder where they lie.
+    """
     cells = {row: _cells(row, None if placed else folder) for row in rows}
     widths = [max(len(row[i]) for row in (_HEADINGS, *cells.values())) for i in range(len(_HEADINGS))]
 
@@ -40,6 +43,8 @@ def table(rows: Sequence[RunState], *, placed: bool, folder: Path) -> list[str]:
         found += [f"in {place}:"] if placed else []
         for row in some:
             found += [joined(cells[row]), *([] if row.reason is None else [f"  {row.reason}"])]
+            evaluation = row.progress.evaluation
+            found += [f"  {results.evaluation_text(evaluation)}"] if evaluation and evaluation["sets"] else []
     failed = next((cells[row][0] for row in rows if row.state in ("failed", "lost")), None)
     return found if failed is None else [*found, f"why: launch why {shlex.quote(failed)}"]
 
@@ -73,6 +78,7 @@ def frame(row: RunState, now: Live, width: int) -> list[str]:
         *_queue(now.queue),
         *_progress(row, width),
         *_curves(now, width),
+        *_evaluation(row, width),
         *(() if now.memory is None else _memory(now.memory, width)),
         *(() if now.slowest is None else _slowest(now.slowest, width)),
     ]
@@ -122,6 +128,12 @@ def _curves(now: Live, width: int) -> Iterator[str]:
         if values:
             beside = _beside(now, values) if key == "tokens_per_second" else ""
             yield f"{name:{_HEAD}}{values[-1]:<10{form}} {sparkline(values[-room:])}{beside}"
+
+
+def _evaluation(row: RunState, width: int) -> Iterator[str]:
+    if (found := row.progress.evaluation) is not None:
+        text = results.evaluation_text(found).removeprefix("held-out loss ")
+        yield from wrapped(f"{text} at step {found['step']}", width, f"{'held out':{_HEAD}}", " " * _HEAD)
 
 
 def _beside(now: Live, values: Sequence[float]) -> str:

@@ -148,7 +148,7 @@ class Recorded(Followed):
         self._write(0)
         self.metrics.mark()
 
-    def line(self, step: int, result: StepResult, evaluate: Callable[[], torch.Tensor] | None) -> None:
+    def line(self, step: int, result: StepResult, evaluate: Callable[[], metrics.Losses] | None) -> None:
         """Note a step, with an evaluation where one is due; ``memory.json`` is there from the first ones on."""
         self.metrics.step(step, result, evaluate if due(self._context.spec.eval_every, step) else None)
         if step == self.restored + MEASURED_STEPS:  # Also for a run that is killed later.
@@ -262,10 +262,10 @@ class _Training:
                 pulse.step(step + 1)
         return step, False
 
-    def _evaluate(self, step: int) -> torch.Tensor:
-        batches = self._context.beat.each(self._noted(self._batches.held_out()))
+    def _evaluate(self, step: int) -> metrics.Losses:
+        batches = {name: self._noted(self._batches.held_out(name)) for name in self._batches.evaluated}
         with self._recorded.evaluation(step):
-            return self._engine.evaluate(batches)
+            return {name: self._engine.evaluate(self._context.beat.each(each)) for name, each in batches.items()}
 
     def _noted(self, batches: Iterator[torch.Tensor]) -> Iterator[torch.Tensor]:
         """Tell the tracker the length of each batch of an evaluation, which may differ from training's."""

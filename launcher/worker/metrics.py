@@ -9,8 +9,10 @@ import contextlib
 import importlib
 import json
 import math
+import statistics
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -24,6 +26,10 @@ from launcher.worker import TrainingError, files, spikes
 from launcher.worker.engine import Context, StepResult
 
 SMALLEST_SCALE = 1.0  # As of DeepSpeed and Megatron-LM (``min_loss_scale``): below it gradients only vanish.
+
+
+type Losses = Mapping[str, torch.Tensor]
+"""Losses of one evaluation by the names of their data sets, "" for one without a name."""
 
 
 def is_spent(patience: int | None, losses: list[float]) -> bool:
@@ -73,8 +79,8 @@ class Metrics:
         self._since, self._steps = time.perf_counter(), 0
         self._context.memory.followed = False
 
-    def step(self, step: int, result: StepResult, evaluate: Callable[[], torch.Tensor] | None = None) -> None:
-        """Note a step, with the loss of ``evaluate`` where it is due; TrainingError or Spike where it jumped."""
+    def step(self, step: int, result: StepResult, evaluate: Callable[[], Losses] | None = None) -> None:
+        """Note a step, with the losses of ``evaluate`` where it is due; TrainingError or Spike where it jumped."""
         self._steps += 1
         if step % self._context.spec.train.log_every and step != self._context.spec.steps and evaluate is None:
             return
@@ -97,13 +103,26 @@ class Metrics:
         if self._context.memory.followed:
             line["followed"] = True
         if evaluate is not None:
-            line["eval_loss"] = found = float(evaluate())
-            self._evaluated.append(found)
+            line |= self._held_out(evaluate())
         if self.is_over and self._context.rank == 0:
             text = f"train.patience={self._context.spec.train.patience} evaluations found no lower loss: the run ends"
             events.add(self._context.directory, "patience", text, step=step, over=True)
         self._write(line)
         self.mark()
+
+    def _held_out(self, losses: Losses) -> dict[str, float | None]:
+        """The mean loss over the data sets, which judges the run, each set's own by its name, and their perplexities.
+
+        A loss that is no mean cross entropy of tokens has none: that of a task on rows, and TRL's variants.
+        """
+        named = {f"/{name}": float(loss) for name, loss in losses.items() if name}
+        found = {"": statistics.fmean(map(float, losses.values())), **named}
+        self._evaluated.append(found[""])
+        line: dict[str, float | None] = {f"eval_loss{name}": loss for name, loss in found.items()}
+        task = self._context.spec.task
+        if not task.rows and task.loss in (None, "nll"):
+            line |= {f"eval_perplexity{name}": _perplexity(loss) for name, loss in found.items()}
+        return line
 
     def _judge(self, step: int, loss: float) -> None:
         """Do as ``train.on_spike`` says where the loss has jumped; one that is no number always ends the run."""
@@ -153,6 +172,11 @@ class Metrics:
         self._file.flush()
         numbers = {key: value for key, value in line.items() if key not in ("step", "time") and value is not None}
         self._tracker.log(numbers, line["step"])
+
+
+def _perplexity(loss: float) -> float | None:
+    """The exponential of a mean loss over tokens; None where it is no number or too large for one."""
+    return math.exp(loss) if loss < math.log(sys.float_info.max) else None
 
 
 def _predicted(directory: Path) -> dict[str, float]:

@@ -17,7 +17,7 @@ from launcher.preflight import findings, plan
 from launcher.rules.dependencies import REFUSED, WARNED
 from launcher.spec import RunSpec, edit
 from launcher.spec.parse import known_keys, parse, to_dict
-from launcher.spec.training import MixPart, ProfileSpec
+from launcher.spec.training import EvalSet, MixPart, ProfileSpec
 from launcher.submission.slurm_jobs import sbatch_text
 from tests.support.helpers import composed_once
 from tests.support.settings_read import keys_read_by
@@ -87,6 +87,7 @@ CONTEXT = {
     "data.template_values": ("data=chat", "data.path=words/*.jsonl"),
     "data.config": ("data=huggingface", "data.path=org/name"),
     "data.eval_config": ("data=huggingface", "data.path=org/name"),
+    "data.eval_sets": ("data=text", "data.path=words/*.jsonl"),
     "data.eval_path": ("data=text", "data.path=words/*.jsonl"),
     "data.eval_split": ("data=huggingface", "data.path=org/name"),
     "data.mix": ("data=text", "data.mix=[{path: words/*.jsonl}]"),
@@ -173,6 +174,7 @@ OTHER: dict[str, tuple[object, ...]] = {
     "data.columns": ({"prompt": "question"},),
     "data.special_tokens": ({"eos_token": "</s>"},),
     "data.template_values": ({"enable_thinking": False},),
+    "data.eval_sets": ((EvalSet(name="code", path="code.jsonl"),),),
     "data.mix": ((MixPart(path="other/*.jsonl"),),),
     "data.tokenizer": ("path/to/tokenizer",),
     "hardware.dtypes": (("fp32",),),

@@ -56,6 +56,7 @@ def test_a_run_that_trains_shows_its_step_loss_speed_time_left_and_checkpoint(
         "seconds_left": 192.0,
         "left_is": "measured",
         "checkpoint_step": 3,
+        "evaluation": None,
         "queue": None,
         "recent": [{"step": step, "loss": 10.0 - step, "tokens_per_second": 100.0} for step in (1, 2, 3, 4)],
         "predicted_tokens_per_second": None,

@@ -234,6 +234,36 @@ def test_data_sets_that_llama_factory_knows_have_their_splits_configurations_and
     assert task_rows.read(shaped(row, turns), "dpo", 1)["chosen"] == [{"role": "assistant", "content": "better"}]
 
 
+def test_several_sets_of_evaluations_are_named_by_their_paths() -> None:
+    text = (
+        "base_model: Qwen/Qwen2.5-0.5B\ndatasets: [{path: a/b, type: chat_template}]\neval_steps: 5\n"
+        "test_datasets:\n"
+        "  - {path: json, data_files: own/held out.jsonl.gz, split: train, type: chat_template}\n"
+        "  - {path: org/Name-1.5, name: en, split: test, type: chat_template}\n"
+        "  - {path: org/Name-1.5, name: de, split: test, type: chat_template}\n"
+    )
+    found = importlib.import_module("launcher.importers.axolotl").read(text, "a.yaml")
+    assert [(left.key, left.effect) for left in found.left_out if left.matters] == []
+    assert found.recipe["set"]["data.eval_sets"] == [
+        {"name": "held-out", "path": "own/held out.jsonl.gz", "split": "train"},
+        {"name": "Name-1.5", "path": "org/Name-1.5", "config": "en", "split": "test"},
+        {"name": "Name-1.5-2", "path": "org/Name-1.5", "config": "de", "split": "test"},
+    ]
+    text = (
+        "model_name_or_path: Qwen/Qwen2.5-7B\nstage: dpo\ndo_train: true\nfinetuning_type: lora\n"
+        "dataset: dpo_mix_en\neval_dataset: dpo_mix_zh, orca_pairs\neval_strategy: epoch\n"
+    )
+    found = importlib.import_module("launcher.importers.llamafactory").read(text, "a.yaml")
+    assert [(left.key, left.effect) for left in found.left_out if left.matters] == []
+    mixed, orca = found.recipe["set"]["data.eval_sets"]
+    assert (mixed["name"], mixed["config"], orca["name"]) == ("DPO-En-Zh-20k", "zh", "orca_dpo_pairs")
+    assert orca["columns"]["prompt.user"] == "question"
+    left = importlib.import_module("launcher.importers.llamafactory").read(
+        text.replace("orca_pairs", "of_my_own"), "a.yaml"
+    )
+    assert [each.key for each in left.left_out if each.matters] == ["eval_dataset"]
+
+
 @pytest.mark.parametrize(
     ("degree", "preset"), [("tensor_model_parallel_size = 1", "ddp"), ("tensor_model_parallel_size = 8", "fsdp"),
                            ("expert_model_parallel_size = 4", "fsdp"), ("context_parallel_size = 2", "ddp")]

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher.rundir import results
+from launcher.rundir import live, results, status
+from launcher.views import pairs
+from launcher.views import runs as view
+from launcher.views.page import curves
 from tests.support.recorded_runs import line, predicted, recorded
 from tests.support.slurm_runs import launch
 
@@ -56,6 +59,36 @@ def test_a_line_of_metrics_is_told_in_words() -> None:
     found = json.loads('{"step": 7, "loss": 2.5, "eval_loss": 2.25, "grad_norm": 1.5, "learning_rate": 0.0003}')
     shown = "step 7/100  loss 2.5000  held-out loss 2.2500  gradient norm 1.500  learning rate 3.00e-04"
     assert results.metrics_line({**found, "tokens_per_second": 1234.5}, 100) == f"{shown}  1,234 tokens/s"
+
+
+def test_an_evaluation_is_told_by_the_names_of_its_sets(tmp_path: Path) -> None:
+    one = {"step": 7, "loss": 2.5, "eval_loss": 2.25, "eval_loss/code": 2.0, "eval_loss/math": 2.5}
+    more = {"eval_perplexity": 9.48774, "eval_perplexity/code": 7.38906, "eval_perplexity/math": None}
+    text = "held-out loss 2.2500 (perplexity 9.4877): code 2.0000 (7.3891), math 2.5000"
+    assert results.metrics_line({**one, **more, "grad_norm": 1.0}, 100) == (
+        f"step 7/100  loss 2.5000  {text}  gradient norm 1.000"
+    )
+    run = recorded(
+        tmp_path / "a", "train.steps=100", now="running", steps=[line(6, 9.0), {**one, **more}, line(8, 9.0)]
+    )
+    found = status.read(run).progress.evaluation
+    assert found == {
+        "step": 7,
+        "loss": 2.25,
+        "perplexity": 9.48774,
+        "sets": {"code": {"loss": 2.0, "perplexity": 7.38906}, "math": {"loss": 2.5, "perplexity": None}},
+    }
+    table = view.table([status.read(run)], placed=False, folder=tmp_path)
+    assert table[2] == f"  {text}"
+    frame = " ".join(" ".join(view.frame(status.read(run), live.read([status.read(run)])[0], 80)).split())
+    assert "held out 2.2500 (perplexity 9.4877): code 2.0000 (7.3891), math 2.5000 at step 7" in frame
+    assert f"{text} at step 7 " in " ".join(pairs.summary_table(run).split())
+    chart, *_ = curves._of_run(results.steps(run))
+    assert {row["of"] for row in chart.spec["data"]["values"]} == {
+        *("training", "held out", "held out: code", "held out: math"),
+    }
+    [sentence] = curves._evaluated(results.steps(run))
+    assert f"The last evaluation, at step 7: {text}." in str(sentence)
 
 
 def test_of_a_long_file_of_metrics_the_newest_lines_alone_are_parsed(

@@ -129,6 +129,7 @@ def test_the_hash_is_that_of_all_groups_as_one_text_of_json(clip: float) -> None
         "eval_path",
         "eval_split",
         "eval_config",
+        "eval_sets",
         "columns",
         "special_tokens",
         "template_values",

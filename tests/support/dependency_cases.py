@@ -95,6 +95,7 @@ data=synthetic data.mix=[{path:x}]
 data=synthetic data.eval_path=x
 data=synthetic data.eval_split=test
 data=synthetic data.eval_config=small
+data=synthetic data.eval_sets=[{name:code,path:x}]
 data.columns={prompt:question}
 data=synthetic data.max_samples=10
 data=synthetic data.packing=documents

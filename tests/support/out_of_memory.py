@@ -129,7 +129,7 @@ def longer_evaluation() -> None:
     from launcher.worker.data import Batches
 
     original = Batches.held_out
-    Batches.held_out = lambda self: (tokens.repeat(1, 20) for tokens in original(self))  # type: ignore[method-assign]
+    Batches.held_out = lambda self, name: (tokens.repeat(1, 20) for tokens in original(self, name))  # type: ignore[method-assign]
 
 
 def little_address_space() -> None:

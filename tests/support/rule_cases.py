@@ -110,6 +110,9 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         precision=fp16 precision.loss_scale=8 precision.initial_loss_scale=8
         hardware=v100_32g
         adapter=lora adapter.targets=[] eval.tasks=[mmlu]
+        data=text data.path=a train.eval_every=9 data.eval_path=b data.eval_sets=[{name:code,path:c}]
+        data=text data.path=a train.eval_every=9 data.eval_sets=[{name:x,path:c},{name:x,path:d},{name:a/b,path:e}]
+        data=text data.path=a train.eval_every=9 data.eval_sets=[{name:code,path:c,source:chat}]
         parallel=fsdp precision.qat=int8_int4 precision.qat_group_size=48
         parallel=ddp model=gpt2 precision.qat=int4
         parallel=fsdp adapter=qlora precision.qat=int4
@@ -303,6 +306,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         backend.path=/opt/Megatron-LM
         backend.path=/opt/Megatron-LM train.on_hang=restart train.spike_deviations=3
         backend.path=/opt/Megatron-LM train.enforce_memory=true
+        data=tokens data.path=a.bin train.eval_every=10 data.eval_sets=[{name:code,path:c.bin},{name:math,path:m.bin}]
         """,
         *NODE,
         "parallel=tp",

@@ -32,6 +32,7 @@ WARNINGS = cases(
     train.on_hang=restart
     train.eval_steps=2
     data.eval_fraction=0.1
+    data=text data.path=a data.eval_sets=[{name:code,path:c}]
     optimizer.schedule=constant optimizer.min_lr=1e-5
     optimizer.schedule=constant optimizer.decay_steps=50
     optimizer.decay_steps=50 optimizer.warmup_steps=60

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import json
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -265,13 +266,27 @@ def test_a_resumed_run_leaves_no_later_lines(tmp_path: Path) -> None:
 def test_a_line_holds_what_readers_rely_on(tmp_path: Path) -> None:
     written = metrics.Metrics(context(tmp_path, "train.log_every=2", "train.steps=5"), resumed_at=0)
     for step in range(1, 6):
-        written.step(step, result(2.0), (lambda: torch.tensor(3.0)) if step == 3 else None)
+        written.step(step, result(2.0), (lambda: {"": torch.tensor(3.0)}) if step == 3 else None)
     written.close()
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [2, 3, 4, 5]
     assert [line.get("eval_loss") for line in lines] == [None, 3.0, None, None]
     keys = {"step", "loss", "grad_norm", "learning_rate", "tokens_per_second", "step_seconds", "time", "memory_bytes"}
     assert all(keys <= set(line) for line in lines)
+
+
+def test_losses_of_several_sets_have_a_mean_and_perplexities_where_they_are_means_over_tokens(tmp_path: Path) -> None:
+    losses = {"code": torch.tensor(1.0), "math": torch.tensor(1000.0)}
+    lines = []
+    for name, words in {"own": (), "dft": ("task=sft", "parallel=fsdp", "task.loss=dft")}.items():
+        (tmp_path / name).mkdir()
+        written = metrics.Metrics(context(tmp_path / name, *words), resumed_at=0)
+        written.step(1, result(2.0), lambda: losses)
+        written.close()
+        lines.append(json.loads((tmp_path / name / "metrics.jsonl").read_text()))
+    wanted = {"eval_loss": 500.5, "eval_loss/code": 1.0, "eval_loss/math": 1000.0}
+    perplexities = {"eval_perplexity": math.exp(500.5), "eval_perplexity/code": math.e, "eval_perplexity/math": None}
+    assert [{key: line[key] for key in line if "eval" in key} for line in lines] == [wanted | perplexities, wanted]
 
 
 def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ def test_evaluations_before_a_resume_count_and_those_that_are_done_again_do_not(
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     with judged(tmp_path, "train.patience=2", "train.eval_every=10", resumed_at=20) as metrics:
         seen = [metrics.is_over]
-        metrics.step(30, result(1.0), lambda: torch.tensor(2.0))
+        metrics.step(30, result(1.0), lambda: {"": torch.tensor(2.0)})
         seen.append(metrics.is_over)
     assert seen == [False, True]
     [event] = events.read(tmp_path)

@@ -43,6 +43,8 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     yield from _graphs(spec)
     yield from checkout.check_data(spec)
     yield from _packing(spec)
+    rule = "Megatron-LM's loop evaluates on one data set, data.eval_path; FSDP, DDP, DeepSpeed and TRL on several"
+    yield from edit.refused(spec, "data.eval_sets", rule, "parallel=fsdp", "parallel=zero3")
     yield from checkout.check_saving(spec)
     yield from checkout.check_conversion(spec)
     yield from extra.check(spec)

@@ -91,9 +91,9 @@ def _files(spec: RunSpec) -> Arguments:
         return {} if len(data.sets) > 1 else {"data-path": CORPUS}
     parts = zip(data.weights or (0.0,) * len(data.trained), data.trained, strict=True)
     paths = tuple(word for weight, part in parts for word in (f"{weight:g}" if weight else "", part.path or "") if word)
-    if data.evaluated is None:
+    if not data.evaluated:
         return {"data-path": paths if len(paths) > 1 else paths[0]}
-    return {"train-data-path": paths, "valid-data-path": data.evaluated.path}
+    return {"train-data-path": paths, "valid-data-path": data.evaluated[""].path}
 
 
 def _checkpoints(spec: RunSpec) -> Arguments:

@@ -76,6 +76,7 @@ ACTS: Mapping[str, tuple[str, _Test]] = {
     "data.source": ("may fetch from the Hugging Face Hub", lambda value: value == "huggingface"),
     "data.path": (_FETCHED, _is_hub_name),
     "data.eval_path": (_FETCHED, _is_hub_name),
+    "data.eval_sets": (_FETCHED, _names_the_hub),
     "data.mix": (_FETCHED, _names_the_hub),
     "data.tokenizer": (
         _FETCHED,

@@ -43,7 +43,7 @@ def section(source: Source) -> Section:
         )
         parts: list[Chart | Html | str] = [tag("p", text, class_="missing")]
     else:
-        parts = [*_broken(rows), *_of_run(rows)]
+        parts = [*_broken(rows), *_of_run(rows), *_evaluated(rows)]
     return Section(identity="training", title="Training", parts=parts)
 
 
@@ -56,7 +56,9 @@ def points(rows: Sequence[JsonObject], key: str) -> Points:
 
 
 def _of_run(rows: Sequence[JsonObject]) -> Iterator[Chart]:
-    for value, keys in _OF_A_RUN.items():
+    sets = {f"held out: {name}": key for name, key in results.eval_sets(rows).items()}
+    for value, known in _OF_A_RUN.items():
+        keys = {**known, **sets} if value == "loss" else known
         named = {name: curve for name, key in keys.items() if (curve := points(rows, key))}
         if (first := next(iter(keys))) not in named:
             continue
@@ -107,6 +109,11 @@ def _numbers(named: Mapping[str, Points]) -> Html:
     values = [dict(curve) for curve in named.values()]
     rows = [[f"{step:,.0f}", *(f"{curve[step]:.5g}" if step in curve else "" for curve in values)] for step in chosen]
     return table(["step", *named], rows)
+
+
+def _evaluated(rows: Sequence[JsonObject]) -> Iterator[Html]:
+    if (found := results.last_evaluation(rows)) is not None:
+        yield tag("p", f"The last evaluation, at step {found['step']:,}: {results.evaluation_text(found)}.")
 
 
 def _broken(rows: Sequence[JsonObject]) -> Iterator[Html]:

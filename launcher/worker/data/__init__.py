@@ -13,7 +13,7 @@ import hashlib
 import os
 import signal
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,7 +52,7 @@ class _Steps(Dataset[torch.Tensor]):
 class Batches:
     """The run's data as one rank sees them."""
 
-    def __init__(self, context: Context, whole: Corpus, training: Corpus, held_out: Corpus | None) -> None:
+    def __init__(self, context: Context, whole: Corpus, training: Corpus, held_out: Mapping[str, Corpus]) -> None:
         self._context, self.whole, self._training, self._held_out = context, whole, training, held_out
 
     def identity(self) -> JsonObject:
@@ -90,12 +90,17 @@ class Batches:
         for step, tokens in zip(steps, rows, strict=True):
             yield step, list(tokens.to(device, non_blocking=True))
 
-    def held_out(self) -> Iterator[torch.Tensor]:
-        """This rank's micro-batches of one evaluation: the same samples every time, in the corpus's order.
+    @property
+    def evaluated(self) -> tuple[str, ...]:
+        """The names of the data sets of an evaluation, "" for one without a name; none where nothing evaluates."""
+        return tuple(self._held_out)
+
+    def held_out(self, name: str) -> Iterator[torch.Tensor]:
+        """This rank's micro-batches of one data set of an evaluation: the same every time, in the corpus's order.
 
         Of a mix some of each data set are among the first.
         """
-        stream = self.held_out_stream()
+        stream = self.held_out_stream(name)
         assert stream is not None, "a run that evaluates has held samples out"
         source = _Steps(*stream)
         for step in range(1, self._context.spec.train.eval_steps + 1):
@@ -107,9 +112,9 @@ class Batches:
             self._context, self._training.size, shuffle=self._context.spec.data.shuffle, start=start
         )
 
-    def held_out_stream(self) -> tuple[Corpus, Order] | None:
-        """The held-out samples and their order; None where the run does not evaluate."""
-        found = self._held_out
+    def held_out_stream(self, name: str = "") -> tuple[Corpus, Order] | None:
+        """The held-out samples of a data set and their order; None where the run does not evaluate."""
+        found = self._held_out.get(name)
         return None if found is None else (found, order_of(self._context, found.size, shuffle=isinstance(found, Mix)))
 
 
@@ -138,17 +143,17 @@ def _ignore_signals(worker: int) -> None:
 def batches(context: Context, opened: Sequence[Corpus] | None = None) -> Batches:
     """The run's data as :func:`open_corpora` opens them, with samples held out for evaluation where the run evaluates.
 
-    They are the data set of evaluations, or else the end of each that is trained on.
+    They are the data sets of evaluations, or else the end of each that is trained on.
     """
     opened, data = open_corpora(context) if opened is None else opened, context.spec.data
-    training, held_out = list(opened), list[Corpus]()
-    if data.evaluated is not None:
-        held_out = [training.pop()]
-    elif context.spec.evaluates:
+    number = len(opened) - len(data.evaluated)
+    training, held_out = list(opened[:number]), dict(zip(data.evaluated, opened[number:], strict=True))
+    if not context.spec.evaluates:
+        held_out = {}
+    elif not held_out:
         pairs = [split(each, data.eval_fraction) for each in training]
-        training, held_out = [first for first, _ in pairs], [last for _, last in pairs]
-    joined = _joined(held_out, ()) if context.spec.evaluates else None
-    return Batches(context, _joined(opened, ()), _joined(training, data.weights), joined)
+        training, held_out = [first for first, _ in pairs], {"": _joined([last for _, last in pairs], ())}
+    return Batches(context, _joined(opened, ()), _joined(training, data.weights), held_out)
 
 
 def _joined(corpora: Sequence[Corpus], weights: Sequence[float]) -> Corpus:

@@ -20,6 +20,7 @@ from launcher.worker.megatron.checkpoints import Checkpoints
 from launcher.worker.megatron.data import LOSS, forward_step
 from launcher.worker.memory import live_bytes
 from launcher.worker.memory.piles import Kept, flat, model_piles
+from launcher.worker.metrics import Losses
 from launcher.worker.profile import Profile
 
 _MASTERS = ("shard_fp32_from_float16_groups", "fp32_from_float16_groups")
@@ -127,9 +128,9 @@ class Follower:
     def evaluate_and_print_results(self, original: Call, *arguments: Any, **options: Any) -> None:
         """Write the line of the step that is evaluated; Megatron's evaluation after the last step is left out."""
 
-        def evaluated() -> torch.Tensor:
+        def evaluated() -> Losses:
             original(*arguments, **options)
-            return self._held_out_loss
+            return {"": self._held_out_loss}
 
         if self._last is not None:
             self._note(evaluated)
@@ -149,7 +150,7 @@ class Follower:
         """End background writes; one that failed pauses saving or, behind the last step, ends the run."""
         self._checkpoints.finalize(functools.partial(original, blocking=blocking, **options), last=blocking)
 
-    def _note(self, evaluate: Callable[[], torch.Tensor] | None = None) -> None:
+    def _note(self, evaluate: Callable[[], Losses] | None = None) -> None:
         assert self._last is not None, "a step is noted once"
         result, self._last = self._last, None
         self.recorded.line(self.step, result, evaluate)

@@ -12,6 +12,7 @@ from launcher.worker.data import Batches
 from launcher.worker.engine import Context
 from launcher.worker.megatron.follow import Call, Follower
 from launcher.worker.memory import live_bytes
+from launcher.worker.metrics import Losses
 from launcher.worker.rehearse import timed
 
 
@@ -43,7 +44,7 @@ class Steps(Follower):
     def save_checkpoint_and_time(self, original: Call, iteration: int, *rest: Any, **options: Any) -> None:
         """Save nothing: one rank's share of a checkpoint is planned by all of them together."""
 
-    def _note(self, evaluate: Callable[[], torch.Tensor] | None = None) -> None:
+    def _note(self, evaluate: Callable[[], Losses] | None = None) -> None:
         if evaluate is not None:
             evaluate()
         if self.step >= self._end:

@@ -19,6 +19,7 @@ from launcher.worker.engine import Context, PendingSave, StepResult
 from launcher.worker.loop import Agreement
 from launcher.worker.memory import live_bytes
 from launcher.worker.memory.piles import Kept, flat, model_piles
+from launcher.worker.metrics import Losses
 from launcher.worker.model.adapters import PISSA
 from launcher.worker.model.network import numbered, switch_rounding
 from launcher.worker.saving import Checkpoints
@@ -134,10 +135,11 @@ class Follower(TrainerCallback):  # type: ignore[misc]
         if self._recorded.metrics.is_over:
             control.should_training_stop = True
 
-    def _evaluate(self) -> torch.Tensor:
+    def _evaluate(self) -> Losses:
         self._context.beat.begin("evaluation")
         with self._recorded.evaluation(self._step):
-            return torch.tensor(float(self._trainer.evaluate()["eval_loss"]))
+            found = self._trainer.evaluate()
+        return {name: torch.tensor(float(found[f"eval_{name}_loss"])) for name in self._trainer.eval_dataset}
 
     def _save(self, *, last: bool = False) -> None:
         with self._recorded.saving(self._step):

@@ -59,21 +59,18 @@ class Tokens:
         """One sample each: the trainer reads their columns."""
         corpus, order = self._batches.training_stream()
         one = datasets.Dataset.from_list([self._labelled(corpus)[order.sample(0)]])
-        return one, one if self._batches.held_out_stream() else None
+        return one, dict.fromkeys(self._batches.evaluated, one) or None
 
     def stream(self, prepared: Any, start: Position) -> Dataset[Sample]:
         """The corpus, read as it is trained on."""
         corpus, order = self._batches.training_stream()
         return Stream(self._labelled(corpus), order, start.samples, _left(self._spec, start))
 
-    def held_out(self, prepared: Any) -> Dataset[Sample] | None:
-        """The samples that are held out, as many global batches as one evaluation has."""
-        found = self._batches.held_out_stream()
-        if found is None:
-            return None
-        corpus, order = found
+    def held_out(self, prepared: Any) -> dict[str, Dataset[Sample]] | None:
+        """The samples of each data set that are held out, as many global batches as one evaluation has."""
         size = self._spec.train.eval_steps * self._spec.global_batch_size
-        return Stream(self._labelled(corpus), order, 0, size)
+        streams = ((name, self._batches.held_out_stream(name)) for name in self._batches.evaluated)
+        return {name: Stream(self._labelled(found[0]), found[1], 0, size) for name, found in streams if found} or None
 
     def _labelled(self, corpus: Corpus) -> "Labelled":
         return Labelled(corpus, apart=self._spec.data.packed == "documents")
@@ -111,19 +108,22 @@ class Rows:
         self._context, self._spec = context, context.spec
         own, task, evaluates = self._spec.data, self._spec.task.name, self._spec.evaluates
         sets = [[_worded(row, each) for row in task_rows.rows(each, task)] for each in own.sets]
-        self._held_out = sets.pop() if own.evaluated is not None else []
+        self._held_out: dict[str, list[Row]] = dict(zip(own.evaluated, sets[len(own.trained) :], strict=True))
+        del sets[len(own.trained) :]
+        ends = list[Row]()
         for rows in sets:
             count = epoch.held_out(self._spec, len(rows))
-            self._held_out += rows[len(rows) - count :]
+            ends += rows[len(rows) - count :]
             del rows[len(rows) - count :]
             if not rows:
                 raise DataError("data.path holds rows of which none is left to train on: name more data")
         numbers = drawn([len(rows) for rows in sets], own.weights)
         mixed = zip(sets, numbers, strict=True)
         self._rows = [rows[place % len(rows)] for rows, count in mixed for place in range(count)]
-        self._size, self._held_out = len(self._rows), self._held_out if evaluates else []
+        self._size, self._held_out = len(self._rows), (self._held_out or {"": ends}) if evaluates else {}
         if task == "kto" and own.shuffle:
-            self._rows, self._held_out = map(self._shuffled, (self._rows, self._held_out))
+            self._rows = self._shuffled(self._rows)
+            self._held_out = {name: self._shuffled(rows) for name, rows in self._held_out.items()}
 
     def _shuffled(self, rows: list[Row]) -> list[Row]:
         order = data.order_of(self._context, len(rows), shuffle=True)
@@ -138,7 +138,7 @@ class Rows:
     @property
     def first(self) -> tuple[Any, Any]:
         """All rows: data sets to train on and, where the run evaluates, to evaluate on."""
-        return self._table(self._rows), self._table(self._held_out) if self._held_out else None
+        return self._table(self._rows), {name: self._table(rows) for name, rows in self._held_out.items()} or None
 
     def _table(self, rows: list[Row]) -> Any:
         """Rows as a data set: in the run directory where ranks share what the reference model says of them.
@@ -166,12 +166,13 @@ class Rows:
         order = data.order_of(self._context, len(prepared), shuffle=shuffle)
         return Stream(prepared, order, start.samples, _left(self._spec, start))
 
-    def held_out(self, prepared: Any) -> Dataset[Sample] | None:
-        """The first of the rows that are held out, as many global batches as one evaluation has."""
-        if prepared is None:
-            return None
-        size = min(len(prepared), self._spec.train.eval_steps * self._spec.global_batch_size)
-        return Stream(prepared, data.order_of(self._context, len(prepared), shuffle=False), 0, size)
+    def held_out(self, prepared: Any) -> dict[str, Dataset[Sample]] | None:
+        """The first rows of each data set that are held out, as many global batches as one evaluation has."""
+        most = self._spec.train.eval_steps * self._spec.global_batch_size
+        return {
+            name: Stream(rows, data.order_of(self._context, len(rows), shuffle=False), 0, min(len(rows), most))
+            for name, rows in (prepared or {}).items()
+        } or None
 
 
 def _worded(row: Row, own: DataSpec) -> Row:
