@@ -39,6 +39,13 @@ def fewer_checkpoints(spec: RunSpec) -> Iterator[Change]:
         yield set_to(spec, "older checkpoints", {"save.keep": 1}, stays=True)
 
 
+def shards_as_they_are(spec: RunSpec) -> Iterator[Change]:
+    """Checkpoints of the optimizer's shards, which no rank gathers."""
+    if spec.save.reshardable:
+        cost = "a checkpoint that other tensor or pipeline degrees can read"
+        yield set_to(spec, cost, {"save.reshardable": None}, stays=True)
+
+
 def _without_saves(spec: RunSpec) -> dict[str, object]:
     """The settings with which nothing is saved on the way; none where nothing is."""
     keys = {"save.every": spec.save.every, "save.per_epoch": spec.save.per_epoch}
@@ -286,6 +293,7 @@ def _more(spec: RunSpec, settings: dict[str, object]) -> Change:
 
 NEIGHBOURS: tuple[Neighbour, ...] = (
     fewer_checkpoints,
+    shards_as_they_are,
     fewer_readers,
     expandable_segments,
     bucket_views,
@@ -326,6 +334,7 @@ ELSEWHERE = frozenset({fewer_checkpoints, fewer_readers, last_checkpoint_only, n
 """Changes of what is on a node's host and on the disk, which leave the device as it is."""
 
 OF_PASSES = ELSEWHERE | {
+    shards_as_they_are,
     chunked_loss,
     selective_checkpointing,
     module_checkpointing,
@@ -334,7 +343,7 @@ OF_PASSES = ELSEWHERE | {
     offloaded_activations,
     shorter_sequences,
 }
-"""Those, and changes of what the passes of a step hold, which leave what is there between two steps."""
+"""Those, and changes of what the passes of a step or a save hold, which leave what is there between two steps."""
 
 ANOTHER_TRAINING = frozenset({low_rank_adapter, shorter_sequences})
 """Changes that make it another training: alone they are not answer enough where two others together suffice."""

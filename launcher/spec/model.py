@@ -206,7 +206,7 @@ class ZeroSpec:
 
 OF_ENGINES = (
     "parallel.shard parallel.async_tensor parallel.layout backend.reshard_after_forward backend.micro_step_sync "
-    "backend.bucket_view backend.bucket_cap_mb backend.path model.mtp_layers train.cuda_graphs "
+    "backend.bucket_view backend.bucket_cap_mb backend.path model.mtp_layers train.cuda_graphs save.reshardable "
     "zero.reduce_bucket_size zero.allgather_bucket_size zero.overlap_comm zero.prefetch_bucket_size "
     "zero.max_live_parameters zero.max_reuse_distance zero.param_persistence_threshold zero.sub_group_size zero.hpz "
     "zero.quantized_weights zero.quantized_gradients zero.gather_16bit_weights_on_save precision.qat"

@@ -325,6 +325,7 @@ class SaveSpec:
     last: bool
     export: Literal["none", "safetensors"]
     per_epoch: Count | None = None
+    reshardable: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -128,6 +128,7 @@ OTHER: dict[str, tuple[object, ...]] = {
     "model.model_type": ("gemma2",),
     "model.extra": ({"key": 1},),
     "eval.tasks": (("hellaswag",),),
+    "save.reshardable": (True, False),
     "task.beta": (0.5,),
     "task.center_rewards": (0.01,),
     "task.rewards": (("rewards.length",),),

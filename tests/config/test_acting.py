@@ -40,7 +40,7 @@ HARMLESS = {
     "precision": "accumulate compute gradients initial_loss_scale loss_scale loss_scale_window master "
     "name optimizer_states parameters qat qat_after qat_group_size recipe reduce",
     "run": "name partial record_diff",
-    "save": "async every export keep last per_epoch",
+    "save": "async every export keep last per_epoch reshardable",
     "sweep": "budget parallelism sampler",
     "task": "beta center_rewards completion_length desirable_weight generations label_smoothing loss name "
     "precompute_reference temperature undesirable_weight vllm",

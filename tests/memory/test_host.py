@@ -90,6 +90,39 @@ def test_nvme_leaves_buffers_in_host_memory_and_files_on_the_disk() -> None:
     assert size(more, "offloaded") == 8 * (pinned + own + 4 * 4 * group + 2 * 1_000_000)
 
 
+def test_states_that_are_written_in_the_background_wait_on_the_host() -> None:
+    words = (*GPU, "parallel=fsdp", "save.every=10")
+    beside, at_once = (host(make_spec(*words, f"save.async={word}")) for word in ("true", "false"))
+    shard = assess.estimated(make_spec(*words)).parameters.per_rank
+    assert size(beside, "saving") == 8 * (4 + 8) * shard
+    assert size(at_once, "saving") == 0, "a tensor at a time goes through the host"
+    on_cpu = (*CPU, "parallel=fsdp", "cluster.gpus_per_node=2", "save.every=10")
+    saved, kept = (assess.estimated(make_spec(*on_cpu, *more)).phases for more in (("save.async=true",), ()))
+    assert saved["checkpoint_save"] - kept["checkpoint_save"] == (4 + 8) * saved_shard(on_cpu)
+    assert saved | {"checkpoint_save": 0} == kept | {"checkpoint_save": 0}
+
+
+def saved_shard(words: tuple[str, ...]) -> int:
+    return assess.estimated(make_spec(*words)).parameters.per_rank
+
+
+def test_whole_states_of_megatron_are_gathered_by_every_rank_and_a_later_stage_at_once() -> None:
+    """Megatron-core gathers bucket by bucket; all of a stage behind the first, and of each model chunk, is one."""
+    words = ("model=7b", "hardware=h100_80g", "cluster.gpus_per_node=8", "cluster.nodes=2", "precision.gradients=null")
+    layouts = {stages: (*words, "parallel=pp", f"parallel.pipeline={stages}") for stages in (1, 2)}
+    for stages, layout in layouts.items():
+        whole, shards = (assess.estimated(make_spec(*layout, f"save.reshardable={word}")) for word in ("true", "null"))
+        position, data = whole.parameters.per_rank, 16 // stages
+        own = 14 * position // data
+        at_once = position if stages > 1 else 40_000_000
+        assert size(whole.host, "saving") == pytest.approx(
+            8 * (12 * position + max(12 * at_once * (1 + 1 / data), own)), rel=1e-3
+        )
+        assert size(shards.host, "saving") == pytest.approx(8 * own, rel=1e-3)
+        beside = whole.phases["checkpoint_save"] - shards.phases["checkpoint_save"]
+        assert beside == pytest.approx(4 * (2 + 1 / data) * at_once, rel=1e-3)
+
+
 def test_readers_are_processes_and_have_steps_ready() -> None:
     words = ("train.sequence_length=1023", "train.micro_batch_size=4", "train.global_batch_size=64", "data.workers=3")
     idle, row = processes_of("fsdp").reader_bytes, 1024 * 8

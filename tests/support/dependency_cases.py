@@ -65,6 +65,7 @@ optimizer.stochastic_rounding=true
 backend.path=/megatron
 model.mtp_layers=1
 train.cuda_graphs=attention
+save.reshardable=true
 parallel=zero3 parallel.layout=[Ett,ttL]
 zero.nvme_path=/nvme
 precision.recipe=delayed

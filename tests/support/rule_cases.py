@@ -303,6 +303,8 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         hardware=l40s precision=fp8 precision.recipe=blockwise
         train.on_spike=rollback save.every=10
         train.patience=3 train.eval_every=10
+        save.reshardable=true optimizer=sgd
+        save.reshardable=false precision=fp32
         backend.path=/opt/Megatron-LM
         backend.path=/opt/Megatron-LM train.on_hang=restart train.spike_deviations=3
         backend.path=/opt/Megatron-LM train.enforce_memory=true

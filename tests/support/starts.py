@@ -16,7 +16,7 @@ STARTS = (
     ("parallel=zero1", "zero=2", *NODE),
     ("parallel=zero3", "optimizer.fused=true", *NODE),
     ("parallel=tp", "parallel.sequence=false", "model=7b", *NODE),
-    ("parallel=pp", "model=7b", "train.micro_batch_size=2", "cluster.nodes=2", *NODE),
+    ("parallel=pp", "model=7b", "train.micro_batch_size=2", "save.reshardable=true", "cluster.nodes=2", *NODE),
     ("parallel=tp", "checkpointing=selective", "checkpointing.modules=[mlp]", "zero=0", *NODE),
     ("parallel=fsdp", "hardware=h100_80g", "cluster.gpus_per_node=2"),
     ("parallel=fsdp", "save.every=10", "data.workers=2"),

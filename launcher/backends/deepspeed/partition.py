@@ -10,6 +10,7 @@ from launcher.estimate.memory.moments import (
     LATER_BLOCKS_BACKWARD,
     PASSES,
     ROOT_BACKWARD,
+    SAVE,
     STEPPING,
     TRAINING,
     UNTIL_FIRST_GRADIENTS,
@@ -168,7 +169,7 @@ def stage_buffers(rank: RankModel) -> Iterator[MemoryTerm]:
     if rank.engine.cpu:  # A GPU's are copied to the host.
         values = {"z_par": rank.dtypes.size("parameters"), "shard": rank.elements.parameters}
         what, source = "the stage's copy of its parameters", "DeepSpeed 0.19.8 runtime/pipe/module.py, save_state_dict"
-        yield term("temporary", frozenset({"checkpoint_save"}), what, "z_par * shard", source, **values)
+        yield term("temporary", SAVE, what, "z_par * shard", source, **values)
 
 
 def _states(rank: RankModel, moments: Moments, what: str, n: int) -> MemoryTerm:

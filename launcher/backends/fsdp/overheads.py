@@ -31,6 +31,7 @@ from launcher.estimate.memory.activations import (
     places,
     running_blocks,
 )
+from launcher.estimate.memory.host import checkpointed_bytes
 from launcher.estimate.memory.moments import (
     ALWAYS,
     BLOCK_BACKWARD,
@@ -38,6 +39,7 @@ from launcher.estimate.memory.moments import (
     LOAD,
     PASSES,
     ROOT_BACKWARD,
+    SAVE,
     TRAINING,
     UNTIL_FIRST_GRADIENTS,
     Moment,
@@ -63,7 +65,7 @@ def overheads(rank: RankModel) -> Iterable[MemoryTerm]:
     elif not shared:
         for moments, kind in running_blocks(rank):
             yield from block_instants(rank, kind, moments)
-    for terms in (exchanged, unsplit, untied, restoring, ring.overheads, float8.overheads):
+    for terms in (exchanged, unsplit, untied, restoring, staged, ring.overheads, float8.overheads):
         yield from terms(rank)
     yield from stage_overheads(rank, ddp=is_ddp(rank.spec))
 
@@ -319,6 +321,17 @@ def restoring(rank: RankModel) -> Iterator[MemoryTerm]:
     buffers = (each for each in states.gradients(rank) if each.moments == LOAD)
     for each in (*buffers, *optimizer.optimizer_states(rank), *optimizer.step_temporaries(rank)):
         yield each._replace(moments=LOAD).at("restoring")
+
+
+def staged(rank: RankModel) -> Iterator[MemoryTerm]:
+    """A copy of the rank's part of a checkpoint that is written in the background; a GPU's is on the host.
+
+    ``_copy_state_dict`` of ``torch/distributed/_state_dict_utils.py``, by ``async_save``.
+    """
+    save = rank.spec.save
+    if save.asynchronous and not rank.cuda and (save.last or save.every):
+        what, source = "copy that is written in the background", "torch/distributed/checkpoint/staging.py"
+        yield term("temporary", SAVE, what, "copy", source, copy=checkpointed_bytes(rank))
 
 
 def buckets(rank: RankModel) -> Iterator[MemoryTerm]:

@@ -8,7 +8,7 @@ from launcher.backends._shared import LAUNCH_SECONDS, copies_output, key_heads, 
 from launcher.backends.fsdp import rounding
 from launcher.backends.fsdp.float8 import MXFP8
 from launcher.base.units import DTYPE_BYTES
-from launcher.estimate.rank.engine import UNEVEN, EngineTraits, Execution
+from launcher.estimate.rank.engine import UNEVEN, EngineTraits, Execution, Saving
 from launcher.estimate.rank.formats import FP32, Dtypes, refined
 from launcher.estimate.rank.stages import SPLIT
 from launcher.spec import PrecisionSpec, RunSpec
@@ -52,6 +52,7 @@ def engine(spec: RunSpec) -> EngineTraits:
         fused_norm=spec.train.kernels == "liger",
         fused_activation=spec.train.kernels == "liger",
         compiled=spec.train.compile and not cpu and _counts_compiled(spec),
+        saving=Saving(own=spec.save.asynchronous),
         rounding=rounding.saved(spec.precision, wide=meaning.autocast or size == 4),
         casts_again=meaning.compute == "fp8" and spec.precision.recipe != "rowwise_with_gw_hp",
     )

@@ -46,6 +46,7 @@ profile = Profile(
         "model.mtp_layers": "parallel=tp",
         "parallel.layout": "parallel=pp",
         "train.cuda_graphs": "parallel=tp",
+        "save.reshardable": "parallel=tp",
     },
     shards_instead=("zero.stage=1",),
     unpickles=True,

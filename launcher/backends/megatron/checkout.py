@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from launcher.backends import _models
 from launcher.backends.megatron.implementation import fsdp
+from launcher.backends.megatron.traits import reads_shards, reshardable
 from launcher.backends.megatron.translate import name
 from launcher.base.errors import ConfigError
 from launcher.estimate import families
@@ -15,10 +16,12 @@ _WATCHED = "train.on_hang train.hang_factor train.on_spike train.spike_deviation
 _MINUTE = 60
 _PER_TOKEN = "calculate-per-token-loss"
 
+_DEGREES = tuple(f"parallel.{key}" for key in ("tensor", "pipeline", "virtual_pipeline", "expert", "expert_tensor"))
 _KEPT = {
     "zero.stage": "each of its sharded optimizers has checkpoints of its own form",
     "precision.compute": "its optimizer keeps other copies of the weights for each number format",
     "train.global_batch_size": "its place in data and schedule is counted in steps of one batch",
+    **dict.fromkeys(_DEGREES, "its optimizer's shards are saved as they are; save.reshardable=true saves whole states"),
 }
 """Settings that the form of a checkpoint depends on, and why."""
 
@@ -64,6 +67,15 @@ def check_data(spec: RunSpec) -> Iterator[ConfigError]:
 def check_saving(spec: RunSpec) -> Iterator[ConfigError]:
     """A checkout's program saves after its last step wherever it saves at all."""
     save, steps, timeout = spec.save, spec.steps, spec.train.timeout_s
+    if save.reshardable is not None and save.reshardable != reshardable(spec):
+        rule = "whole states are gathered from the shards of AdamW's distributed optimizer (zero.stage=1)"
+        yield ConfigError("save.reshardable", True, rule, ["save.reshardable=null", "zero.stage=1 optimizer=adamw"])
+    elif save.reshardable is False and not reads_shards(spec):
+        rule = (
+            "of shards Megatron-core reads back right only those of 16-bit parameters under the fused AdamW of "
+            "Transformer Engine or Apex"
+        )
+        yield ConfigError("save.reshardable", False, rule, ["save.reshardable=null"])
     if spec.backend.path is not None and spec.save_every is not None and not save.last and steps % spec.save_every:
         rule = f"a checkout's pretrain_gpt.py also saves after its last step, {steps}, where it saves at all"
         yield ConfigError("save.last", False, rule, ["save.last=true", "save.every=null"])
@@ -111,11 +123,13 @@ def _is_deepseeks(spec: RunSpec) -> bool:
 
 def unreadable(before: RunSpec, after: RunSpec) -> Iterator[ConfigError]:
     """Settings that have to stay as they were when the checkpoint was written."""
-    pairs = {
+    pairs: dict[str, tuple[object, object]] = {
         "zero.stage": (before.zero.stage, after.zero.stage),
         "precision.compute": (before.precision.compute, after.precision.compute),
         "train.global_batch_size": (before.global_batch_size, after.global_batch_size),
     }
+    if before.zero.stage == 1 and not reshardable(before):
+        pairs |= {path: (edit.value_at(before, path), edit.value_at(after, path)) for path in _DEGREES}
     for path, (was, now) in pairs.items():
         if was != now:
             rule = f"the checkpoint is of a run with {was}, and Megatron-LM cannot change it: {_KEPT[path]}"

@@ -8,8 +8,10 @@ recorded.
 from collections.abc import Iterator
 
 from launcher.backends.megatron.implementation import fsdp, reads_gradients_as_they_are
+from launcher.backends.megatron.traits import reshardable
 from launcher.estimate.memory import optimizer
-from launcher.estimate.memory.moments import BETWEEN_PASSES, LOAD, ROOT_BACKWARD, TRAINING, Moment, Moments
+from launcher.estimate.memory.host import gathered_at_once
+from launcher.estimate.memory.moments import BETWEEN_PASSES, LOAD, ROOT_BACKWARD, SAVE, TRAINING, Moment, Moments
 from launcher.estimate.memory.states import STATES_MADE
 from launcher.estimate.memory.terms import MemoryTerm, term
 from launcher.estimate.rank.model import RankModel
@@ -17,6 +19,7 @@ from launcher.estimate.rank.model import RankModel
 UNIT = 10**9
 """Elements that are communicated at a time, at least (``megatron_fsdp.py``, ``suggested_communication_unit_size``)."""
 
+_BY_THE_HOST = "distrib-optim-fully-reshardable-mem-efficient"  # By gloo, to the first data rank alone.
 _QUEUE_IS_FULL: Moments = frozenset(("second_layer_backward", "first_layer_backward", "root_backward"))
 
 
@@ -142,20 +145,23 @@ def moving(rank: RankModel) -> Iterator[MemoryTerm]:
 def restoring(rank: RankModel) -> Iterator[MemoryTerm]:
     """While a checkpoint is loaded: optimizer states, made first (``is_loading`` of ``sharded_state_dict``).
 
-    The distributed optimizer reads its fp32 weights and states on the host and copies them, so on the CPU these stand
-    beside what stays, and so do the parameters read. Of two runs on the CPU this is 10% and 12% short: what joins parts
-    of a tensor that the file has apart is left out.
+    Whole fp32 weights and states are read on the host and copied, so on the CPU these stand beside what stays, and so
+    do the parameters read. Of two such runs on the CPU this is 10% and 12% short: what joins parts of a tensor that the
+    file has apart is left out. Of parameters alone a rank reads its share.
     """
-    if rank.spec.save.load is None or rank.spec.zero.offload_optimizer != "none":
+    spec = rank.spec
+    if spec.save.load is None or spec.zero.offload_optimizer != "none":
         return
+    whole, values = reshardable(spec), {"z_par": rank.dtypes.size("parameters"), "P": rank.elements.trained}
     for each in optimizer.optimizer_states(rank):
         yield each._replace(moments=LOAD).at(STATES_MADE)
-        if rank.spec.zero.stage == 1 and not rank.cuda:
+        if whole and not rank.cuda:
             yield each._replace(pile="temporary", moments=LOAD, what="states of the file").at(STATES_MADE)
-    if rank.spec.zero.stage == 1 and not rank.cuda:
-        what, source, w = "weights of the file", "Megatron-core distrib_optimizer.py", rank.elements.trained
-        values = {"z_par": rank.dtypes.size("parameters"), "trained": w}
-        yield term("temporary", LOAD, what, "(4 + z_par) * trained", source, **values).at(STATES_MADE)
+    if not rank.cuda and not fsdp(spec):
+        expression = "(4 + z_par) * P" if whole else "z_par * P / N"
+        values |= {} if whole else {"N": spec.shard_degree}
+        what, source = "weights of the file", "Megatron-core distrib_optimizer.py"
+        yield term("temporary", LOAD, what, expression, source, **values).at(STATES_MADE)
 
 
 def copies_of_gloo(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -177,13 +183,35 @@ def copies_of_gloo(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def saving(rank: RankModel) -> Iterator[MemoryTerm]:
-    """A save by the distributed AdamW on CPU ranks, whose device is the host; none where a run saves only if stopped.
+    """A save that gathers the states of all data ranks; none where a run saves only if it is stopped.
 
-    Each rank has zeros for the whole of weights and moments, its own shard of them, two lists of one's shards as they
-    come and one that is joined (``get_parameter_state_dp_zero`` of ``optimizer/distrib_optimizer.py``).
+    A GPU receives the shards of one bucket and one tensor, weights or a moment, in a flat buffer of NCCL's and then in
+    a list, beside its own shard (torch ``ProcessGroupNCCL.cpp``, ``allgather``); the host has the rest
+    (``launcher.estimate.memory.host``). On the CPU all of it is the rank's: zeros for the whole of weights and moments,
+    its own shard of them, two lists of one's shards as they come and one that is joined
+    (``get_parameter_state_dp_zero`` of ``optimizer/distrib_optimizer.py``).
     """
-    spec, sharded = rank.spec, rank.spec.zero.stage == 1 and rank.spec.optimizer.name == "adamw"
-    if sharded and not rank.cuda and (spec.save.last or spec.save_every):
+    spec = rank.spec
+    if not (spec.save.last or spec.save_every):
+        return
+    if not reshardable(spec):
+        yield from _written_parameters(rank)
+        return
+    what, source = "weights and moments of all shards", "Megatron-core distrib_optimizer.py"
+    if not rank.cuda:
         values = {"trained": rank.elements.trained, "shard": rank.elements.optimizer}
-        what, source = "weights and moments of all shards", "Megatron-core distrib_optimizer.py"
-        yield term("temporary", ("checkpoint_save",), what, "4 * (3 + 3) * trained + 4 * 3 * shard", source, **values)
+        yield term("temporary", SAVE, what, "4 * (3 + 3) * trained + 4 * 3 * shard", source, **values)
+    elif rank.view.states.optimizer < 1 and not spec.backend.argument(_BY_THE_HOST):
+        values = {"bucket": gathered_at_once(rank), "N": spec.shard_degree}
+        yield term("temporary", SAVE, what, "4 * (2 + 1 / N) * bucket", source, **values)
+
+
+def _written_parameters(rank: RankModel) -> Iterator[MemoryTerm]:
+    """The CPU's copies of the parameters that this rank writes: they are views of a buffer, a GPU's go to the host.
+
+    Data ranks share them out (``core/dist_checkpointing/strategies``: ``filesystem_async.py``, ``fully_parallel.py``).
+    """
+    if not rank.cuda and not fsdp(rank.spec):
+        what, source = "copies of the parameters that are written", "Megatron-core filesystem_async.py"
+        values = {"z_par": rank.dtypes.size("parameters"), "P": rank.elements.trained, "N": rank.spec.shard_degree}
+        yield term("temporary", SAVE, what, "z_par * P / N", source, **values)

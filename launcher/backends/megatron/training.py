@@ -7,6 +7,7 @@ for it the list names its own data set and tracker. ``{run}`` stands for the run
 
 from launcher.backends.megatron.implementation import fsdp
 from launcher.backends.megatron.network import Arguments
+from launcher.backends.megatron.traits import reshardable
 from launcher.job import RUN
 from launcher.spec import RunSpec
 
@@ -105,14 +106,13 @@ def _checkpoints(spec: RunSpec) -> Arguments:
     """
     save = spec.save
     saves = save.last or spec.save_every is not None or spec.backend.path is None
-    reshardable = spec.zero.stage == 1 and spec.optimizer.name == "adamw"
     return {
         "save": f"{RUN}/checkpoints" if saves else None,
         "save-interval": (spec.save_every or spec.steps) if saves else None,
         "load": save.load or f"{RUN}/checkpoints",
         "exit-on-missing-checkpoint": save.load is not None,
         "ckpt-format": "fsdp_dtensor" if fsdp(spec) else "torch_dist",
-        "dist-ckpt-optim-fully-reshardable": reshardable,
+        "dist-ckpt-optim-fully-reshardable": reshardable(spec),
         "async-save": save.asynchronous,
         "async-strategy": "mcore" if save.asynchronous else None,
         "use-persistent-ckpt-worker": save.asynchronous and spec.hardware.device == "cuda",

@@ -14,6 +14,7 @@ from launcher.estimate.rank.engine import (
     EngineTraits,
     Execution,
     LogitsBytes,
+    Saving,
 )
 from launcher.estimate.rank.recomputed import dropped_parts
 from launcher.spec import BackendSpec, RunSpec
@@ -54,6 +55,7 @@ def engine(spec: RunSpec) -> EngineTraits:
         further_groups=None,
         vocabulary_parallel=True,
         master_size=_master_size(spec),
+        saving=_saving(spec),
         optimizer="fused" if how.fused_optimizer else "loop" if spec.hardware.device == "cpu" else "foreach",
         logits=_logits_in_place(size) if spec.backend.argument("cross-entropy-fusion-impl") == "te" else None,
     )
@@ -102,6 +104,34 @@ def _master_size(spec: RunSpec) -> int | None:
     return 2 if halves and reads_gradients_as_they_are(spec) and not fsdp(spec) else None
 
 
+def _saving(spec: RunSpec) -> Saving:
+    """The distributed AdamW's fully reshardable form is gathered by each rank, bucket by bucket.
+
+    ``sharded_param_state_fully_reshardable`` of ``optimizer/distrib_optimizer.py``. Where the reduction of gradients
+    waits for the backward pass a buffer is one bucket (``resolve_ddp_bucket_size`` of ``training/training.py``).
+    """
+    overlaps = spec.backend.argument("overlap-grad-reduce", True)
+    return Saving(own=True, gathers=reshardable(spec), bucket=_bucket(spec) if overlaps else None)
+
+
+def reshardable(spec: RunSpec) -> bool:
+    """True if shards of the optimizer are saved as whole tensors, which other tensor and pipeline degrees can read.
+
+    Without a word they are where :func:`reads_shards` is false.
+    """
+    asked = not reads_shards(spec) if spec.save.reshardable is None else spec.save.reshardable
+    return asked and spec.zero.stage == 1 and spec.optimizer.name == "adamw"
+
+
+def reads_shards(spec: RunSpec) -> bool:
+    """True if Megatron-core 0.19 reads the optimizer's shards back as they were.
+
+    Shards of fp32 parameters are views of these, into which it fails to copy; the step that torch's AdamW counts in
+    each state is lost, so that the first steps of a resumed run were others than those of the run itself.
+    """
+    return implementation(spec).fused_optimizer and dtypes(spec).parameters != "fp32"
+
+
 def vocabulary_multiple(spec: RunSpec) -> int:
     """The rows of one tensor-parallel rank are a multiple of ``--make-vocab-size-divisible-by``."""
     return spec.backend.count("make-vocab-size-divisible-by") or VOCABULARY_MULTIPLE
@@ -146,12 +176,15 @@ def execution(spec: RunSpec) -> Execution:
 
 
 def _bucket_bytes(spec: RunSpec) -> float:
-    """``--ddp-bucket-size`` parameters, by default 40 million or a million a data rank, the larger, of fp32 gradients.
+    return 4.0 * _bucket(spec)  # Of fp32 gradients.
+
+
+def _bucket(spec: RunSpec) -> int:
+    """``--ddp-bucket-size`` parameters, by default 40 million or a million a data rank, the larger.
 
     ``megatron/core/distributed/distributed_data_parallel.py``.
     """
-    parameters = spec.backend.count("ddp-bucket-size") or max(40_000_000, 1_000_000 * spec.data_degree)
-    return 4.0 * parameters
+    return spec.backend.count("ddp-bucket-size") or max(40_000_000, 1_000_000 * spec.data_degree)
 
 
 def dispatcher(backend: BackendSpec) -> Dispatcher:

@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Iterator
+from fractions import Fraction
 from functools import cache
 from math import ceil
 from pathlib import Path
 
 from launcher.base import files
 from launcher.base.frozen import dataclass
-from launcher.estimate.memory.moments import ALWAYS
+from launcher.estimate.memory.moments import ALWAYS, SAVE
 from launcher.estimate.memory.optimizer import paged_values
 from launcher.estimate.memory.result import DiskSpace, HostMemory
 from launcher.estimate.memory.terms import MemoryTerm, term
@@ -50,7 +51,8 @@ def host_memory(of_stages: tuple[RankModel, ...], device_bytes: int) -> HostMemo
     allocated = device_bytes if spec.hardware.device == "cpu" else 0  # What CPU ranks keep on the host is among it.
     offloaded = 0 if allocated else max(offloaded_bytes(rank) for rank in of_stages)
     waiting = max(waiting_bytes(rank) for rank in of_stages)
-    terms = tuple(one for one in _terms(spec, allocated, offloaded, waiting) if one.bytes)
+    saved = 0 if allocated else max(saving_bytes(rank) for rank in of_stages)
+    terms = tuple(one for one in _terms(spec, allocated, offloaded, waiting, saved) if one.bytes)
     return HostMemory(bytes_per_node=sum(one.bytes for one in terms), capacity_bytes=_capacity(spec), terms=terms)
 
 
@@ -76,7 +78,7 @@ def _asked_of_slurm(cluster: ClusterSpec) -> int | None:
     return parts * int(found[1]) * unit
 
 
-def _terms(spec: RunSpec, allocated: int, offloaded: int, waiting: int) -> Iterator[MemoryTerm]:
+def _terms(spec: RunSpec, allocated: int, offloaded: int, waiting: int, saved: int) -> Iterator[MemoryTerm]:
     n, found = spec.cluster.gpus_per_node, processes_of(spec.backend.name)
     own, source = "n * size", "measured, launcher/estimate/memory/processes.json"
     what = "tensors of the ranks, whose devices are the host"
@@ -84,6 +86,8 @@ def _terms(spec: RunSpec, allocated: int, offloaded: int, waiting: int) -> Itera
     kept = {"states that the ranks keep": offloaded, "activations that wait for backward": waiting}
     for what, size in kept.items():
         yield term("offloaded", ALWAYS, f"{what} on the host", own, "launcher/estimate/memory/host.py", n=n, size=size)
+    what = "states on their way to a checkpoint"
+    yield term("saving", SAVE, what, own, "launcher/estimate/memory/host.py", n=n, size=saved)
     what = "Python, torch and the engine in each rank"
     yield term("processes", ALWAYS, what, own, source, n=n, size=found.rank_bytes)
     what = "launcher and torchrun, and pages of libraries that all share"
@@ -134,6 +138,42 @@ def waiting_bytes(rank: RankModel) -> int:
         (one.count, _pinned(ceil(rank.token_bytes([row]) * tok), rank)) for one in rank.blocks for row in one.offloaded
     )
     return ceil(rank.view.in_flight * sum(count * size for count, size in sizes))
+
+
+def saving_bytes(rank: RankModel) -> int:
+    """Host bytes of one rank's states on their way to a checkpoint; none in a run that saves only if it is stopped.
+
+    Where shards are gathered ``4 x 3 P`` of weights and moments stay; beside these come ``4 x 3 b`` of a bucket (the
+    list of shards, and what is joined of these and of those before) with the rank's own shards of it, and then what
+    the rank writes itself (:func:`checkpointed_bytes`). A checkpoint that is loaded so is read into ``4 x 3 P``.
+    """
+    spec, saving = rank.spec, rank.engine.saving
+    trained, at_once = rank.elements.trained, gathered_at_once(rank)
+    whole = 12 * trained if saving.gathers else 0
+    if not (spec.save.last or spec.save_every):
+        return whole if spec.save.load is not None else 0
+    own = checkpointed_bytes(rank) if saving.own else 0
+    shards = ceil(Fraction(at_once * rank.elements.optimizer, max(1, trained)))
+    return whole + (max(12 * (at_once + shards), own) if saving.gathers else own)
+
+
+def checkpointed_bytes(rank: RankModel) -> int:
+    """Bytes of one rank's shard of a checkpoint: its parameters, master weights and optimizer states."""
+    dtypes, shard = rank.dtypes, rank.elements.optimizer
+    moments = moment_bytes(rank.spec.optimizer.name, shard, rank.root.optimizer, dtypes.size("optimizer_states"))
+    return (dtypes.size("parameters") + dtypes.size("master")) * shard + moments
+
+
+def gathered_at_once(rank: RankModel) -> int:
+    """Parameters of one bucket, whose shards are gathered together: later stages and model chunks have one bucket.
+
+    Routed experts that ranks share out have buffers of their own.
+    """
+    elements, chunks, bucket = rank.elements, rank.spec.parallel.virtual_pipeline, rank.engine.saving.bucket
+    apart = elements.expert and rank.spec.parallel.expert > 1
+    buffer = min(max(elements.dense, elements.expert) if apart else elements.trained, elements.trained)
+    chunk = -(-buffer // chunks)
+    return chunk if bucket is None or rank.view.stage > 0 or chunks > 1 else min(chunk, bucket)
 
 
 def _swapped_bytes(rank: RankModel) -> int:

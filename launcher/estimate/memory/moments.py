@@ -83,6 +83,7 @@ BACKWARD_FROM_BLOCKS: Moments = BLOCK_BACKWARD | {"root_backward"}
 """From the first block's backward pass to the end of all."""
 
 ROOT_BACKWARD: Moments = frozenset(("root_backward",))
+SAVE: Moments = frozenset(("checkpoint_save",))
 PASSES: Moments = BEFORE_BLOCKS_BACKWARD | BACKWARD_FROM_BLOCKS
 """Forward and backward: from the first micro-batch of a step to the end of its last."""
 

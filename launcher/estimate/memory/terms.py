@@ -25,8 +25,8 @@ type Pile = Literal[
 
 PILES: tuple[Pile, ...] = get_args(Pile.__value__)
 
-type HostPile = Literal["tensors", "offloaded", "processes", "readers"]
-"""Piles of a node's host memory: on the CPU the ranks' tensors; then what is offloaded, and what processes take."""
+type HostPile = Literal["tensors", "offloaded", "saving", "processes", "readers"]
+"""Piles of a node's host memory: on the CPU the ranks' tensors; then what is offloaded and saved, and processes."""
 
 OUTSIDE_PILES: frozenset[Pile] = frozenset(("context", "communicators"))
 """Piles of the process on the device outside of the caching allocator."""

@@ -33,6 +33,16 @@ class Swapping:
     in_memory: int  # Elements of a rank's parameters that stay in host memory.
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saving:
+    """What each rank copies to its host while it saves, beside one tensor at a time."""
+
+    own: bool = False  # True if all of its part of the checkpoint waits there to be written.
+    gathers: bool = False  # True if fp32 weights and moments of all data ranks are gathered there, in all of them.
+    # Parameters that are gathered at a time on the first stage; None: all of a model chunk.
+    bucket: int | None = None
+
+
 class Quantised(NamedTuple):
     """What linears keep in 8 or in 4 bits, block scales included: bytes of an element of the compute format."""
 
@@ -131,6 +141,7 @@ class EngineTraits(Hashed):
     # Bytes of an element of the master copy, where only the bits that the parameters lack are kept.
     master_size: int | None = None
     swapping: Swapping | None = None  # The buffers of NVMe offload; None: there is none.
+    saving: Saving = Saving()
 
     @property
     def recompute_method(self) -> Literal["uniform", "block"]:

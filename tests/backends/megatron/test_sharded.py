@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from launcher.backends.megatron.check import check
+from launcher.backends.megatron.checkout import unreadable
 from launcher.backends.megatron.implementation import dtypes
 from launcher.backends.megatron.sharded import overheads
-from launcher.backends.megatron.traits import engine
+from launcher.backends.megatron.traits import engine, reshardable
 from launcher.backends.megatron.translate import argument_list, arguments
 from launcher.estimate.memory.moments import Moment
 from launcher.importers.megatron import read
@@ -208,3 +209,31 @@ def test_a_save_is_the_peak_of_a_run_on_the_cpu_that_saves_and_of_no_other() -> 
     assert saving.peak[1] == "checkpoint_save" != other.peak[1]
     counts = saving.model.elements
     assert saving.peak[0] - other.allocated("idle") == 24 * counts.trained + 12 * counts.optimizer
+
+
+GPUS = ("model=7b", "parallel=tp", "hardware=h100_80g", "cluster.gpus_per_node=4", "train.global_batch_size=8")
+
+
+@pytest.mark.parametrize(
+    ("words", "whole"),
+    [
+        ((), False),
+        (("save.reshardable=true",), True),
+        (("precision=fp32",), True),
+        (("+backend.extra.transformer-impl=local",), True),
+        (("optimizer=sgd", "zero=0"), False),
+    ],
+)
+def test_states_are_saved_whole_where_shards_are_not_read_back_right(words: tuple[str, ...], whole: bool) -> None:
+    spec = make_spec(*GPUS, *words)
+    assert reshardable(spec) is whole
+    assert ("--dist-ckpt-optim-fully-reshardable" in argument_list(spec)) is whole
+    assert reshardable(make_spec("model=tiny", "backend=megatron", "hardware=cpu", "precision=bf16"))
+
+
+def test_other_degrees_are_refused_where_the_shards_were_saved_as_they_are() -> None:
+    saved, more = (make_spec(*GPUS, f"parallel.tensor={tensor}") for tensor in (2, 4))
+    errors = list(unreadable(saved, more))
+    assert [(error.path, error.way_out) for error in errors] == [("parallel.tensor", ("parallel.tensor=2",))]
+    assert not [*unreadable(saved, edit.changed(saved, "cluster.nodes", 2))], "the data degree may be another"
+    assert not [*unreadable(edit.changed(saved, "save.reshardable", True), more)]

@@ -31,6 +31,7 @@ RUNS = {
     "experts": (*DATA, *EXPERTS),
     "experts_full": (*DATA, *EXPERTS, "checkpointing=full"),
     "gpt": (*DATA, *GPT),
+    "whole_states": (*DATA, "zero=0", "save.last=true"),
     "stages": ("parallel=pp", "train.gradient_accumulation=4"),
     "fp16": (*DATA, "precision=fp16", "precision.initial_loss_scale=1024"),
 }
