@@ -242,7 +242,12 @@ _TECHNIQUES: dict[str, tuple[str, ...]] = {
         *(*_IN_FP4, "precision.parameters=bf16"),
     ),
     "mxfp8": ("precision=mxfp8", *_IN_FP4, "precision.parameters=bf16"),
-    "nvfp4": ("precision=nvfp4",),
+    "nvfp4": (
+        "precision=nvfp4",
+        "model.intermediate_size=768",
+        "train.sequence_length=128",
+        "precision.parameters=bf16",
+    ),
     "full recomputation": ("checkpointing=full",),
     "selective recomputation": ("checkpointing=selective",),
     "recomputation of named modules": ("checkpointing=selective", "checkpointing.modules=[mlp]"),

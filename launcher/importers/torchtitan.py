@@ -143,7 +143,7 @@ def _convert(content: JsonObject) -> None:
         ]
         content["model"]["converters"] = [name.lower() for name in names]
         for each in converters:
-            for start, name in (("Float8Linear", "float8"), ("MXFP8Linear", "mx")):
+            for start, name in (("Float8Linear", "float8"), ("MXFP8Linear", "mx"), ("NVFP4Linear", "mx")):
                 if isinstance(each, dict) and str(each.get("class")).startswith(start):
                     content[name] = {key: each[key] for key in ("recipe_name", "filter_fqns", "fqns") if key in each}
 
@@ -274,20 +274,23 @@ def _loads(reading: Reading, key: str) -> None:
         reading.ledger.default(key)
 
 
+_SHARING = {"mx": "mxfp8", "mxfp8": "mxfp8", "quantize.linear.mx": "mxfp8", "nvfp4": "nvfp4"}
+"""Converters to formats whose numbers share scales, by name, and the precision."""
+
+
 def _converters(reading: Reading, key: str) -> None:
     found = {str(each) for each in reading.listed(key)}
     if found <= {"float8", "quantize.linear.float8", "quantize.dense.float8"} and found:
         choose(reading, key, {"precision": "fp8"})
-    elif found <= {"mx", "mxfp8", "quantize.linear.mx"} and found:
-        choose(reading, key, {"precision": "mxfp8"})
-        if "mxfp8" in found and not reading.value("mx.fqns"):
-            reading.notes.append("the output projection computes in mxfp8 there, too, and in bf16 here")
+    elif len(found) == 1 and (word := _SHARING.get(min(found))):
+        choose(reading, key, {"precision": word})
+        if word in found and not reading.value("mx.fqns"):
+            reading.notes.append(f"the output projection computes in {word} there, too, and in bf16 here")
     elif not found or found == {"None"}:
         reading.ledger.default(key)
     else:
-        reading.ledger.leave(
-            key, f"{', '.join(sorted(found))}: FSDP computes in fp8 and mxfp8 alone, and experts in bf16: set precision"
-        )
+        found_here = "FSDP has fp8, mxfp8 or nvfp4 in all linears of blocks, and experts in bf16: set precision"
+        reading.ledger.leave(key, f"{', '.join(sorted(found))}: {found_here}")
 
 
 def _adapts(reading: Reading, key: str) -> None:

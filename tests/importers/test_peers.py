@@ -213,6 +213,9 @@ SMALL_FILES = {
      "model_spec=model_registry('8B', converters=[MXFP8LinearConverter.Config(model_compile_enabled=True, "
      "fqns=['layers'])]))\n"):
         "model=llama3_8b precision=mxfp8",
+    ("torchtitan", "n.py", "def one():\n    return Trainer.Config(hf_assets_path='./assets/hf/Llama-3.1-8B', "
+     "model_spec=model_registry('8B', converters=[NVFP4LinearConverter.Config(fqns=['layers'])]))\n"):
+        "model=llama3_8b precision=nvfp4",
     ("torchtitan", "m.toml", "[model]\nname = 'llama3'\nflavor = '8B'\nconverters = ['mx']\n[mx]\n"
      "recipe_name = 'mxfp8_cublas'\nfilter_fqns = ['output']\n"):
         "model=llama3_8b precision=mxfp8",

@@ -67,6 +67,7 @@ WORDS = (
         ("ddp", ("model=7b", "precision.qat=int4", "checkpointing=full")),
         ("fsdp", ("model=7b", "precision.qat=mxfp4", "checkpointing=full")),
         ("fsdp", ("model=7b", "precision=mxfp8", "hardware=b200")),
+        ("fsdp", ("model=7b", "precision=nvfp4", "hardware=b200", "checkpointing=full")),
         ("fsdp", ("model=7b", "precision=mxfp8", "hardware=cpu", "checkpointing=full")),
         ("fsdp", ("model=7b", "precision.qat=nvfp4", "precision.qat_group_size=16", "hardware=b200")),
     ],

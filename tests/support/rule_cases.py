@@ -118,6 +118,8 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         parallel=fsdp adapter=qlora precision.qat=int4
         parallel=fsdp_tp precision.qat=int4 checkpointing=selective checkpointing.modules=[mlp]
         parallel=ddp model=7b hardware=h100_80g precision=mxfp8
+        parallel=ddp hardware=b200 precision=nvfp4 train.sequence_length=192 checkpointing=selective
+        parallel=fsdp model=gpt2 hardware=b200 precision=nvfp4 precision.recipe=tensorwise adapter=lora
         parallel=fsdp model.intermediate_size=688 precision=mxfp8 train.sequence_length=40 train.micro_batch_size=1
         parallel=fsdp precision.qat=mxfp4 precision.qat_after=10
         parallel=fsdp model.intermediate_size=704 precision.qat=mxfp4 precision.qat_group_size=16 model.mlp_bias=true

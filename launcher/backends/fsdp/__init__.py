@@ -13,7 +13,7 @@ from launcher.backends._shared import no_obstacles as obstacles
 from launcher.backends._shared import no_validator as native
 from launcher.backends.fsdp import expert_ranks
 from launcher.backends.fsdp.check import check, warnings
-from launcher.backends.fsdp.float8 import MXFP8
+from launcher.backends.fsdp.float8 import MXFP8, NVFP4, recipe
 from launcher.backends.fsdp.overheads import overheads
 from launcher.backends.fsdp.traits import dtypes, engine, execution
 from launcher.base import package
@@ -50,8 +50,8 @@ profile = Profile(
             package="torchao",
             since="0.18",
             path="precision.recipe",
-            asked=lambda spec: spec.precision.compute == "fp8" and spec.precision.recipe == MXFP8,
-            because="has no MXFP8Linear, whose products train in mxfp8",
+            asked=lambda spec: recipe(spec) in (MXFP8, NVFP4),
+            because="has no linears that train in mxfp8 and nvfp4 (MXFP8Linear, nvfp4_linear)",
             way_out="precision=fp8",
         ),
         Need(
@@ -68,7 +68,7 @@ profile = Profile(
         *_optimizers.BORROWED,
         Borrowed(
             path="precision.compute",
-            asked=lambda spec: spec.precision.compute == "fp8",
+            asked=lambda spec: recipe(spec) is not None,
             packages=("torchao",),
             extra=package.TRAINING,
             way_out="precision=bf16",

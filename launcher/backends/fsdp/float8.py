@@ -1,4 +1,4 @@
-"""fp8 and mxfp8 by torchao: its recipes, what it cannot do, and the memory of its casts."""
+"""fp8, mxfp8 and nvfp4 by torchao: recipes, what it cannot do, and the memory of casts but nvfp4's (``rounded.py``)."""
 
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
@@ -14,9 +14,9 @@ from launcher.estimate.rank.model import BlockKind, RankModel
 from launcher.spec import RunSpec, edit
 from launcher.spec.hardware import BLACKWELL
 
-MXFP8 = "mxfp8"
-RECIPES = ("tensorwise", "rowwise", "rowwise_with_gw_hp", MXFP8)
-"""``Float8LinearRecipeName`` of torchao 0.18, the first where none is set, and ``MXFP8Linear``."""
+MXFP8, NVFP4 = "mxfp8", "nvfp4"
+RECIPES = {"fp8": ("tensorwise", "rowwise", "rowwise_with_gw_hp", MXFP8), "fp4": (NVFP4,)}
+"""``Float8LinearRecipeName`` of torchao 0.18, ``MXFP8Linear`` and ``nvfp4_linear``, the first where none is set."""
 
 _SOURCE = "torchao/float8/float8_linear.py, float8_training_tensor.py and float8_ops.py, torchao 0.18"
 _BLOCK = 32  # Numbers that share a scale in mxfp8.
@@ -24,33 +24,33 @@ _UNBUILT = 12.0  # The compute capability from which on torchao's wheels lack ca
 _MX_SOURCE = "torchao/prototype/moe_training/mxfp8_linear.py, prototype/mx_formats/mx_tensor.py, torchao 0.18"
 
 
-def recipe(spec: RunSpec) -> str:
-    """The recipe of a run in fp8."""
-    return spec.precision.recipe or RECIPES[0]
+def recipe(spec: RunSpec) -> str | None:
+    """The recipe of a run in fp8 or fp4; None in other formats."""
+    recipes = RECIPES.get(spec.precision.compute)
+    return spec.precision.recipe or recipes[0] if recipes else None
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
     """Recipes of other engines, and models and layouts that this version does not convert."""
-    if spec.precision.compute == "fp4":
-        rule = "training in nvfp4 is Transformer Engine's, which Megatron-LM's layers are made of"
-        yield ConfigError("precision.compute", "fp4", rule, ["precision=bf16", "precision=fp8", "parallel=tp"])
     if spec.zero.quantized_weights:
         yield from _gathered(spec)
-    if spec.precision.compute != "fp8":
+    word = spec.precision.compute
+    if word not in RECIPES:
         return
-    if recipe(spec) not in RECIPES:
-        rule = f"torchao has the recipes {', '.join(RECIPES)}; Transformer Engine, in Megatron-LM, has others"
-        ways = [f"precision.recipe={other}" for other in RECIPES]
+    if recipe(spec) not in RECIPES[word]:
+        known = ", ".join(RECIPES[word])
+        rule = f"in {word} torchao has {known}; Transformer Engine, in Megatron-LM, has others"
+        ways = [f"precision.recipe={other}" for other in RECIPES[word]]
         yield ConfigError("precision.recipe", spec.precision.recipe, rule, [*ways, "parallel=tp"])
     if families.of(spec.model).traits.not_linear is not None:
-        rule = f"this version converts linears of the family llama alone to fp8, and this is {spec.model.family}"
-        yield ConfigError("precision.compute", "fp8", rule, ["precision=bf16", *_models.by_megatron(spec)])
+        rule = f"this version converts linears of the family llama alone to {word}, and this is {spec.model.family}"
+        yield ConfigError("precision.compute", word, rule, ["precision=bf16", *_models.by_megatron(spec)])
     if spec.adapter.name != "none":
-        rule = "this version trains no adapter beside linears in fp8"
-        yield ConfigError("precision.compute", "fp8", rule, ["precision=bf16", "adapter=none"])
-    rule = "this version cuts no linears in fp8 over tensor parallel ranks"
+        rule = f"this version trains no adapter beside linears in {word}"
+        yield ConfigError("precision.compute", word, rule, ["precision=bf16", "adapter=none"])
+    rule = f"this version cuts no linears in {word} over tensor parallel ranks"
     yield from edit.refused(spec, "parallel.tensor", rule, "precision=bf16")
-    if recipe(spec) == MXFP8:
+    if recipe(spec) in (MXFP8, NVFP4):
         yield from _sharing(spec)
     yield from _dimensions(spec)
 
@@ -61,7 +61,7 @@ def _gathered(spec: RunSpec) -> Iterator[ConfigError]:
     if not spec.parallel.shard or spec.precision.compute != "fp8":
         rule = "beside backend=fsdp it is torchao's all-gather in fp8, which FSDP2 has for products in fp8"
         yield ConfigError(path, True, rule, [off, "parallel=fsdp precision=fp8", "parallel=zero3"])
-    elif recipe(spec) != RECIPES[0]:
+    elif recipe(spec) != RECIPES["fp8"][0]:
         rule = "torchao gathers weights in fp8 by one scale for all of a weight"
         yield ConfigError("precision.recipe", recipe(spec), rule, ["precision.recipe=tensorwise", off])
     kept = spec.backend.reshard_after_forward if spec.backend.kept_over > 1 else None
@@ -77,26 +77,30 @@ def _gathered(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _sharing(spec: RunSpec) -> Iterator[ConfigError]:
-    """What ``MXFP8Linear`` cannot do: casts under autocast, and cards that torchao builds no casts by columns for."""
-    card, path = spec.hardware, "precision.recipe"
-    if card.device == "cuda" and not BLACKWELL <= card.effective_capability < _UNBUILT:
+    """What torchao's linears with scales of blocks cannot do, and cards that it builds no casts by columns for."""
+    card, word = spec.hardware, recipe(spec)
+    if word == MXFP8 and card.device == "cuda" and not BLACKWELL <= card.effective_capability < _UNBUILT:
         rule = (
             f"torchao has kernels of mxfp8 from compute capability {BLACKWELL} on and below {_UNBUILT}, and"
             f" {card.title} has {card.effective_capability}"
         )
-        yield ConfigError(path, MXFP8, rule, ["precision=fp8", "hardware=b200"])
+        yield ConfigError("precision.recipe", MXFP8, rule, ["precision=fp8", "hardware=b200"])
     if not spec.parallel.shard and spec.precision.parameters != "bf16":
-        rule = "torchao's linears in mxfp8 do not run under autocast on fp32 parameters"
+        rule = f"torchao's linears in {word} do not run under autocast on fp32 parameters"
         yield ConfigError("parallel.shard", False, rule, ["parallel=fsdp", "precision.parameters=bf16"])
+    if word == NVFP4 and spec.checkpointing.mode == "selective":
+        rule = "selective recomputation would keep no product in nvfp4, and this version recomputes whole blocks there"
+        yield ConfigError("checkpointing.mode", "selective", rule, ["checkpointing=full", "precision=mxfp8"])
 
 
 def _dimensions(spec: RunSpec) -> Iterator[ConfigError]:
     """Every linear of the blocks is converted, so what its products add over, and the tokens, are multiples.
 
-    Of 16 (``torch._scaled_mm``), on the CPU but for the tokens; in mxfp8 of the numbers that share a scale.
+    Of 16 (``torch._scaled_mm``), on the CPU but for the tokens; in mxfp8 of the numbers that share a scale; in nvfp4 of
+    128, as are the tokens of a sequence (``nvfp4_mm_triton``).
     """
-    model, shares = spec.model, recipe(spec) == MXFP8
-    word, multiple = (MXFP8, _BLOCK) if shares else ("fp8", 16)
+    model, found = spec.model, recipe(spec)
+    word, multiple = {MXFP8: (MXFP8, _BLOCK), NVFP4: (NVFP4, 128)}.get(str(found), ("fp8", 16))
     sizes = {
         "model.hidden_size": model.hidden_size,
         "model.intermediate_size": model.intermediate_size,
@@ -108,10 +112,12 @@ def _dimensions(spec: RunSpec) -> Iterator[ConfigError]:
             legal = edit.multiples_around(size, multiple, 1) if path != "model.num_key_value_heads" else ()
             ways = [edit.override(path, each) for each in legal if each > size]
             yield ConfigError(path, edit.value_at(spec, path), rule, [*ways, "precision=bf16"])
-    tokens = spec.micro_batch_size * spec.sequence_length // spec.parallel.context
-    if tokens % multiple and (shares or spec.hardware.device == "cuda"):
-        rule = f"products in {word} take multiples of {multiple} tokens, and a micro-batch has {tokens}"
-        length = -(-spec.sequence_length // multiple) * multiple
+    sequences, whole = (1, "sequence") if found == NVFP4 else (spec.micro_batch_size, "micro-batch")
+    ranks = spec.parallel.context * spec.parallel.ulysses
+    tokens = sequences * spec.sequence_length // ranks
+    if tokens % multiple and (word != "fp8" or spec.hardware.device == "cuda"):
+        rule = f"products in {word} take multiples of {multiple} tokens, and a {whole} has {tokens}"
+        length = -(-spec.sequence_length // (multiple * ranks)) * multiple * ranks
         ways = [edit.override("train.sequence_length", length), "precision=bf16"]
         yield ConfigError("train.sequence_length", spec.sequence_length, rule, ways)
 

@@ -85,8 +85,11 @@ def saved(precision: PrecisionSpec, *, wide: bool) -> Rounding | None:
     """The bytes that linears save because they round their weights; None without quantization-aware training.
 
     By torchao 0.18 (``_fake_quantize_affine``, of int4 alone ``_bf16_activations_forward``). ``wide`` is true where
-    linears are given weights in fp32.
+    linears are given weights in fp32. Training in nvfp4 saves the same codes, which kernels make (``nvfp4_linear.py``).
     """
+    if precision.compute == "fp4":
+        codes, group = Fraction(1, 2) + Fraction(1, FP4["nvfp4"]), FP4["nvfp4"]
+        return Rounding(True, saved=0, scales=0, kept=0, group=group, codes=codes, kernel=True, trains=True)
     if precision.qat is None:
         return None
     inputs, group = precision.qat != "int4", precision.qat_group_size

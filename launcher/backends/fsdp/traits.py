@@ -62,7 +62,7 @@ def _counts_compiled(spec: RunSpec) -> bool:
     """True where what compiled blocks save was measured: without recomputation, with no adapter or a plain LoRA."""
     adapter = spec.adapter
     plain = adapter.name in ("none", "lora") and not (adapter.dora or adapter.dropout or adapter.parameters)
-    measured = spec.precision.qat is None and spec.precision.recipe != MXFP8
+    measured = spec.precision.qat is None and spec.precision.recipe != MXFP8 and spec.precision.compute != "fp4"
     return spec.checkpointing.mode == "none" and plain and measured
 
 

@@ -22,10 +22,14 @@ _FP32 = 4
 # while the code is made, by 5 bytes and 5 such numbers, with what the scale of 16 is made by (``custom_fp_utils.py``).
 _UNPACKED, _PACKED = 30, 25 + Fraction(21, 16)
 _CODES = "z_code * (inputs * tok + w)"
+# Where kernels make the codes of both operands, by rows and by columns: forward, where a weight's largest value is that
+# of two copies in fp32, and backward, first with its gradient's codes, later with gradients of the product's factors.
+_FORWARD = "max(2 * z_code * inputs * tok + 8 * w, 2 * z_code * (inputs * tok + w) + z * outputs * tok) + k * tok"
+_BACKWARD = f"max(2 * z_code * outputs * tok, n * z * inputs * tok - {_CODES}) + z * (inputs * tok + w) + k * tok"
 _SAVED = "ceil(linears * (z_code + z_scale / group))"
 """Bytes that the linears of a block save of their weights, for the backward pass."""
 
-_SOURCE = "torchao/quantization/qat/fake_quantizer.py, prototype/qat, torchao 0.18, and traces of a linear's tensors"
+_SOURCE = "torchao quantization/qat, prototype/qat and nvfp4_training, torchao 0.18, and traces of a linear's tensors"
 
 
 def temporaries(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -86,10 +90,13 @@ def _coded(rank: RankModel, sizes: dict[str, Value]) -> Iterator[MemoryTerm]:
     """
     engine, kind, h = rank.engine, fullest_in_forward(rank), rank.spec.model.hidden_size
     by_kernel, z_res = bool(engine.rounding and engine.rounding.kernel), engine.residual_size
-    made = "max(z_made * inputs * tok, z_held * inputs * tok + z_made * w) + k * tok"
+    made = back = "max(z_made * inputs * tok, z_held * inputs * tok + z_made * w) + k * tok"
+    if engine.rounding and engine.rounding.trains:
+        made, back = _FORWARD, _BACKWARD
     own_input, codes = "z * inputs * tok + ", " - " + _CODES if by_kernel else ""
-    numbers: dict[str, Value] = {"z_made": _UNPACKED, "z_held": engine.size}
-    own = {"z_made": _PACKED + _FP32 * (engine.size < _FP32), "z_held": 0} if by_kernel else numbers
+    numbers: dict[str, Value] = {"z_made": _UNPACKED, "z_held": engine.size, "outputs": h}
+    numbers["n"] = 1 + rank.spec.model.gated
+    own = numbers | ({"z_made": _PACKED + _FP32 * (engine.size < _FP32), "z_held": 0} if by_kernel else {})
     *_, read, its = map(module, _linears(rank))
     kept = {name for row in kind.saved if not kind.recomputed for name in row.readers}
     # Embeddings, the block's input and its first sum, which norms may save; checkpointing keeps the first two.
@@ -102,8 +109,8 @@ def _coded(rank: RankModel, sizes: dict[str, Value]) -> Iterator[MemoryTerm]:
     for moments, kind in running_blocks(rank):
         there = content(rank, kind, moments), _term("activations", moments, "weights in 4 bits", _SAVED, sizes)
         yield from (each.at("rounding") for each in there)
-        what = "numbers of a linear's operands in 4 bits"
-        yield _term("temporary", moments, what, made, sizes, k=z_res * h, **numbers).at("rounding")
+        what = "a linear's backward pass in 4 bits"
+        yield _term("temporary", moments, what, back, sizes, k=z_res * h, **numbers).at("rounding")
         if kind.recomputed:
             yield from (each.at("rounding again") for each in there)
             formula = ("" if any(its in row.readers for row in kind.saved) else own_input) + made + codes

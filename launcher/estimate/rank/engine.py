@@ -66,6 +66,7 @@ class Rounding(NamedTuple):
     group: int  # Inputs that share a scale.
     codes: Fraction | int = 0  # Of inputs and weights that are saved in 4 bits, with their scales; 0: none are.
     kernel: bool = False  # True if those are multiplied as they are, False if numbers are made of them before.
+    trains: bool = False  # True if kernels make the codes, and backward's products are of codes, too.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -152,12 +152,17 @@ def roundings(own: Iterable[Product], adapter: AdapterSpec, shape: Shape) -> tup
     Of 4 bits a code is made by ``160 + 4 z`` and a number of it by ``105 + 3 z``, in some fifty and some thirty
     operations (``to_mx``, ``to_dtype`` of ``mx_tensor.py``); both in forward, unless a kernel multiplies codes, and
     numbers once more in backward, of frozen weights too. That such a kernel is faster than one of 16 bits is left out.
+
+    Training in nvfp4 has kernels. Of a weight they move ``2 z + 17``: copies in fp32, of which the largest value is
+    taken, and both codes (``nvfp4_linear.py``); what they move of inputs and gradients is in the products (``gemm``).
     """
     if shape.rounding is None:
         return NOTHING, NOTHING
     linears, z, trained = [one for one in own if not one.experts], shape.size, adapter.name == "none"
     weights = sum(one.outputs * one.inputs for one in linears)
     rows = shape.tokens * sum(one.inputs for one in linears) * shape.rounding.inputs
+    if shape.rounding.trains:
+        return _pass((2 * z + 17) * weights, 8 * len(linears), shape), _pass(0.0, 5 * len(linears), shape)
     if shape.rounding.codes:
         numbers, made = 105 + 3 * z, not shape.rounding.kernel
         ahead, back = (160 + 4 * z + numbers * made) * (weights + rows), numbers * (weights + rows)

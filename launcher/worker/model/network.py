@@ -11,7 +11,7 @@ from torch import nn
 from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from launcher.backends.fsdp.float8 import MXFP8, recipe
+from launcher.backends.fsdp.float8 import MXFP8, NVFP4, recipe
 from launcher.estimate import families
 from launcher.estimate.rank import recomputed
 from launcher.spec import ModelSpec, PrecisionSpec, RunSpec
@@ -35,6 +35,7 @@ its own needs none waits for the GPU."""
 _ROWS = 256  # Rows of a mask that are made at once.
 _DISTRIBUTED = "distributed"  # An attention function that ranks compute together; an engine brings it.
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
+DTYPES |= {"fp4": torch.bfloat16}
 """By word; in fp8 all but the products of linears is in bf16."""
 
 _LAST_NORMS = (
@@ -301,17 +302,17 @@ def convert(made: Any, spec: RunSpec) -> None:
     ``matmul_with_hp_or_float8_args``). On the CPU torchao emulates the products: operands of fp8 values, multiplied in
     fp32.
     """
-    if spec.precision.compute != "fp8":
+    found, on_cpu = recipe(spec), spec.hardware.device == "cpu"
+    if found is None:
         return
-    on_cpu = spec.hardware.device == "cpu"
-    if recipe(spec) == MXFP8:
+    if found in (MXFP8, NVFP4):
         for block in blocks(made):
-            _share_scales(block, emulate=on_cpu)
+            _share_scales(block, emulate=on_cpu, four_bits=found == NVFP4)
         return
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training  # Late: it takes a second.
 
     settings = replace(
-        Float8LinearConfig.from_recipe_name(recipe(spec)),
+        Float8LinearConfig.from_recipe_name(found),
         emulate=on_cpu,
         enable_fsdp_float8_all_gather=spec.zero.quantized_weights,
     )
@@ -323,17 +324,33 @@ def convert(made: Any, spec: RunSpec) -> None:
                     module.register_forward_pre_hook(_cast)
 
 
-def _share_scales(block: nn.Module, *, emulate: bool) -> None:
-    """Make the linears of a block those whose operands share a scale by 32; every product rounds its operands anew."""
+def _share_scales(block: nn.Module, *, emulate: bool, four_bits: bool) -> None:
+    """Make the linears of a block those whose operands share scales; every product rounds its operands anew."""
     from torchao.prototype.moe_training.mxfp8_linear import MXFP8Linear
     from torchao.quantization.quantize_.common import KernelPreference
 
-    kernels = KernelPreference.EMULATED if emulate else KernelPreference.AUTO
+    kernels = (
+        {} if four_bits else {"kernel_preference": KernelPreference.EMULATED if emulate else KernelPreference.AUTO}
+    )
+    kind: Any = _Nvfp4Linear if four_bits else MXFP8Linear
     for name, linear in [*block.named_modules()]:
         if isinstance(linear, nn.Linear):
-            sizes, how = (linear.in_features, linear.out_features), {"dtype": linear.weight.dtype, "device": "meta"}
-            made = MXFP8Linear(*sizes, bias=linear.bias is not None, kernel_preference=kernels, **how)
-            block.set_submodule(name, made)
+            how = {"bias": linear.bias is not None, "dtype": linear.weight.dtype, "device": "meta", **kernels}
+            block.set_submodule(name, kind(linear.in_features, linear.out_features, **how))
+
+
+_SIGNS = (1, 1, 1, -1, 1, -1, -1, -1, -1, -1, -1, 1, -1, 1, -1, -1)
+"""Of nvfp4's Hadamard transform, the same on all ranks (torchtitan 0.3 ``components/quantization/nvfp4.py``)."""
+
+
+class _Nvfp4Linear(nn.Linear):
+    """A linear in nvfp4 that has no buffers, which ``NVFP4Linear`` of torchao would put into checkpoints."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        from torchao.prototype.moe_training.nvfp4_training.nvfp4_linear import nvfp4_linear  # Late: it takes a second.
+
+        made: torch.Tensor = nvfp4_linear(input, self.weight, self.bias, sign_vector=_SIGNS)
+        return made
 
 
 def fake_quantise(made: Any, spec: RunSpec) -> None:

@@ -23,7 +23,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from launcher.backends.deepspeed import ds_config
-from launcher.backends.fsdp.float8 import MXFP8
+from launcher.backends.fsdp.float8 import MXFP8, NVFP4, recipe
 from launcher.estimate.memory.moments import Phase
 from launcher.spec import RunSpec
 from launcher.spec.hardware import HOPPER
@@ -76,7 +76,8 @@ def record(spec: RunSpec, rank: int) -> Recording:
         if cuda:
             stack.enter_context(streams.installed())
             stack.enter_context(gpu_kernels(cudnn=spec.hardware.effective_capability >= HOPPER))
-            stack.enter_context(shims.mxfp8() if spec.precision.recipe == MXFP8 else contextlib.nullcontext())
+            casts = {MXFP8: shims.mxfp8, NVFP4: shims.nvfp4}.get(str(recipe(spec)), contextlib.nullcontext)
+            stack.enter_context(casts())
         context = Context(
             spec=spec, directory=Path(folder), rank=rank, world=spec.gpus, device=torch.device("cpu"), memory=phases
         )

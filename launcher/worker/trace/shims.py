@@ -74,6 +74,37 @@ def mxfp8() -> Iterator[None]:
         yield
 
 
+def _in_four_bits(values: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, ...]:
+    """The tensors of torchao's Triton kernels, whose own fakes there are beside a GPU alone: by rows, by columns."""
+    m, n = values.shape
+    found: list[torch.Tensor] = []
+    for rows, columns in ((m, n), (n, m)):
+        found.append(values.new_empty((rows, columns // 2), dtype=torch.uint8))
+        found.append(values.new_empty((rows // 128, columns // 64, 32, 16), dtype=torch.float8_e4m3fn))
+    return tuple(found)
+
+
+def _largest(values: torch.Tensor, **_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    return values.new_empty((), dtype=torch.float32), values.new_empty((), dtype=torch.float32)
+
+
+@contextlib.contextmanager
+def nvfp4() -> Iterator[None]:
+    """The same in nvfp4 (``nvfp4_training``)."""
+    from torchao.prototype.moe_training.nvfp4_training import nvfp4_linear  # Late: it takes a second.
+
+    def by_columns_first(values: torch.Tensor, **_: Any) -> tuple[torch.Tensor, ...]:
+        rows, scales, *columns = _in_four_bits(values)
+        return (*columns, rows, scales)
+
+    with (
+        replaced(nvfp4_linear, "triton_rht_amax", _largest),
+        replaced(nvfp4_linear, "triton_rht_quantize_row_col", by_columns_first),
+        replaced(nvfp4_linear, "triton_weight_quantize_2d", _in_four_bits),
+    ):
+        yield
+
+
 @contextlib.contextmanager
 def ddp() -> Iterator[None]:
     """Let DDP and its hooks reduce without peers."""

@@ -72,8 +72,8 @@ def test_what_the_worker_does_is_accepted(overrides: tuple[str, ...]) -> None:
         (
             ("precision=fp8", "precision.recipe=blockwise"),
             "precision.recipe",
-            "torchao has the recipes tensorwise, rowwise, rowwise_with_gw_hp, mxfp8; Transformer Engine, in"
-            " Megatron-LM, has others",
+            "in fp8 torchao has tensorwise, rowwise, rowwise_with_gw_hp, mxfp8; Transformer Engine, in Megatron-LM, has"
+            " others",
             (
                 *("precision.recipe=tensorwise", "precision.recipe=rowwise", "precision.recipe=rowwise_with_gw_hp"),
                 *("precision.recipe=mxfp8", "parallel=tp"),

@@ -116,6 +116,9 @@ _NARROW = "model.num_experts=16/model.num_experts_per_tok=4/model.moe_intermedia
 _EVEN = "model.intermediate_size=1408"
 """Inputs that operands of 4-bit floating point divide, blocks and all."""
 
+_BY_128 = f"{_EVEN}/hardware=b200"
+"""Sizes that 128 divides, and a card with units of nvfp4."""
+
 _BY_KERNEL = "precision.qat=nvfp4/precision.qat_group_size=16/hardware=b200"
 
 _EXPERTS = "lora/adapter.targets=[q_proj,v_proj]/adapter.parameters=[experts.gate_up_proj,experts.down_proj]"
@@ -162,6 +165,9 @@ _FSDP = (
     f"llama/ddp/mxfp8/none/4/{_EVEN}/hardware=b200/precision.parameters=bf16",
     *(f"llama/fsdp/mxfp8/{mode}/4/{_EVEN}/hardware=cpu/{_LONG}" for mode in _MODES),
     f"llama/fsdp/mxfp8/none/4/{_EVEN}/hardware=cpu/{_FEW}",
+    *(f"llama/fsdp/nvfp4/{mode}/4/{_BY_128}/{_LONG}" for mode in _MODES[::2]),
+    *(f"llama/fsdp/nvfp4/{mode}/4/{_BY_128}/{_FEW}" for mode in _MODES[::2]),
+    f"llama/ddp/nvfp4/none/4/{_BY_128}/precision.parameters=bf16",
     "llama/ddp/fp16/full/4",
     "llama/ddp/bf16/none/4/precision.parameters=bf16",
     "llama/ddp/bf16/full/4/adapter=lora",
