@@ -133,12 +133,14 @@ def _make(data: DataSpec, path: Path, digest: str, tell: Tell) -> TokenFolder:
     words = tokenizer(data.tokenizer, data.roles)
     partial = path.with_name(f"{path.name}.{machine.label()}.{os.getpid()}.partial")
     began, progress, parts = time.monotonic(), Progress(bad=BadRows.of(data)), list[tuple[int, int]]()
+    trained = ""
     try:
         partial.mkdir()
         with _Writer(partial, words.size) as writer:
             for each in data.sets:
                 _write(encoded(each, words, progress, marked=data.is_chat), each.path, progress, writer, tell)
                 parts.append((writer.tokens, progress.documents))
+                trained = writer.sha256 if len(parts) == len(data.trained) else trained
         tell(progress)
         facts = {
             "dtype": writer.dtype,
@@ -147,7 +149,7 @@ def _make(data: DataSpec, path: Path, digest: str, tell: Tell) -> TokenFolder:
             "text_bytes": progress.text_bytes,
             "marked": writer.marked,
             "digest": digest,
-            "sha256": writer.sha256,
+            "sha256": trained,
             "left_out": dict(progress.left_out),
             **({"bad_rows": progress.bad.as_dict()} if progress.bad.skips else {}),
             "seconds": round(time.monotonic() - began, 3),

@@ -64,7 +64,7 @@ class TokenFolder:
     marked: bool  # True if it holds samples with marks of what is trained.
     left_out: dict[str, int] = field(hash=False)  # How many rows were left out, by the reason.
     digest: str  # The hash of all that it was made of.
-    sha256: str | None = None  # The hash of its ids, marks and ends; None where it is not known.
+    sha256: str | None = None  # The hash of the ids, marks and ends that are trained on; None where it is not known.
     # How many rows could not be used, of how many, and the first of them by file and line; none of them where they are
     # errors.
     bad_rows: BadRows = field(default_factory=BadRows, hash=False)

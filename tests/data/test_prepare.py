@@ -187,6 +187,20 @@ def test_a_folder_has_a_hash_of_all_its_ids_and_marks_whatever_type_they_lie_in(
     assert made("d", Encoded([1, 2], [False, True]), Encoded([3, 4, 5], [True, False, True])) != first
 
 
+def test_the_hash_is_of_what_is_trained_on_whatever_a_run_evaluates_on(tmp_path: Path) -> None:
+    """So a run goes on from a checkpoint with another data set of evaluations."""
+    for name in ("x", "y"):
+        texts(tmp_path / name, name)
+    words = {place: {"data.eval_path": str(tmp_path / place), "train.eval_every": "1"} for place in ("x", "y")}
+    found = [
+        prepared(texts(tmp_path / "t", text, **more), tmp_path / "cache")
+        for text, more in (("ab", {}), ("ab", words["x"]), ("ab", words["y"]), ("cd", words["y"]))
+    ]
+    alone, first, second, other = found
+    assert alone.sha256 == first.sha256 == second.sha256 != other.sha256
+    assert len({each.path for each in found}) == 4
+
+
 def test_a_folder_of_an_earlier_version_has_no_such_hash(tmp_path: Path) -> None:
     found = prepared(texts(tmp_path / "t", "ab"), tmp_path / "cache")
     assert found.sha256 is not None

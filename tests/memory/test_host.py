@@ -106,6 +106,16 @@ def saved_shard(words: tuple[str, ...]) -> int:
     return assess.estimated(make_spec(*words)).parameters.per_rank
 
 
+def test_the_first_rank_of_trl_gathers_what_it_exports() -> None:
+    words = ("model=1b", "hardware=h100_80g", "cluster.gpus_per_node=8", "task=sft", "data=chat")
+    whole = assess.estimated(make_spec(*words, "parallel=fsdp", "save.export=safetensors"))
+    assert size(whole.host, "saving") == 4 * whole.parameters.total
+    assert size(host(make_spec(*words, "parallel=fsdp", "save.export=none")), "saving") == 0
+    assert size(host(make_spec(*words, "parallel=ddp", "save.export=safetensors")), "saving") == 0, "it has all of it"
+    adapter = host(make_spec(*words, "parallel=fsdp", "adapter=lora", "save.export=safetensors"))
+    assert 0 < size(adapter, "saving") < 2**28
+
+
 def test_whole_states_of_megatron_are_gathered_by_every_rank_and_a_later_stage_at_once() -> None:
     """Megatron-core gathers bucket by bucket; all of a stage behind the first, and of each model chunk, is one."""
     words = ("model=7b", "hardware=h100_80g", "cluster.gpus_per_node=8", "cluster.nodes=2", "precision.gradients=null")

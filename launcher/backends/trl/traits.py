@@ -12,7 +12,7 @@ from typing import Literal
 from launcher.backends import Backend
 from launcher.base import registry
 from launcher.base.units import DTYPE_BYTES
-from launcher.estimate.rank.engine import EngineTraits, Execution, LogitsBytes
+from launcher.estimate.rank.engine import EngineTraits, Execution, LogitsBytes, Saving
 from launcher.estimate.rank.formats import Dtypes
 from launcher.spec import Dtype, RunSpec, edit
 
@@ -72,7 +72,8 @@ def engine(spec: RunSpec) -> EngineTraits:
     """The engine's own modules, whose loss is TRL's: the logits of some tokens and words at a time."""
     found = backend_of(spec).engine(as_engine(spec))
     optimizer = "fused" if spec.optimizer.fused or spec.hardware.device == "cuda" else found.optimizer
-    found = replace(found, logits=tile(spec), optimizer=optimizer)
+    saving = Saving(exports_whole=spec.parallel.shard or spec.zero.stage == 3)  # ``Accelerator.get_state_dict``
+    found = replace(found, logits=tile(spec), optimizer=optimizer, saving=saving)
     low = spec.adapter.name != "none" or spec.precision.parameters == "bf16"
     if engine_of(spec) != "deepspeed" and low:  # Nothing of 16-bit weights is cast.
         return replace(found, autocast=False, residual_size=found.size, wide_adapters=found.autocast)

@@ -52,7 +52,8 @@ def host_memory(of_stages: tuple[RankModel, ...], device_bytes: int) -> HostMemo
     offloaded = 0 if allocated else max(offloaded_bytes(rank) for rank in of_stages)
     waiting = max(waiting_bytes(rank) for rank in of_stages)
     saved = 0 if allocated else max(saving_bytes(rank) for rank in of_stages)
-    terms = tuple(one for one in _terms(spec, allocated, offloaded, waiting, saved) if one.bytes)
+    exported = 0 if allocated else exported_bytes(of_stages[0])
+    terms = tuple(one for one in _terms(spec, allocated, offloaded, waiting, saved, exported) if one.bytes)
     return HostMemory(bytes_per_node=sum(one.bytes for one in terms), capacity_bytes=_capacity(spec), terms=terms)
 
 
@@ -78,7 +79,9 @@ def _asked_of_slurm(cluster: ClusterSpec) -> int | None:
     return parts * int(found[1]) * unit
 
 
-def _terms(spec: RunSpec, allocated: int, offloaded: int, waiting: int, saved: int) -> Iterator[MemoryTerm]:
+def _terms(
+    spec: RunSpec, allocated: int, offloaded: int, waiting: int, saved: int, exported: int
+) -> Iterator[MemoryTerm]:
     n, found = spec.cluster.gpus_per_node, processes_of(spec.backend.name)
     own, source = "n * size", "measured, launcher/estimate/memory/processes.json"
     what = "tensors of the ranks, whose devices are the host"
@@ -88,6 +91,8 @@ def _terms(spec: RunSpec, allocated: int, offloaded: int, waiting: int, saved: i
         yield term("offloaded", ALWAYS, f"{what} on the host", own, "launcher/estimate/memory/host.py", n=n, size=size)
     what = "states on their way to a checkpoint"
     yield term("saving", SAVE, what, own, "launcher/estimate/memory/host.py", n=n, size=saved)
+    what = "weights that the first rank gathers for their export"
+    yield term("saving", SAVE, what, "size", "launcher/estimate/memory/host.py", size=exported)
     what = "Python, torch and the engine in each rank"
     yield term("processes", ALWAYS, what, own, source, n=n, size=found.rank_bytes)
     what = "launcher and torchrun, and pages of libraries that all share"
@@ -162,6 +167,15 @@ def checkpointed_bytes(rank: RankModel) -> int:
     dtypes, shard = rank.dtypes, rank.elements.optimizer
     moments = moment_bytes(rank.spec.optimizer.name, shard, rank.root.optimizer, dtypes.size("optimizer_states"))
     return (dtypes.size("parameters") + dtypes.size("master")) * shard + moments
+
+
+def exported_bytes(rank: RankModel) -> int:
+    """Host bytes of the weights that the first rank gathers for an export: of the whole model, or of an adapter."""
+    spec = rank.spec
+    if spec.save.export == "none" or not rank.engine.saving.exports_whole:
+        return 0
+    found = whole_model(rank.family, spec.model, spec.adapter)
+    return rank.dtypes.size("parameters") * (found.total if spec.adapter.name == "none" else found.trained)
 
 
 def gathered_at_once(rank: RankModel) -> int:

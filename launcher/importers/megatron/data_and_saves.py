@@ -115,6 +115,11 @@ def saves(reader: Reader) -> Settings:
     if found["save.async"] and "use-persistent-ckpt-worker" not in reader:
         reader.note("--async-save without --use-persistent-ckpt-worker: Megatron-LM switches it off")
         found["save.async"] = False
+    whole = "dist-ckpt-optim-fully-reshardable"
+    if "use-distributed-optimizer" in reader:
+        found["save.reshardable"] = reader.switch(whole, "save.reshardable") or None
+    else:
+        reader.idle("of a sharded optimizer", whole)
     return {**found, **_loaded(reader)}
 
 

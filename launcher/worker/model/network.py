@@ -34,9 +34,8 @@ its own needs none waits for the GPU."""
 
 _ROWS = 256  # Rows of a mask that are made at once.
 _DISTRIBUTED = "distributed"  # An attention function that ranks compute together; an engine brings it.
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
-DTYPES |= {"fp4": torch.bfloat16}
-"""By word; in fp8 all but the products of linears is in bf16."""
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, **dict.fromkeys(("bf16", "fp8", "fp4"), torch.bfloat16)}
+"""By word; in fp8 and fp4 all but the products of linears is in bf16."""
 
 _LAST_NORMS = (
     "ln_f",
