@@ -253,6 +253,13 @@ def test_where_megatron_repairs_a_setting_the_import_does_and_says_so(
     assert {key: settings(found)[key] for key in expected} == expected
 
 
+def test_states_are_saved_whole_where_an_optimizer_is_sharded() -> None:
+    word = "--dist-ckpt-optim-fully-reshardable"
+    assert settings(imported(f"--use-distributed-optimizer {word}"))["save.reshardable"] is True
+    assert "save.reshardable" not in settings(imported("--use-distributed-optimizer"))
+    assert "save.reshardable" not in settings(imported(word))
+
+
 @pytest.mark.parametrize(
     ("arguments", "rule"),
     [
