@@ -137,8 +137,9 @@ def _make(data: DataSpec, path: Path, digest: str, tell: Tell) -> TokenFolder:
     try:
         partial.mkdir()
         with _Writer(partial, words.size) as writer:
-            for each in data.sets:
-                _write(encoded(each, words, progress, marked=data.is_chat), each.path, progress, writer, tell)
+            for each, key in zip(data.sets, data.places, strict=True):
+                found = encoded(each, words, progress, marked=data.is_chat)
+                _write(found, f"{key}={each.path}", progress, writer, tell)
                 parts.append((writer.tokens, progress.documents))
                 trained = writer.sha256 if len(parts) == len(data.trained) else trained
         tell(progress)
@@ -162,7 +163,7 @@ def _make(data: DataSpec, path: Path, digest: str, tell: Tell) -> TokenFolder:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _write(found: Iterator[Encoded], path: object, progress: Progress, writer: "_Writer", tell: Tell) -> None:
+def _write(found: Iterator[Encoded], place: str, progress: Progress, writer: "_Writer", tell: Tell) -> None:
     report, before = Every(_TOLD_S), writer.tokens
     for one in _readable(found):
         writer.add(one)
@@ -170,7 +171,7 @@ def _write(found: Iterator[Encoded], path: object, progress: Progress, writer: "
         if report.is_due():
             tell(progress)
     if writer.tokens == before:
-        raise DataError(f"data.path={path}: nothing to train on: there is no text in it")
+        raise DataError(f"{place}: nothing to train on: there is no text in it")
 
 
 def _finish(partial: Path, path: Path) -> TokenFolder:

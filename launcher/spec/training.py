@@ -275,6 +275,15 @@ class DataSpec:
         return *self.trained, *self.evaluated.values()
 
     @property
+    def places(self) -> tuple[str, ...]:
+        """The key of each of these: ``data.path`` or ``data.mix.0.path``, ``data.eval_path`` or one of a list's."""
+        of_a_list = (
+            f"data.{key}.{place}.path" for key in ("mix", "eval_sets") for place in range(len(getattr(self, key)))
+        )
+        trained = () if self.mix else ("data.path",)
+        return *trained, *of_a_list, *(() if self.eval_sets else ("data.eval_path",) * len(self.evaluated))
+
+    @property
     def weights(self) -> tuple[float, ...]:
         """The weights of the data sets that are trained on; none where each is taken as it is."""
         return tuple(part.weight for part in self.mix if part.weight is not None)

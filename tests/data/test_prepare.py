@@ -149,6 +149,20 @@ def test_data_without_text_are_refused(tmp_path: Path, monkeypatch: pytest.Monke
         prepared(texts(tmp_path / "t", "ab"), tmp_path / "cache")
 
 
+def test_an_error_names_the_key_of_the_data_set(tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").write_text('{"text": ""}\n')
+    data = texts(tmp_path / "t", "ab", **{"data.eval_path": str(tmp_path / "empty.jsonl")})
+    with pytest.raises(DataError, match=r"data\.eval_path=.*/empty\.jsonl: nothing to train on"):
+        prepared(data, tmp_path / "cache")
+    several = "[{name: a, path: b}, {name: c, path: d}]"
+    assert texts(tmp_path / "t", **{"data.eval_sets": several}).places == (
+        *("data.path", "data.eval_sets.0.path", "data.eval_sets.1.path"),
+    )
+    mixed = make_spec("model=tiny", "data=text", "data.mix=[{path: a}, {path: b}]", "data.eval_path=c").data
+    assert mixed.places == ("data.mix.0.path", "data.mix.1.path", "data.eval_path")
+    assert len(mixed.places) == len(mixed.sets)
+
+
 def test_a_run_reads_the_folder_that_it_began_with(tmp_path: Path) -> None:
     data = texts(tmp_path / "t", "ab")
     found = prepared(data, tmp_path / "cache")

@@ -179,17 +179,19 @@ def open_corpora(context: Context) -> Sequence[Corpus]:
     if data.source == "synthetic":
         return [Synthetic(vocabulary, length, spec.train.seed)]
     if data.source == "tokens":
-        paths = map(files_of, data.sets)
-        return [TokenFiles(found, data.token_dtype, length=length, vocabulary=vocabulary) for found in paths]
+        paths = zip(map(files_of, data.sets), data.places, strict=True)
+        return [
+            TokenFiles(each, data.token_dtype, length=length, vocabulary=vocabulary, key=key) for each, key in paths
+        ]
     folder = _tokenised(context)
-    return [_corpus(spec, folder, span) for span in folder.spans]
+    return [_corpus(spec, folder, span, key) for span, key in zip(folder.spans, data.places, strict=True)]
 
 
-def _corpus(spec: RunSpec, found: TokenFolder, span: Span) -> Corpus:
+def _corpus(spec: RunSpec, found: TokenFolder, span: Span, key: str) -> Corpus:
     length, vocabulary = spec.sequence_length, spec.model.vocab_size
     if spec.data.packed != "concat":
         apart = spec.data.packed == "documents"
-        return Documents(found, span, length=length, vocabulary=vocabulary, apart=apart)
+        return Documents(found, span, length=length, vocabulary=vocabulary, apart=apart, key=key)
     marks, part = mapped(found)[1], span.tokens
     return TokenFiles(
         [found.path / TOKENS],
@@ -199,6 +201,7 @@ def _corpus(spec: RunSpec, found: TokenFolder, span: Span) -> Corpus:
         sha256=found.sha256,
         trained=None if marks is None else marks[part],
         part=part,
+        key=key,
     )
 
 

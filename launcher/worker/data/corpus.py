@@ -73,10 +73,12 @@ class TokenFiles:
         sha256: str | None = None,
         trained: npt.NDArray[np.uint8] | None = None,
         part: slice = slice(None),
+        key: str = "data.path",
     ) -> None:
         """Map files of raw little-endian unsigned integers below ``vocabulary``, which must hold one sample.
 
-        ``trained`` has a mark for each token of ``part``, which is all of one file; None trains all of them.
+        ``trained`` has a mark for each token of ``part``, which is all of one file; None trains all of them. ``key``
+        named the files.
         """
         self._trained = trained
         self._paths, self._length, self._vocabulary, self.sha256 = list(paths), length, vocabulary, sha256
@@ -89,7 +91,7 @@ class TokenFiles:
         total = int(self._ends[-1]) if self.maps else 0
         if total < length + 1:
             raise DataError(
-                f"data.path holds {total} tokens in {len(self._paths)} files, and one sample needs {length + 1} "
+                f"{key} holds {total} tokens in {len(self._paths)} files, and one sample needs {length + 1} "
                 f"(train.sequence_length={length} and one more): name more data or set a shorter length"
             )
         self.size = (total - 1) // length
@@ -122,7 +124,16 @@ class Documents:
     attention and positions keep each apart, and one that is longer than a sample goes on in others.
     """
 
-    def __init__(self, folder: TokenFolder, span: Span, *, length: int, vocabulary: int, apart: bool = False) -> None:
+    def __init__(
+        self,
+        folder: TokenFolder,
+        span: Span,
+        *,
+        length: int,
+        vocabulary: int,
+        apart: bool = False,
+        key: str = "data.path",
+    ) -> None:
         """Map the files that ``launcher.data.prepare`` has written: tokens, marks of a byte for each, and ends."""
         self._tokens, self._trained = mapped(folder)
         self._ends = np.memmap(folder.path / ENDS, dtype=np.uint64, mode="r")[span.documents]
@@ -134,7 +145,7 @@ class Documents:
             self._packed = packed(ends, length, split=not folder.marked, start=self._start)
             self.size = len(self._packed.ends)
             if not self.size:
-                raise DataError("data.path holds no document of two tokens or more")
+                raise DataError(f"{key} holds no document of two tokens or more")
 
     def sample(self, index: int) -> Tokens:
         """Read a document's start, or the documents of a sample, and padding."""
