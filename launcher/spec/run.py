@@ -182,6 +182,11 @@ class RunSpec:
         """Steps between two checkpoints on the way; None where there are none."""
         return self._every(self.save.every, self.save.per_epoch)
 
+    @property
+    def saves(self) -> bool:
+        """True if the run writes a checkpoint without being asked to stop."""
+        return self.save.last or self.save_every is not None
+
     def _every(self, steps: int | None, times: int | None) -> int | None:
         if steps is not None or times is None:
             return steps

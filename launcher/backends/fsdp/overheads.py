@@ -328,8 +328,7 @@ def staged(rank: RankModel) -> Iterator[MemoryTerm]:
 
     ``_copy_state_dict`` of ``torch/distributed/_state_dict_utils.py``, by ``async_save``.
     """
-    save = rank.spec.save
-    if save.asynchronous and not rank.cuda and (save.last or save.every):
+    if rank.spec.save.asynchronous and rank.spec.saves and not rank.cuda:
         what, source = "copy that is written in the background", "torch/distributed/checkpoint/staging.py"
         yield term("temporary", SAVE, what, "copy", source, copy=checkpointed_bytes(rank))
 

@@ -52,7 +52,7 @@ def engine(spec: RunSpec) -> EngineTraits:
         fused_norm=spec.train.kernels == "liger",
         fused_activation=spec.train.kernels == "liger",
         compiled=spec.train.compile and not cpu and _counts_compiled(spec),
-        saving=Saving(own=spec.save.asynchronous),
+        saving=Saving(own=int(spec.save.asynchronous)),
         rounding=rounding.saved(spec.precision, wide=meaning.autocast or size == 4),
         casts_again=meaning.compute == "fp8" and spec.precision.recipe != "rowwise_with_gw_hp",
     )

@@ -192,7 +192,7 @@ def saving(rank: RankModel) -> Iterator[MemoryTerm]:
     (``get_parameter_state_dp_zero`` of ``optimizer/distrib_optimizer.py``).
     """
     spec = rank.spec
-    if not (spec.save.last or spec.save_every):
+    if not spec.saves:
         return
     if not reshardable(spec):
         yield from _written_parameters(rank)

@@ -105,7 +105,7 @@ def _checkpoints(spec: RunSpec) -> Arguments:
     GPU it fails (``torch.cuda.device_count`` is 0 there), and a fork of the rank writes.
     """
     save = spec.save
-    saves = save.last or spec.save_every is not None or spec.backend.path is None
+    saves = spec.saves or spec.backend.path is None
     return {
         "save": f"{RUN}/checkpoints" if saves else None,
         "save-interval": (spec.save_every or spec.steps) if saves else None,

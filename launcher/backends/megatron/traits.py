@@ -109,9 +109,12 @@ def _saving(spec: RunSpec) -> Saving:
 
     ``sharded_param_state_fully_reshardable`` of ``optimizer/distrib_optimizer.py``. Where the reduction of gradients
     waits for the backward pass a buffer is one bucket (``resolve_ddp_bucket_size`` of ``training/training.py``).
+    Replicas share out what they write (``core/dist_checkpointing/strategies/fully_parallel.py``), and all that a rank
+    writes goes to the host at once (``filesystem_async.py``); Megatron-FSDP's states go tensor by tensor.
     """
-    overlaps = spec.backend.argument("overlap-grad-reduce", True)
-    return Saving(own=True, gathers=reshardable(spec), bucket=_bucket(spec) if overlaps else None)
+    overlaps, own = spec.backend.argument("overlap-grad-reduce", True), Fraction(0 if fsdp(spec) else 1)
+    own = own if spec.zero.stage else own / spec.shard_degree
+    return Saving(own=own, gathers=reshardable(spec), bucket=_bucket(spec) if overlaps else None)
 
 
 def reshardable(spec: RunSpec) -> bool:

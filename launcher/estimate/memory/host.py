@@ -155,9 +155,9 @@ def saving_bytes(rank: RankModel) -> int:
     spec, saving = rank.spec, rank.engine.saving
     trained, at_once = rank.elements.trained, gathered_at_once(rank)
     whole = 12 * trained if saving.gathers else 0
-    if not (spec.save.last or spec.save_every):
+    if not spec.saves:
         return whole if spec.save.load is not None else 0
-    own = checkpointed_bytes(rank) if saving.own else 0
+    own = ceil(saving.own * checkpointed_bytes(rank))
     shards = ceil(Fraction(at_once * rank.elements.optimizer, max(1, trained)))
     return whole + (max(12 * (at_once + shards), own) if saving.gathers else own)
 

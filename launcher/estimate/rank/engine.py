@@ -37,7 +37,7 @@ class Swapping:
 class Saving:
     """What each rank copies to its host while it saves, beside one tensor at a time."""
 
-    own: bool = False  # True if all of its part of the checkpoint waits there to be written.
+    own: Fraction | int = 0  # The share of its states that waits there to be written.
     gathers: bool = False  # True if fp32 weights and moments of all data ranks are gathered there, in all of them.
     # Parameters that are gathered at a time on the first stage; None: all of a model chunk.
     bucket: int | None = None
