@@ -1,4 +1,4 @@
-"""What a checkpoint of a real run is worth: the loss on held-out samples of what it holds, and of what it exported."""
+"""What a real run was: its samples, its memory, and the loss on held-out samples of what it exported."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from launcher.preflight import assess
+from launcher.spec import RunSpec
 from launcher.spec.parse import parse
 from launcher.worker.data.corpus import Part, Synthetic, split
 from launcher.worker.data.order import Order
@@ -30,7 +32,7 @@ def held_out_loss(model: Any, directory: Path) -> float:
 
 def held_out(directory: Path) -> torch.Tensor:
     """The samples that the worker evaluates at the end of a run, of shape (samples, length + 1)."""
-    spec = parse(json.loads((directory / "spec.json").read_text()))
+    spec = spec_of(directory)
     whole = Synthetic(spec.model.vocab_size, spec.sequence_length, spec.train.seed)
     _, part = split(whole, spec.data.eval_fraction)
     return torch.stack([
@@ -39,14 +41,38 @@ def held_out(directory: Path) -> torch.Tensor:
 
 
 def evaluated(part: Part, steps: int, batch: int) -> Iterator[Any]:
-    order = Order(
-        size=part.size,
-        seed=0,
-        shuffle=False,
+    order = _order(part.size, batch, seed=0, shuffle=False)
+    for step in range(1, steps + 1):
+        yield from (part.sample(index) for index in order.samples(step)[0])
+
+
+def _order(size: int, batch: int, *, seed: int, shuffle: bool) -> Order:
+    return Order(
+        size=size,
+        seed=seed,
+        shuffle=shuffle,
         global_batch_size=batch,
         micro_batch_size=batch,
         data_rank=0,
         data_ranks=1,
     )
+
+
+def batches(spec: RunSpec, steps: int) -> Iterator[torch.Tensor]:
+    """The global batches of a run's first steps on synthetic data, each of shape (samples, length + 1)."""
+    rows = Synthetic(spec.model.vocab_size, spec.sequence_length, spec.train.seed)
+    order = _order(rows.size, spec.global_batch_size, seed=spec.train.seed, shuffle=spec.data.shuffle)
     for step in range(1, steps + 1):
-        yield from (part.sample(index) for index in order.samples(step)[0])
+        yield torch.stack([torch.from_numpy(rows.sample(index)) for index in order.samples(step)[0]])
+
+
+def spec_of(directory: Path) -> RunSpec:
+    return parse(json.loads((directory / "spec.json").read_text()))
+
+
+def assert_memory_is_predicted(directory: Path) -> None:
+    """Of each rank, in the passes and in the optimizer's step, within 2%."""
+    predicted = assess.estimated(spec_of(directory))
+    for rank in json.loads((directory / "memory.json").read_text())["ranks"]:
+        for phase in ("forward", "backward", "optimizer"):
+            assert predicted.phases[phase] == pytest.approx(rank["phases"][phase], rel=0.02), phase

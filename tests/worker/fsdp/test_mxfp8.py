@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from launcher.preflight import assess
-from launcher.spec import RunSpec
-from launcher.spec.parse import parse
-from launcher.worker.data.corpus import Synthetic
-from launcher.worker.data.order import Order
 from tests.support import training
-from tests.support.checkpoints import exported, held_out_loss
+from tests.support.checkpoints import assert_memory_is_predicted, batches, exported, held_out_loss, spec_of
 from tests.support.helpers import needs
 
 needs("torchao", "its runs need the extra 'training'")
@@ -68,10 +62,6 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def spec_of(folder: Path) -> RunSpec:
-    return parse(json.loads((folder / "spec.json").read_text()))
-
-
 def converted(folder: Path) -> Any:
     """The exported model with torchao's linears in its blocks, and nothing of the launcher's."""
     from torchao.prototype.moe_training.mxfp8_linear import MXFP8Linear
@@ -96,13 +86,8 @@ def test_two_ranks_lose_what_torchao_alone_does(layout: str, trained: tuple[Path
     made, lost = converted(folder / "fsdp" / "export").bfloat16(), list[float]()
     if layout == "ddp":
         held = made
-    rows = Synthetic(spec.model.vocab_size, spec.sequence_length, spec.train.seed)
-    batch, seed = spec.global_batch_size, spec.train.seed
-    order = Order(size=rows.size, seed=seed, shuffle=spec.data.shuffle, global_batch_size=batch,
-                  micro_batch_size=batch, data_rank=0, data_ranks=1)  # fmt: skip
     stepped = torch.optim.SGD(held.parameters(), lr=0.1)
-    for step in range(1, 5):
-        tokens = torch.stack([torch.from_numpy(rows.sample(index)) for index in order.samples(step)[0]])
+    for tokens in batches(spec, 4):
         logits = made(input_ids=tokens[:, :-1]).logits.float()
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
         loss.backward()  # type: ignore[no-untyped-call]
@@ -133,7 +118,4 @@ def test_the_export_has_plain_weights_with_which_torchao_computes_what_the_worke
 
 @pytest.mark.parametrize("name", MEASURED)
 def test_the_memory_is_the_predicted_one(name: str, measured: Path) -> None:
-    predicted = assess.estimated(spec_of(measured / name))
-    for rank in json.loads((measured / name / "memory.json").read_text())["ranks"]:
-        for phase in ("forward", "backward", "optimizer"):
-            assert predicted.phases[phase] == pytest.approx(rank["phases"][phase], rel=0.02), phase
+    assert_memory_is_predicted(measured / name)
