@@ -385,22 +385,3 @@ def closing_loss(found: Sequence[Mapping[str, Any]]) -> str:
     """The loss of training that a run has come to, as text: the mean of the last tenth of its lines."""
     count = max(1, len(found) // 10)
     return f"{training_loss(found):.4f}" + (f" (mean of the last {count} lines)" if count > 1 else "")
-
-
-def tasks_error(run: Path, attempt: str) -> str | None:
-    """The error that this attempt has noted; None where it has found scores, or noted nothing."""
-    content = files.read_json(run / EVALUATION) or {}
-    return content.get("error") if content.get("attempt") == attempt else None
-
-
-def task_lines(run: Path) -> Iterator[str]:
-    """Each score in words, ``hellaswag acc 0.2610 (+-0.0044) after step 100``; none where there are none."""
-    content = files.read_json(run / EVALUATION) or {}
-    tasks, step = content.get("tasks"), content.get("step")
-    for task, scores in tasks.items() if isinstance(tasks, dict) else ():
-        for key, value in scores.items() if isinstance(scores, dict) else ():
-            metric, _, kind = key.partition(",")
-            if typed.is_number(value) and "," in key and not metric.endswith("_stderr"):
-                error = scores.get(f"{metric}_stderr,{kind}")
-                band = f" (+-{error:.4f})" if typed.is_number(error) else ""
-                yield f"{task} {metric}{'' if kind == 'none' else f' ({kind})'} {value:.4f}{band} after step {step}"

@@ -12,31 +12,69 @@ import math
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from operator import attrgetter
-from typing import Any
+from typing import Any, Literal
 
 from launcher.base.frozen import dataclass
 from launcher.spec.hardware import UNHASHED_WHEN_UNSET, ClusterSpec, HardwareSpec
 from launcher.spec.model import SCRIPTS_OWN, AdapterSpec, BackendSpec, ModelSpec, ParallelSpec, ZeroSpec
 from launcher.spec.training import (
     DEFAULT_STEPS,
-    NO_TASKS,
     PRETRAIN,
     CheckpointingSpec,
     DataSpec,
-    EvalSpec,
     OptimizerSpec,
     PrecisionSpec,
-    RunNames,
     SaveSpec,
-    SweepSpec,
     TaskSpec,
-    TrackingSpec,
     TrainSpec,
 )
-from launcher.spec.values import by_identity
+from launcher.spec.values import Count, Natural, by_identity
 
 ROUND = "microbatch-group-size-per-virtual-pipeline-stage"
 """Megatron-LM's argument for the micro-batches that a model chunk takes one after the other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalSpec:
+    """Tasks of lm-evaluation-harness for the exported model, by name or as YAML files."""
+
+    tasks: tuple[str, ...] = ()
+    limit: Count | None = None  # Questions of each task.
+    num_fewshot: Natural | None = None  # Examples before each question; None is the task's own.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackingSpec:
+    """An experiment tracker beside ``metrics.jsonl``; keys travel by the tracker's own environment variables."""
+
+    kind: Literal["none", "tensorboard", "wandb", "mlflow"]
+    project: str | None
+    uri: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunNames:
+    """The run's name and directory, and whether its lock holds tracked files and its model's file may lack keys.
+
+    Without a name and a directory it is ``runs/<time>-<model>-<preset>-<hash>``.
+    """
+
+    name: str | None
+    directory: str | None
+    record_diff: bool = False  # Runs that were recorded without this and the next are read, too.
+    partial: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepSpec:
+    """Settings of ``launch -m``; no part of one run's identity."""
+
+    sampler: Literal["grid", "random", "tpe"]
+    budget: Count | None
+    parallelism: Count | None
+
+
+NO_TASKS = EvalSpec()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

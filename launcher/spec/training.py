@@ -1,4 +1,4 @@
-"""The keys of training, data, checkpoints, tracking, names and sweeps."""
+"""The keys of the task, training, data and checkpoints."""
 
 import itertools
 import math
@@ -338,46 +338,6 @@ class SaveSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvalSpec:
-    """Tasks of lm-evaluation-harness for the exported model, by name or as YAML files."""
-
-    tasks: tuple[str, ...] = ()
-    limit: Count | None = None  # Questions of each task.
-    num_fewshot: Natural | None = None  # Examples before each question; None is the task's own.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrackingSpec:
-    """An experiment tracker beside ``metrics.jsonl``; keys travel by the tracker's own environment variables."""
-
-    kind: Literal["none", "tensorboard", "wandb", "mlflow"]
-    project: str | None
-    uri: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunNames:
-    """The run's name and directory, and whether its lock holds tracked files and its model's file may lack keys.
-
-    Without a name and a directory it is ``runs/<time>-<model>-<preset>-<hash>``.
-    """
-
-    name: str | None
-    directory: str | None
-    record_diff: bool = False  # Runs that were recorded without this and the next are read, too.
-    partial: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepSpec:
-    """Settings of ``launch -m``; no part of one run's identity."""
-
-    sampler: Literal["grid", "random", "tpe"]
-    budget: Count | None
-    parallelism: Count | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSpec:
     """The task. ``None`` is TRL's own default, and keys of other tasks are refused where they are set."""
 
@@ -433,4 +393,3 @@ A prompt beside ``chosen`` and ``rejected`` may be a column of its own, or what 
 """
 
 PRETRAIN = TaskSpec()
-NO_TASKS = EvalSpec()

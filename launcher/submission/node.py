@@ -137,7 +137,8 @@ def _failed(directory: Path, reason: str, place: SlurmPlace | None) -> str:
 
 def _not_evaluated(directory: Path, returncode: int, attempt: str, place: SlurmPlace | None) -> str:
     """The model is trained and exported, and its tasks have failed."""
-    said = results.tasks_error(directory, attempt) or f"status {returncode}"
+    noted = files.read_json(directory / results.EVALUATION) or {}
+    said = (noted.get("error") if noted.get("attempt") == attempt else None) or f"status {returncode}"
     return _failed(directory, f"eval.tasks failed, after training and export: {said}", place)
 
 

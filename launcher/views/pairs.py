@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from launcher.base import files, typed
 from launcher.base.files import JsonObject
 from launcher.base.terminal import wrapped
 from launcher.base.units import Pair, gib, rounded
@@ -68,7 +69,20 @@ def _ending(directory: Path, steps: Sequence[JsonObject]) -> Iterator[str]:
             yield from wrapped(f"{results.evaluation_text(evaluation)} at step {evaluation['step']}", 80)
     if (speed := results.speed(steps, results.predicted_speed(directory))) is not None:
         yield f"{speed:,.0f} tokens/s (median of the second half)"
-    yield from results.task_lines(directory)
+    yield from task_lines(directory)
     for line in events.news(directory):
         if line["kind"] == "bad_rows":
             yield from wrapped(f"data: {line['text']}", 80)
+
+
+def task_lines(run: Path) -> Iterator[str]:
+    """Each score in words, ``hellaswag acc 0.2610 (+-0.0044) after step 100``; none where there are none."""
+    content = files.read_json(run / results.EVALUATION) or {}
+    tasks, step = content.get("tasks"), content.get("step")
+    for task, scores in tasks.items() if isinstance(tasks, dict) else ():
+        for key, value in scores.items() if isinstance(scores, dict) else ():
+            metric, _, kind = key.partition(",")
+            if typed.is_number(value) and "," in key and not metric.endswith("_stderr"):
+                error = scores.get(f"{metric}_stderr,{kind}")
+                band = f" (+-{error:.4f})" if typed.is_number(error) else ""
+                yield f"{task} {metric}{'' if kind == 'none' else f' ({kind})'} {value:.4f}{band} after step {step}"

@@ -17,6 +17,7 @@ from launcher.preflight.assess import assess
 from launcher.preflight.this_machine import obstacles
 from launcher.rundir import results
 from launcher.submission import ending
+from launcher.views import pairs
 from tests.support.helpers import make_spec, needs
 
 needs("torch", "a run trains")
@@ -128,11 +129,11 @@ def test_an_adapter_that_trl_has_trained_is_tried_beside_its_weights(folder: Pat
 def test_scores_are_told_with_their_filters_and_errors(tmp_path: Path) -> None:
     scores = {"acc,none": 0.5, "acc_stderr,none": 0.25, "exact_match,strict-match": 0.125, "name": "gsm8k"}
     (tmp_path / results.EVALUATION).write_text(json.dumps({"step": 9, "tasks": {"gsm8k": scores}}))
-    assert list(results.task_lines(tmp_path)) == [
+    assert list(pairs.task_lines(tmp_path)) == [
         "gsm8k acc 0.5000 (+-0.2500) after step 9",
         "gsm8k exact_match (strict-match) 0.1250 after step 9",
     ]
-    assert list(results.task_lines(tmp_path / "none")) == []
+    assert list(pairs.task_lines(tmp_path / "none")) == []
 
 
 def test_an_interrupted_evaluation_leaves_the_step_of_the_outcome(tmp_path: Path) -> None:

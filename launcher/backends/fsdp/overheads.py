@@ -31,7 +31,7 @@ from launcher.estimate.memory.activations import (
     places,
     running_blocks,
 )
-from launcher.estimate.memory.host import checkpointed_bytes
+from launcher.estimate.memory.host import staged
 from launcher.estimate.memory.moments import (
     ALWAYS,
     BLOCK_BACKWARD,
@@ -39,7 +39,6 @@ from launcher.estimate.memory.moments import (
     LOAD,
     PASSES,
     ROOT_BACKWARD,
-    SAVE,
     TRAINING,
     UNTIL_FIRST_GRADIENTS,
     Moment,
@@ -321,16 +320,6 @@ def restoring(rank: RankModel) -> Iterator[MemoryTerm]:
     buffers = (each for each in states.gradients(rank) if each.moments == LOAD)
     for each in (*buffers, *optimizer.optimizer_states(rank), *optimizer.step_temporaries(rank)):
         yield each._replace(moments=LOAD).at("restoring")
-
-
-def staged(rank: RankModel) -> Iterator[MemoryTerm]:
-    """A copy of the rank's part of a checkpoint that is written in the background; a GPU's is on the host.
-
-    ``_copy_state_dict`` of ``torch/distributed/_state_dict_utils.py``, by ``async_save``.
-    """
-    if rank.spec.save.asynchronous and rank.spec.saves and not rank.cuda:
-        what, source = "copy that is written in the background", "torch/distributed/checkpoint/staging.py"
-        yield term("temporary", SAVE, what, "copy", source, copy=checkpointed_bytes(rank))
 
 
 def buckets(rank: RankModel) -> Iterator[MemoryTerm]:

@@ -169,6 +169,16 @@ def checkpointed_bytes(rank: RankModel) -> int:
     return (dtypes.size("parameters") + dtypes.size("master")) * shard + moments
 
 
+def staged(rank: RankModel) -> Iterator[MemoryTerm]:
+    """A copy of the rank's part of a checkpoint that is written in the background; a GPU's is on the host.
+
+    ``_copy_state_dict`` of ``torch/distributed/_state_dict_utils.py``, by ``async_save``.
+    """
+    if rank.spec.save.asynchronous and rank.spec.saves and not rank.cuda:
+        what, source = "copy that is written in the background", "torch/distributed/checkpoint/staging.py"
+        yield term("temporary", SAVE, what, "copy", source, copy=checkpointed_bytes(rank))
+
+
 def exported_bytes(rank: RankModel) -> int:
     """Host bytes of the weights that the first rank gathers for an export: of the whole model, or of an adapter."""
     spec = rank.spec

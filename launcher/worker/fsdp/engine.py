@@ -28,7 +28,7 @@ from launcher.backends.fsdp.traits import dtypes, splits
 from launcher.base.frozen import dataclass
 from launcher.worker import marks
 from launcher.worker.engine import Context, PendingSave, StepResult
-from launcher.worker.fsdp import pipeline, reading, sharding
+from launcher.worker.fsdp import pipeline, reading, scaling, sharding
 from launcher.worker.fsdp.scaling import Scaler
 from launcher.worker.memory.piles import Kept, flat, model_piles
 from launcher.worker.model import LanguageModel, adapters, export, initial, network, optimizers, weights
@@ -57,7 +57,7 @@ def rank_parts(context: Context) -> RankParts:
         adapters.quantise(made, spec, network.DTYPES[dtypes(spec).compute])
         network.fake_quantise(made, spec)
         adapters.inject(made, spec)
-        network.convert(made, spec)
+        scaling.convert(made, spec)
     if spec.parallel.async_tensor and ranks is not None:
         sharding.exchange_inside_products(ranks)
     network.prepare_blocks(networks, context)
@@ -195,7 +195,7 @@ class FsdpEngine:
         if spec.optimizer.stochastic_rounding:  # By the same draws in every copy, and in a run that goes on.
             torch.manual_seed(initial.seed_of(spec.train.seed, "rounding", step))
         scale = self._scaler.step_all(self._optimizers, norm)
-        network.rescale(self._model, spec)
+        scaling.rescale(self._model, spec)
         for each in self._optimizers:
             each.zero_grad(set_to_none=True)
         if summed is not None:
@@ -259,7 +259,7 @@ class FsdpEngine:
             }),
             options=self._options(),
         )
-        network.rescale(self._model, self._spec)
+        scaling.rescale(self._model, self._spec)
 
     def export(self, directory: Path) -> None:
         """Write the weights, or the adapter alone, for ``transformers`` and ``peft``."""

@@ -1,17 +1,23 @@
-"""Loss scaling of fp16 by torch's own scaler, over all ranks of a run.
+"""Scales of narrow formats: of fp16's loss by torch's own scaler, and of operands in fp8 and fp4 by torchao's linears.
 
-The loss is multiplied before the backward pass, so that gradients of fp16 do not vanish, and they are divided before
+In fp16 the loss is multiplied before the backward pass, so that gradients do not vanish, and they are divided before
 they are clipped. A step whose gradients are not finite on any rank is skipped by all, and the scale falls to half.
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
+from launcher.backends.fsdp.float8 import MXFP8, NVFP4, recipe
+from launcher.spec import RunSpec
 from launcher.worker.engine import Context, LossScale
+from launcher.worker.model import network
 
 INITIAL_SCALE, GROWTH_INTERVAL = 2.0**16, 2000  # Torch's own defaults (``torch.amp.GradScaler``).
 _SAVED = {"scale": "scale", "steps": "_growth_tracker"}  # Names in a checkpoint, and torch's own.
@@ -71,3 +77,74 @@ class Scaler(GradScaler):
         found = {_SAVED[name]: value.item() for name, value in saved.items()}
         found["_growth_tracker"] = int(found["_growth_tracker"])
         self.load_state_dict(self.state_dict() | found)
+
+
+def convert(made: Any, spec: RunSpec) -> None:
+    """Make the linears of a network's blocks, on the meta device, those of torchao where the run computes in fp8.
+
+    What is saved for backward stays in 16 bits (``torchao/float8/float8_linear.py``,
+    ``matmul_with_hp_or_float8_args``). On the CPU torchao emulates the products: operands of fp8 values, multiplied in
+    fp32.
+    """
+    found, on_cpu = recipe(spec), spec.hardware.device == "cpu"
+    if found is None:
+        return
+    if found in (MXFP8, NVFP4):
+        for block in network.blocks(made):
+            _share_scales(block, emulate=on_cpu, four_bits=found == NVFP4)
+        return
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training  # Late: it takes a second.
+
+    settings = replace(
+        Float8LinearConfig.from_recipe_name(found),
+        emulate=on_cpu,
+        enable_fsdp_float8_all_gather=spec.zero.quantized_weights,
+    )
+    for block in network.blocks(made):
+        convert_to_float8_training(block, config=settings)
+        if on_cpu and not spec.parallel.shard:
+            for module in block.modules():
+                if isinstance(module, nn.Linear):
+                    module.register_forward_pre_hook(_cast)
+
+
+def _share_scales(block: nn.Module, *, emulate: bool, four_bits: bool) -> None:
+    """Make the linears of a block those whose operands share scales; every product rounds its operands anew."""
+    from torchao.prototype.moe_training.mxfp8_linear import MXFP8Linear
+    from torchao.quantization.quantize_.common import KernelPreference
+
+    kernels = (
+        {} if four_bits else {"kernel_preference": KernelPreference.EMULATED if emulate else KernelPreference.AUTO}
+    )
+    kind: Any = _Nvfp4Linear if four_bits else MXFP8Linear
+    for name, linear in [*block.named_modules()]:
+        if isinstance(linear, nn.Linear):
+            how = {"bias": linear.bias is not None, "dtype": linear.weight.dtype, "device": "meta", **kernels}
+            block.set_submodule(name, kind(linear.in_features, linear.out_features, **how))
+
+
+_SIGNS = (1, 1, 1, -1, 1, -1, -1, -1, -1, -1, -1, 1, -1, 1, -1, -1)
+"""Of nvfp4's Hadamard transform, the same on all ranks (torchtitan 0.3 ``components/quantization/nvfp4.py``)."""
+
+
+class _Nvfp4Linear(nn.Linear):
+    """A linear in nvfp4 that has no buffers, which ``NVFP4Linear`` of torchao would put into checkpoints."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        from torchao.prototype.moe_training.nvfp4_training.nvfp4_linear import nvfp4_linear  # Late: it takes a second.
+
+        made: torch.Tensor = nvfp4_linear(input, self.weight, self.bias, sign_vector=_SIGNS)
+        return made
+
+
+def rescale(made: nn.Module, spec: RunSpec) -> None:
+    """After a change of weights that are gathered in fp8: their scales, all by one exchange of the ranks."""
+    if spec.zero.quantized_weights:
+        from torchao.float8 import precompute_float8_dynamic_scale_for_fsdp  # Late: it takes a second.
+
+        precompute_float8_dynamic_scale_for_fsdp(made)
+
+
+def _cast(_: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """Cast the input of a linear as torchao does under CUDA's autocast, but not under the CPU's."""
+    return (inputs[0].to(network.DTYPES["fp8"]), *inputs[1:])

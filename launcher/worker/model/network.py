@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,7 +10,6 @@ from torch import nn
 from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from launcher.backends.fsdp.float8 import MXFP8, NVFP4, recipe
 from launcher.estimate import families
 from launcher.estimate.rank import recomputed
 from launcher.spec import ModelSpec, PrecisionSpec, RunSpec
@@ -294,64 +292,6 @@ def _policy() -> Callable[..., CheckpointPolicy]:
     return decide
 
 
-def convert(made: Any, spec: RunSpec) -> None:
-    """Make the linears of a network's blocks, on the meta device, those of torchao where the run computes in fp8.
-
-    What is saved for backward stays in 16 bits (``torchao/float8/float8_linear.py``,
-    ``matmul_with_hp_or_float8_args``). On the CPU torchao emulates the products: operands of fp8 values, multiplied in
-    fp32.
-    """
-    found, on_cpu = recipe(spec), spec.hardware.device == "cpu"
-    if found is None:
-        return
-    if found in (MXFP8, NVFP4):
-        for block in blocks(made):
-            _share_scales(block, emulate=on_cpu, four_bits=found == NVFP4)
-        return
-    from torchao.float8 import Float8LinearConfig, convert_to_float8_training  # Late: it takes a second.
-
-    settings = replace(
-        Float8LinearConfig.from_recipe_name(found),
-        emulate=on_cpu,
-        enable_fsdp_float8_all_gather=spec.zero.quantized_weights,
-    )
-    for block in blocks(made):
-        convert_to_float8_training(block, config=settings)
-        if on_cpu and not spec.parallel.shard:
-            for module in block.modules():
-                if isinstance(module, nn.Linear):
-                    module.register_forward_pre_hook(_cast)
-
-
-def _share_scales(block: nn.Module, *, emulate: bool, four_bits: bool) -> None:
-    """Make the linears of a block those whose operands share scales; every product rounds its operands anew."""
-    from torchao.prototype.moe_training.mxfp8_linear import MXFP8Linear
-    from torchao.quantization.quantize_.common import KernelPreference
-
-    kernels = (
-        {} if four_bits else {"kernel_preference": KernelPreference.EMULATED if emulate else KernelPreference.AUTO}
-    )
-    kind: Any = _Nvfp4Linear if four_bits else MXFP8Linear
-    for name, linear in [*block.named_modules()]:
-        if isinstance(linear, nn.Linear):
-            how = {"bias": linear.bias is not None, "dtype": linear.weight.dtype, "device": "meta", **kernels}
-            block.set_submodule(name, kind(linear.in_features, linear.out_features, **how))
-
-
-_SIGNS = (1, 1, 1, -1, 1, -1, -1, -1, -1, -1, -1, 1, -1, 1, -1, -1)
-"""Of nvfp4's Hadamard transform, the same on all ranks (torchtitan 0.3 ``components/quantization/nvfp4.py``)."""
-
-
-class _Nvfp4Linear(nn.Linear):
-    """A linear in nvfp4 that has no buffers, which ``NVFP4Linear`` of torchao would put into checkpoints."""
-
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
-        from torchao.prototype.moe_training.nvfp4_training.nvfp4_linear import nvfp4_linear  # Late: it takes a second.
-
-        made: torch.Tensor = nvfp4_linear(input, self.weight, self.bias, sign_vector=_SIGNS)
-        return made
-
-
 def fake_quantise(made: Any, spec: RunSpec) -> None:
     """Make the linears of a network's blocks, but an adapter's, those of torchao that round as a quantised model will.
 
@@ -401,16 +341,3 @@ def switch_rounding(made: nn.Module, spec: RunSpec, step: int) -> None:
     for module in made.modules():
         if isinstance(module, FakeQuantizerBase):
             module.enabled = step > spec.precision.qat_after
-
-
-def rescale(made: nn.Module, spec: RunSpec) -> None:
-    """After a change of weights that are gathered in fp8: their scales, all by one exchange of the ranks."""
-    if spec.zero.quantized_weights:
-        from torchao.float8 import precompute_float8_dynamic_scale_for_fsdp  # Late: it takes a second.
-
-        precompute_float8_dynamic_scale_for_fsdp(made)
-
-
-def _cast(_: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    """Cast the input of a linear as torchao does under CUDA's autocast, but not under the CPU's."""
-    return (inputs[0].to(DTYPES["fp8"]), *inputs[1:])
