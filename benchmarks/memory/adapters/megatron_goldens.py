@@ -99,11 +99,12 @@ def _measured(run: dict[str, Any], spec: RunSpec, *, soft: bool = False) -> Row:
 
 
 def _overrides(run: dict[str, Any]) -> Iterator[str]:
-    """All of the run but its world."""
+    """All of the run but its world and its saves: what is recorded is the peak of a step, before the last save."""
     found = megatron.read(json.dumps({"MODEL_ARGS": run["args"]}), "arguments.json")
     if found.errors:
         raise ConfigErrors(found.errors)
-    yield from (text for text in found.overrides if not text.startswith("model.vocab_size"))
+    yield from (text for text in found.overrides if not text.startswith(("model.vocab_size", "save.every")))
+    yield "save.last=false"
     yield f"hardware={next(option for word, option in HARDWARE.items() if word in run['machine'])}"
     yield f"model.vocab_size={_vocabulary(run)}"
     yield from _environment(run)
