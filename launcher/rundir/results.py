@@ -152,11 +152,12 @@ class Progress:
 
 def read_progress(run: Path) -> Progress:
     """Read where a run stands."""
-    rows = newest(run, _RECENT)
+    lines = _tail(run, _RECENT)
+    rows = _last_rows(lines, _RECENT)
     last, steps, saved = rows[-1] if rows else {}, last_step_of(run), newest_checkpoint(run)
     measured = seconds_left(rows, steps)
     plan = None if rows or steps is None else predicted_speed(run)
-    evaluated = (line for line in files.last_lines(run / METRICS, _END_BYTES) if '"eval_loss"' in line)
+    evaluated = (line for line in lines if '"eval_loss"' in line)
     predicted = None if plan is None or steps is None else max(0, steps - (saved or 0)) * plan.step_seconds
     return Progress(
         step=_step(last),
@@ -172,7 +173,15 @@ def read_progress(run: Path) -> Progress:
 
 def newest(run: Path, count: int) -> list[JsonObject]:
     """The last whole lines of ``metrics.jsonl`` that name a step, oldest first."""
-    lines = files.last_lines(run / METRICS, max(_END_BYTES, 512 * count))
+    return _last_rows(_tail(run, count), count)
+
+
+def _tail(run: Path, count: int) -> list[str]:
+    """The end of ``metrics.jsonl``, with room for so many lines."""
+    return files.last_lines(run / METRICS, max(_END_BYTES, 512 * count))
+
+
+def _last_rows(lines: Sequence[str], count: int) -> list[JsonObject]:
     return list(itertools.islice(rows_of(reversed(lines)), count))[::-1]
 
 

@@ -77,7 +77,7 @@ def _gathered(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _sharing(spec: RunSpec) -> Iterator[ConfigError]:
-    """What torchao's linears with scales of blocks cannot do, and cards that it builds no casts by columns for."""
+    """Errors of a run in mxfp8 or nvfp4 that torchao's linears, or its kernels for the card, cannot compute."""
     card, word = spec.hardware, recipe(spec)
     if word == MXFP8 and card.device == "cuda" and not BLACKWELL <= card.effective_capability < _UNBUILT:
         rule = (

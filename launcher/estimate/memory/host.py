@@ -153,13 +153,12 @@ def saving_bytes(rank: RankModel) -> int:
     the rank writes itself (:func:`checkpointed_bytes`). A checkpoint that is loaded so is read into ``4 x 3 P``.
     """
     spec, saving = rank.spec, rank.engine.saving
-    trained, at_once = rank.elements.trained, gathered_at_once(rank)
-    whole = 12 * trained if saving.gathers else 0
-    if not spec.saves:
-        return whole if spec.save.load is not None else 0
-    own = ceil(saving.own * checkpointed_bytes(rank))
+    own = ceil(saving.own * checkpointed_bytes(rank)) if spec.saves and saving.own else 0
+    if not saving.gathers or not (spec.saves or spec.save.load):
+        return own
+    trained, at_once = rank.elements.trained, gathered_at_once(rank) if spec.saves else 0
     shards = ceil(Fraction(at_once * rank.elements.optimizer, max(1, trained)))
-    return whole + (max(12 * (at_once + shards), own) if saving.gathers else own)
+    return 12 * trained + max(12 * (at_once + shards), own)
 
 
 def checkpointed_bytes(rank: RankModel) -> int:

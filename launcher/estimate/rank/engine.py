@@ -35,7 +35,7 @@ class Swapping:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saving:
-    """What each rank copies to its host while it saves, beside one tensor at a time."""
+    """Copies of its states that each rank makes on its host to save them; a single tensor on its way is left out."""
 
     own: Fraction | int = 0  # The share of its states that waits there to be written.
     gathers: bool = False  # True if fp32 weights and moments of all data ranks are gathered there, in all of them.

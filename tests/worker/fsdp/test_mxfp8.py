@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from torch import nn
 
 from tests.support import training
-from tests.support.checkpoints import assert_memory_is_predicted, batches, exported, held_out_loss, spec_of
+from tests.support.checkpoints import assert_memory_is_predicted, descent, exported, held_out_loss, spec_of
 from tests.support.helpers import needs
 
 needs("torchao", "its runs need the extra 'training'")
@@ -82,22 +81,9 @@ def converted(folder: Path) -> Any:
 def test_two_ranks_lose_what_torchao_alone_does(layout: str, trained: tuple[Path, dict[str, list[float]]]) -> None:
     """One process: bf16 as the ranks compute, and on FSDP2 its steps in fp32."""
     folder, losses = trained
-    spec, held = spec_of(folder / f"from {layout}"), exported(folder / "fsdp" / "export")
-    made, lost = converted(folder / "fsdp" / "export").bfloat16(), list[float]()
-    if layout == "ddp":
-        held = made
-    stepped = torch.optim.SGD(held.parameters(), lr=0.1)
-    for tokens in batches(spec, 4):
-        logits = made(input_ids=tokens[:, :-1]).logits.float()
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
-        loss.backward()  # type: ignore[no-untyped-call]
-        for own, computed in zip(held.parameters(), made.parameters(), strict=True):
-            own.grad = None if computed.grad is None else computed.grad.to(own.dtype)
-        stepped.step()
-        for own, computed in zip(held.parameters(), made.parameters(), strict=True):
-            computed.data.copy_(own.data)
-            computed.grad = None
-        lost.append(loss.item())
+    export = folder / "fsdp" / "export"
+    held = None if layout == "ddp" else exported(export)
+    lost = descent(converted(export).bfloat16(), spec_of(folder / f"from {layout}"), held)
     assert losses[f"from {layout}"] == pytest.approx(lost, rel=1e-4)
     assert lost[-1] < lost[0]
 

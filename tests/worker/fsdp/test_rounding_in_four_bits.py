@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.support import training
-from tests.support.checkpoints import assert_memory_is_predicted, batches, exported, held_out_loss, spec_of
+from tests.support.checkpoints import assert_memory_is_predicted, descent, exported, held_out_loss, spec_of
 from tests.support.helpers import needs
 
 needs("torchao", "its runs need the extra 'training'")
@@ -69,15 +69,7 @@ def prepared(folder: Path) -> Any:
 @pytest.mark.parametrize("layout", ["fsdp", "ddp"])
 def test_two_ranks_lose_what_torchao_alone_does(layout: str, trained: tuple[Path, dict[str, list[float]]]) -> None:
     folder, losses = trained
-    spec, made, lost = spec_of(folder / f"from {layout}"), prepared(folder / "fsdp" / "export"), list[float]()
-    stepped = torch.optim.SGD(made.parameters(), lr=0.1)
-    for tokens in batches(spec, 4):
-        logits = made(input_ids=tokens[:, :-1]).logits
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
-        loss.backward()  # type: ignore[no-untyped-call]
-        stepped.step()
-        stepped.zero_grad()
-        lost.append(loss.item())
+    lost = descent(prepared(folder / "fsdp" / "export"), spec_of(folder / f"from {layout}"))
     assert losses[f"from {layout}"] == pytest.approx(lost, rel=1e-4)
     assert lost[-1] < lost[0]
 
