@@ -80,8 +80,7 @@ def cost_of(layout: Layout) -> Cost | None:
     hours = None if speed is None else speed.gpu_hours(spec)
     if speed is None or hours is None:
         return None
-    seconds = spec.steps * speed.step_seconds
-    return Cost(days=seconds / DAY, gpu_hours=hours, price=speed.price(spec))
+    return Cost(days=speed.run_seconds(spec) / DAY, gpu_hours=hours, price=speed.price(spec))
 
 
 def in_time(layout: Layout, days: float | None) -> bool | None:

@@ -216,6 +216,12 @@ class RunSpec:
         return self._every(self.train.eval_every, self.train.evals_per_epoch)
 
     @property
+    def evaluation_batches(self) -> int:
+        """Global batches that all evaluations of the run take together, each of its named sets by itself."""
+        times = 0 if self.eval_every is None else self.steps // self.eval_every
+        return times * self.train.eval_steps * max(1, len(self.data.eval_sets))
+
+    @property
     def save_every(self) -> int | None:
         """Steps between two checkpoints on the way; None where there are none."""
         return self._every(self.save.every, self.save.per_epoch)

@@ -50,6 +50,17 @@ def test_a_price_turns_the_steps_that_tokens_make_into_money() -> None:
     assert (document["gpu_hours"], document["price"]) == (pytest.approx(hours), pytest.approx(2.5 * hours))
 
 
+def test_evaluations_add_their_forward_passes_and_are_counted_by_set() -> None:
+    spec = edit.changed_at(composed_once(*SEVEN), {"train.eval_every": 30, "train.eval_steps": 4})
+    assert spec.evaluation_batches == 3 * 4
+    speed = speed_of()
+    assert speed.evaluation_seconds == pytest.approx((3.0 - 0.06) * 0.5 / 1.6)  # No optimizer; the slowest stage.
+    assert speed.run_seconds(spec) == pytest.approx(100 * 3.0 + 12 * speed.evaluation_seconds)
+    assert sentences(spec, speed)[1].startswith("100 steps, 26.21 M tokens, 12 batches evaluated: ")
+    sets = [{"name": name, "path": f"{name}.jsonl"} for name in ("code", "prose")]
+    assert edit.changed(spec, "data.eval_sets", sets).evaluation_batches == 2 * 12
+
+
 def test_a_script_of_the_users_own_decides_itself_when_it_ends() -> None:
     spec = edit.changed(composed_once(*SEVEN), "script", "train.py")
     assert len(sentences(spec, speed_of())) == 1

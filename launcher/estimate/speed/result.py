@@ -25,6 +25,7 @@ _NAMES = {
 }
 """Names of parts that are not simply their words."""
 
+_AFTER_BACKWARD: tuple[StepPart, ...] = ("optimizer", "offload", "checkpoint")
 _HOUR = 3600
 _INSIDE = ("frameworks", "band_of")  # Fields of the constant that the document leaves out.
 
@@ -116,12 +117,26 @@ class SpeedEstimate:
             if found:
                 yield part, found
 
+    @property
+    def evaluation_seconds(self) -> float:
+        """Seconds of a global batch that is evaluated: what is not the optimizer's of a step, by the forward's share.
+
+        The forward pass gathers weights and exchanges activations as that of a step does. No run has measured it.
+        """
+        passes = self.step_seconds - sum(self.exposed(part) for part in _AFTER_BACKWARD)
+        slowest = max(self.stages, key=lambda stage: stage.seconds)
+        return passes * slowest.forward_seconds / slowest.seconds
+
+    def run_seconds(self, spec: RunSpec) -> float:
+        """Seconds of the steps and evaluations of the run."""
+        return spec.steps * self.step_seconds + spec.evaluation_batches * self.evaluation_seconds
+
     def gpu_hours(self, spec: RunSpec) -> float | None:
-        """Hours of all GPUs for the steps of the run; None for a script of the user's own."""
-        return None if spec.script is not None else spec.steps * self.step_seconds * spec.gpus / _HOUR
+        """Hours of all GPUs for the steps and evaluations of the run; None for a script of the user's own."""
+        return None if spec.script is not None else self.run_seconds(spec) * spec.gpus / _HOUR
 
     def price(self, spec: RunSpec) -> float | None:
-        """Money for the steps of the run; None where no price is set."""
+        """Money for the steps and evaluations of the run; None where no price is set."""
         hours, each = self.gpu_hours(spec), spec.cluster.price_per_gpu_hour
         return None if hours is None or each is None else hours * each
 

@@ -150,8 +150,9 @@ def _length(spec: RunSpec, speed: SpeedEstimate) -> Iterator[str]:
         return
     steps, price = spec.steps, speed.price(spec)
     paid = "" if price is None else f", cost {rounded(price)} at {spec.cluster.price_per_gpu_hour:g} a GPU-hour"
+    evaluated = f", {count(spec.evaluation_batches)} batches evaluated" if spec.evaluation_batches else ""
     yield (
-        f"{units.steps(steps)}, {count(steps * speed.tokens)} tokens: {duration(steps * speed.step_seconds)},"
+        f"{units.steps(steps)}, {count(steps * speed.tokens)} tokens{evaluated}: {duration(speed.run_seconds(spec))},"
         f" {rounded(hours)} GPU-hours{paid}"
     )
 
