@@ -106,13 +106,26 @@ def saved_shard(words: tuple[str, ...]) -> int:
     return assess.estimated(make_spec(*words)).parameters.per_rank
 
 
+def test_ranks_of_trl_that_each_load_a_whole_model_are_held_against_the_memory_of_the_host() -> None:
+    words = (*GPU, "task=dpo", "data=chat", "model.weights=/weights", f"hardware.host_memory_bytes={64 * GIB}")
+    found = assess.estimated(make_spec(*words, "parallel=fsdp"))
+    assert size(found.host, "loading") == 8 * 2 * 4 * found.parameters.total, "the model and its reference in fp32"
+    assert found.host.bytes_per_node > 64 * GIB
+    mapped = {"read by one rank": "parallel=zero3", "in the file's 16 bits": "parallel=zero2"}
+    for why, word in mapped.items():
+        assert size(host(make_spec(*words, word)), "loading") == 0, why
+    adapter = make_spec(*words, "parallel=fsdp", "adapter=lora")
+    assert size(host(adapter), "loading") == 0
+    assert size(host(make_spec(*words, "parallel=fsdp", "model.weights=null")), "loading") == 0, "fp32 of the run's own"
+
+
 def test_the_first_rank_of_trl_gathers_what_it_exports() -> None:
     words = ("model=1b", "hardware=h100_80g", "cluster.gpus_per_node=8", "task=sft", "data=chat")
     whole = assess.estimated(make_spec(*words, "parallel=fsdp", "save.export=safetensors"))
     assert size(whole.host, "saving") == 4 * whole.parameters.total
     assert size(host(make_spec(*words, "parallel=fsdp", "save.export=none")), "saving") == 0
     assert size(host(make_spec(*words, "parallel=ddp", "save.export=safetensors")), "saving") == 0, "it has all of it"
-    adapter = host(make_spec(*words, "parallel=fsdp", "adapter=lora", "save.export=safetensors"))
+    adapter = host(make_spec(*words, "model.weights=/w", "parallel=fsdp", "adapter=lora", "save.export=safetensors"))
     assert 0 < size(adapter, "saving") < 2**28
 
 

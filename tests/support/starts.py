@@ -21,6 +21,8 @@ STARTS = (
     ("parallel=fsdp", "hardware=h100_80g", "cluster.gpus_per_node=2"),
     ("parallel=fsdp", "save.every=10", "data.workers=2"),
     ("parallel=zero3", "model=7b", "train.sequence_length=16384", "model.max_position_embeddings=16384", *NODE),
+    ("parallel=ddp", "task=sft", "data=chat", "data.path=chat.jsonl", *NODE),
+    ("parallel=fsdp", "task=sft", "data=chat", "data.path=chat.jsonl", "model=7b", *NODE),
     ("parallel=cp", "model=7b", "train.sequence_length=16384", "model.max_position_embeddings=16384", *NODE),
     ("parallel=3d", "model=llama3_405b", "cluster.nodes=64", *NODE),
 )

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 
 from launcher.backends import Profile, _shared, deepspeed
+from launcher.backends._changes import is_preset
 from launcher.backends._shared import BORROWED, NEEDS
 from launcher.backends._shared import no_validator as native
 from launcher.backends.deepspeed import ds_config
@@ -20,7 +21,7 @@ from launcher.base.errors import ConfigError
 from launcher.job import RUN, Job
 from launcher.job.versions import Borrowed
 from launcher.spec import RunSpec, edit
-from launcher.spec.change import Change, EngineChange
+from launcher.spec.change import Change, EngineChange, set_to
 
 __all__ = [
     "changes", "check", "dtypes", "engine", "execution", "framework", "fullest_rank", "mode", "native", "obstacles",
@@ -84,8 +85,12 @@ def fullest_rank(spec: RunSpec) -> int:
 
 
 def changes(spec: RunSpec, kind: EngineChange) -> Iterator[Change]:
-    """No changes beside those of sharding, which are the presets that TRL runs."""
-    yield from ()
+    """The engine's buffers and sharding, and ZeRO 3 in place of FSDP2, whose ranks all load the whole model."""
+    if kind in ("buffers", "sharding"):
+        yield from backend_of(spec).changes(spec, kind)
+    if kind == "sharding" and is_preset(spec, "fsdp", shard=True, stage=3):
+        cost = "nothing: DeepSpeed in place of FSDP2, whose first rank alone reads the weights"
+        yield set_to(spec, cost, {"parallel.name": "zero3", "parallel.shard": False}, ("parallel=zero3",))
 
 
 def unreadable(before: RunSpec, after: RunSpec) -> Iterator[ConfigError]:

@@ -13,10 +13,8 @@ from launcher.backends.trl import config
 from launcher.backends.trl.traits import as_engine, backend_of, engine_of
 from launcher.base import files
 from launcher.base.errors import ConfigError
-from launcher.base.units import DTYPE_BYTES
 from launcher.estimate import families
 from launcher.estimate.rank import adapters
-from launcher.estimate.rank.counts import parameter_counts
 from launcher.spec import RunSpec, edit
 from launcher.spec.model import OF_ENGINES
 from launcher.spec.parse import closest
@@ -83,28 +81,6 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
     """Pitfalls of the engine, and of a task."""
     if not [*_layout(spec)]:
         yield from backend_of(spec).warnings(as_engine(spec))
-        yield from _loaded_whole(spec)
-
-
-def _loaded_whole(spec: RunSpec) -> Iterator[ConfigError]:
-    """Models that each rank loads into host memory, whole, before FSDP2 shards them; ZeRO 3 cuts them while it reads.
-
-    ``create_model_from_path`` of ``trl/trainer/utils.py`` names no device where ranks are several.
-    """
-    memory = spec.hardware.host_memory_bytes
-    if engine_of(spec) != "fsdp" or spec.hardware.device == "cpu" or memory is None:
-        return
-    task = spec.task
-    second = task.has_reference and spec.adapter.name == "none"
-    size = DTYPE_BYTES[config.loaded(spec)] * parameter_counts(spec, families.of(spec.model))[0]
-    needed = size * (2 if second else 1) * spec.cluster.gpus_per_node
-    if needed > memory:
-        models = "the model and its reference" if second else "the model"
-        rule = (
-            f"each rank loads {models} into host memory, whole, before FSDP2 shards it: {spec.cluster.gpus_per_node} of"
-            f" them take {needed / 2**30:,.0f} GiB"
-        )
-        yield ConfigError("hardware.host_memory_bytes", memory, rule, ["parallel=zero3", "adapter=lora"])
 
 
 def _layout(spec: RunSpec) -> Iterator[ConfigError]:

@@ -7,10 +7,10 @@ gives them.
 
 from typing import Any
 
-from launcher.backends.trl.traits import engine_of
+from launcher.backends.trl.traits import engine_of, loaded
 from launcher.base.files import JsonObject
 from launcher.job import RUN
-from launcher.spec import Dtype, RunSpec
+from launcher.spec import RunSpec
 
 START = f"{RUN}/start"  # The model and tokenizer from which a run without weights of its own begins.
 DS_CONFIG = "ds_config.json"
@@ -42,16 +42,6 @@ def text(spec: RunSpec) -> str:
     import yaml  # Late, because a check writes none.
 
     return yaml.safe_dump(build(spec), sort_keys=True, width=120)
-
-
-def loaded(spec: RunSpec) -> Dtype:
-    """The format in which the weights are loaded: fp32 to be trained, or as asked, else that of the computation.
-
-    DeepSpeed casts the model and keeps fp32 copies itself; beside an adapter nothing of the model is trained, and
-    ``peft`` makes the adapter in fp32 (``autocast_adapter_dtype``).
-    """
-    trained = spec.adapter.name == "none" and engine_of(spec) != "deepspeed"
-    return spec.precision.parameters or "fp32" if trained else spec.precision.compute
 
 
 def _batch(spec: RunSpec) -> JsonObject:

@@ -47,6 +47,31 @@ def as_engine(spec: RunSpec) -> RunSpec:
     return edit.changed_at(spec, settings)
 
 
+def loaded(spec: RunSpec) -> Dtype:
+    """The format in which the weights are loaded: fp32 to be trained, or as asked, else that of the computation.
+
+    DeepSpeed casts the model and keeps fp32 copies itself; beside an adapter nothing of the model is trained, and
+    ``peft`` makes the adapter in fp32 (``autocast_adapter_dtype``).
+    """
+    trained = spec.adapter.name == "none" and engine_of(spec) != "deepspeed"
+    return spec.precision.parameters or "fp32" if trained else spec.precision.compute
+
+
+def _loads(spec: RunSpec) -> int:
+    """Bytes of a parameter on the host of each rank that loads the model, and a reference model, whole.
+
+    ``create_model_from_path`` of ``trl/trainer/utils.py`` names no device where ranks are several, and every rank of
+    FSDP2 reads all weights (transformers 5.23, ``_load_pretrained_model``). Those that are loaded as they lie in the
+    files stay mapped, and take nothing: 16 bits in ``model.weights``, fp32 where the run writes its own. Under ZeRO 3
+    the first rank alone reads, and bitsandbytes packs each weight on its GPU.
+    """
+    size = DTYPE_BYTES[loaded(spec)]
+    filed = DTYPE_BYTES["fp32" if spec.model.weights is None else "bf16"]
+    if size == filed or (spec.zero.stage == 3 and not spec.parallel.shard) or spec.adapter.bits:
+        return 0
+    return size * (2 if spec.task.has_reference and spec.adapter.name == "none" else 1)
+
+
 TILE = (4096, 32768)
 """Tokens and entries of the vocabulary whose logits TRL's loss has at once (``TOKEN_CHUNK_SIZE`` of
 ``trl/kernels/chunked_logprob.py``, ``_CHUNKED_LOGPROB_CHUNK_SIZE`` of ``trl/trainer/utils.py``)."""
@@ -73,7 +98,7 @@ def engine(spec: RunSpec) -> EngineTraits:
     found = backend_of(spec).engine(as_engine(spec))
     optimizer = "fused" if spec.optimizer.fused or spec.hardware.device == "cuda" else found.optimizer
     saving = Saving(exports_whole=spec.parallel.shard or spec.zero.stage == 3)  # ``Accelerator.get_state_dict``
-    found = replace(found, logits=tile(spec), optimizer=optimizer, saving=saving)
+    found = replace(found, logits=tile(spec), optimizer=optimizer, saving=saving, loads=_loads(spec))
     low = spec.adapter.name != "none" or spec.precision.parameters == "bf16"
     if engine_of(spec) != "deepspeed" and low:  # Nothing of 16-bit weights is cast.
         return replace(found, autocast=False, residual_size=found.size, wide_adapters=found.autocast)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from launcher.base import files
 from launcher.base.frozen import dataclass
-from launcher.estimate.memory.moments import ALWAYS, SAVE
+from launcher.estimate.memory.moments import ALWAYS, LOAD, SAVE
 from launcher.estimate.memory.optimizer import paged_values
 from launcher.estimate.memory.result import DiskSpace, HostMemory
 from launcher.estimate.memory.terms import MemoryTerm, term
@@ -21,6 +21,8 @@ from launcher.spec import ClusterSpec, RunSpec
 MEASURED = Path(__file__).with_name("processes.json")  # Written by ``python -m benchmarks.host_memory``.
 _AHEAD = 2  # Batches that each reader of torch's ``DataLoader`` has ready (``prefetch_factor``).
 _ID_BYTES = 8
+_EACH = "n * size"
+_SOURCE = "launcher/estimate/memory/host.py"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +51,8 @@ def host_memory(of_stages: tuple[RankModel, ...], device_bytes: int) -> HostMemo
     """
     spec = of_stages[0].spec
     allocated = device_bytes if spec.hardware.device == "cpu" else 0  # What CPU ranks keep on the host is among it.
-    offloaded = 0 if allocated else max(offloaded_bytes(rank) for rank in of_stages)
-    waiting = max(waiting_bytes(rank) for rank in of_stages)
-    saved = 0 if allocated else max(saving_bytes(rank) for rank in of_stages)
-    exported = 0 if allocated else exported_bytes(of_stages[0])
-    terms = tuple(one for one in _terms(spec, allocated, offloaded, waiting, saved, exported) if one.bytes)
+    found = (*_processes(spec, allocated), *_kept(of_stages), *(() if allocated else _copied(of_stages)))
+    terms = tuple(one for one in found if one.bytes)
     return HostMemory(bytes_per_node=sum(one.bytes for one in terms), capacity_bytes=_capacity(spec), terms=terms)
 
 
@@ -79,25 +78,37 @@ def _asked_of_slurm(cluster: ClusterSpec) -> int | None:
     return parts * int(found[1]) * unit
 
 
-def _terms(
-    spec: RunSpec, allocated: int, offloaded: int, waiting: int, saved: int, exported: int
-) -> Iterator[MemoryTerm]:
+def _processes(spec: RunSpec, allocated: int) -> Iterator[MemoryTerm]:
     n, found = spec.cluster.gpus_per_node, processes_of(spec.backend.name)
-    own, source = "n * size", "measured, launcher/estimate/memory/processes.json"
+    source = "measured, launcher/estimate/memory/processes.json"
     what = "tensors of the ranks, whose devices are the host"
-    yield term("tensors", ALWAYS, what, own, "the peak of the worst rank", n=n, size=allocated)
-    kept = {"states that the ranks keep": offloaded, "activations that wait for backward": waiting}
-    for what, size in kept.items():
-        yield term("offloaded", ALWAYS, f"{what} on the host", own, "launcher/estimate/memory/host.py", n=n, size=size)
-    what = "states on their way to a checkpoint"
-    yield term("saving", SAVE, what, own, "launcher/estimate/memory/host.py", n=n, size=saved)
-    what = "weights that the first rank gathers for their export"
-    yield term("saving", SAVE, what, "size", "launcher/estimate/memory/host.py", size=exported)
+    yield term("tensors", ALWAYS, what, _EACH, "the peak of the worst rank", n=n, size=allocated)
     what = "Python, torch and the engine in each rank"
-    yield term("processes", ALWAYS, what, own, source, n=n, size=found.rank_bytes)
+    yield term("processes", ALWAYS, what, _EACH, source, n=n, size=found.rank_bytes)
     what = "launcher and torchrun, and pages of libraries that all share"
     yield term("processes", ALWAYS, what, "size", source, size=found.node_bytes + found.library_bytes)
     yield from _readers(spec, found.reader_bytes)
+
+
+def _kept(of_stages: tuple[RankModel, ...]) -> Iterator[MemoryTerm]:
+    spec = of_stages[0].spec
+    states = 0 if spec.hardware.device == "cpu" else max(offloaded_bytes(rank) for rank in of_stages)
+    waiting = max(waiting_bytes(rank) for rank in of_stages)
+    for what, size in {"states that the ranks keep": states, "activations that wait for backward": waiting}.items():
+        yield term("offloaded", ALWAYS, f"{what} on the host", _EACH, _SOURCE, n=spec.cluster.gpus_per_node, size=size)
+
+
+def _copied(of_stages: tuple[RankModel, ...]) -> Iterator[MemoryTerm]:
+    """What is there while the model is loaded or, where that is more, while it is saved."""
+    first = of_stages[0]
+    n = first.spec.cluster.gpus_per_node
+    each, exported = max(saving_bytes(rank) for rank in of_stages), exported_bytes(first)
+    if (loaded := loaded_bytes(first)) > each + exported // n:
+        yield term("loading", LOAD, "whole models that the ranks load", _EACH, _SOURCE, n=n, size=loaded)
+        return
+    yield term("saving", SAVE, "states on their way to a checkpoint", _EACH, _SOURCE, n=n, size=each)
+    what = "weights that the first rank gathers for their export"
+    yield term("saving", SAVE, what, "size", _SOURCE, size=exported)
 
 
 def _readers(spec: RunSpec, idle: int) -> Iterator[MemoryTerm]:
@@ -176,6 +187,12 @@ def staged(rank: RankModel) -> Iterator[MemoryTerm]:
     if rank.spec.save.asynchronous and rank.spec.saves and not rank.cuda:
         what, source = "copy that is written in the background", "torch/distributed/checkpoint/staging.py"
         yield term("temporary", SAVE, what, "copy", source, copy=checkpointed_bytes(rank))
+
+
+def loaded_bytes(rank: RankModel) -> int:
+    """Host bytes of whole models that one rank loads before its engine shards or copies them to the GPU."""
+    size = rank.engine.loads
+    return size * whole_model(rank.family, rank.spec.model, rank.spec.adapter).total if size else 0
 
 
 def exported_bytes(rank: RankModel) -> int:

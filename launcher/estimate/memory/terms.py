@@ -25,7 +25,7 @@ type Pile = Literal[
 
 PILES: tuple[Pile, ...] = get_args(Pile.__value__)
 
-type HostPile = Literal["tensors", "offloaded", "saving", "processes", "readers"]
+type HostPile = Literal["tensors", "offloaded", "loading", "saving", "processes", "readers"]
 """Piles of a node's host memory: on the CPU the ranks' tensors; then what is offloaded and saved, and processes."""
 
 OUTSIDE_PILES: frozenset[Pile] = frozenset(("context", "communicators"))

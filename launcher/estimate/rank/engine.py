@@ -144,6 +144,7 @@ class EngineTraits(Hashed):
     master_size: int | None = None
     swapping: Swapping | None = None  # The buffers of NVMe offload; None: there is none.
     saving: Saving = Saving()
+    loads: int = 0  # Bytes of each parameter of the whole model on the host of every rank while it loads the model.
 
     @property
     def recompute_method(self) -> Literal["uniform", "block"]:

@@ -53,15 +53,6 @@ def test_a_method_that_is_experimental_in_trl_is_no_task() -> None:
         assert "it is experimental in TRL 1.16" in error.rule
 
 
-def test_ranks_that_each_load_a_whole_model_are_held_against_the_memory_of_the_host() -> None:
-    """8.03 B parameters in fp32, twice, on each of 8 ranks."""
-    words = ("task=dpo", *ROWS, *NODE, "hardware.host_memory_bytes=274877906944")
-    [warning] = [each for each in findings.warnings(composed_once(*words)) if "whole, before" in each.rule]
-    assert warning.rule.endswith("8 of them take 479 GiB")
-    left = findings.warnings(composed_once(*words, "parallel=zero3"))
-    assert not [each for each in left if "whole, before" in each.rule]
-
-
 REFUSED = {
     "tensor": (("task=sft", "parallel=fsdp_tp"), "parallel.tensor"),
     "zero0": (("task=sft", "parallel=zero0"), "parallel.name"),

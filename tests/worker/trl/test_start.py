@@ -1,5 +1,8 @@
 """The tokenizer of a task has the template that ``data.template`` names, as a check reads it."""
 
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,3 +44,35 @@ def test_rows_hold_what_their_template_is_told_where_trl_looks_for_it() -> None:
     row = samples._worded({"messages": TALK}, composed_once(*words).data)
     assert apply_chat_template(row, tokenizer)["text"].endswith("yesstop")
     assert samples._worded({"messages": TALK}, _plain().spec.data) == {"messages": TALK}
+
+
+_LOADS = """
+import sys
+from pathlib import Path
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+def own():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
+
+config = LlamaConfig(hidden_size=1024, intermediate_size=4096, num_hidden_layers=4, vocab_size=8192)
+LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(sys.argv[1])
+before, kept, sizes = own(), [], []
+for dtype in (torch.bfloat16, torch.float32):
+    kept.append(AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=dtype, device_map=None))
+    sizes.append((own() - before) / kept[-1].num_parameters())
+    before = own()
+print(*sizes)
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc says which memory is a process's own")
+def test_weights_that_are_loaded_as_they_lie_in_their_file_stay_mapped(tmp_path: Path) -> None:
+    """What ``loads`` of the engine's traits rests on: fp32 copies of 16-bit weights take 4 bytes, others nothing."""
+    words = [sys.executable, "-c", _LOADS, str(tmp_path / "weights")]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    mapped, cast = map(float, done.stdout.splitlines()[-1].split())
+    assert mapped < 0.2
+    assert cast == pytest.approx(4, rel=0.1)
