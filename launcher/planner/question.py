@@ -32,6 +32,8 @@ _SWEPT_GROUPS = (PRESETS, "backend", "zero", "precision", "checkpointing")
 _BATCH_TOKENS = ((1.0e9, 2**19), (4.0e9, 2**20), (20.0e9, 2**21), (float("inf"), 2**22))
 """Tokens of a step by parameters: 0.5 to 3.2 million (GPT-3, arXiv:2005.14165, table 2.1), as powers of two."""
 
+_TUNING_SEQUENCES = 128
+"""Sequences of a step of post-training where nobody says (supervised and preference tuning of arXiv:2411.15124)."""
 
 _CPU_SEQUENCES = 4
 """Sequences of each rank in a step where nobody says and CPUs train: they try, and do not train to an end."""
@@ -191,6 +193,11 @@ def _batch(question: Question, run: RunSpec) -> Iterator[Assumption]:
     if run.hardware.device == "cpu":
         why = f"the batch is not said: {_CPU_SEQUENCES} sequences of each CPU rank, for a trial"
         yield Assumption(override=f"train.global_batch_size={_CPU_SEQUENCES * run.gpus}", why=why)
+        return
+    if run.task.name != "pretrain":
+        sequences = -(-_TUNING_SEQUENCES // run.gpus) * run.gpus
+        why = f"the batch is not said: {sequences} sequences a step, usual for post-training (arXiv:2411.15124)"
+        yield Assumption(override=f"train.global_batch_size={sequences}", why=why)
         return
     from launcher.estimate import families
     from launcher.estimate.rank.counts import parameter_counts

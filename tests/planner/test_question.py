@@ -19,6 +19,8 @@ SMALL = (
     *("train.sequence_length=1024", "parallel.context=1", "parallel.ulysses=1", "train.micro_batch_size=1"),
 )
 
+CHAT = ("data=chat", "data.path=chat.jsonl")
+
 
 def planned(*words: str, folder: Path | None = None) -> Plan:
     return plan(ask((*SMALL, *words), catalog=Catalog(folder=folder or Path.cwd()), facts=CPU_HOST))
@@ -37,6 +39,8 @@ def test_a_cluster_without_a_size_is_a_node_of_eight_and_the_batch_is_of_the_usu
     assert 512 * question.openings[0].spec.sequence_length == 2**21
     here = ask(("model=tiny",), facts=CPU_HOST)
     assert here.assumed == (f"train.global_batch_size={4 * here.openings[0].spec.gpus}",)
+    tuned = ask(("model=7b", "hardware=h100_80g", "cluster.nodes=3", "task=sft", *CHAT), facts=CPU_HOST)
+    assert tuned.assumed == ("cluster.gpus_per_node=8", "train.global_batch_size=144"), "the same on 24 GPUs"
     typed = ask(("model=7b", "hardware=h100_80g", "cluster.nodes=2", "train.global_batch_size=64"), facts=CPU_HOST)
     assert typed.assumed == ("cluster.gpus_per_node=8",)
 

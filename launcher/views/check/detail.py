@@ -43,7 +43,7 @@ def _band(band: Band) -> str:
     if band.own:
         whose = f"{band.rows} runs of {band.whose}"
     elif band.lacking:
-        parts = " and ".join(band.lacking)
+        parts = ", ".join(band.lacking)
         whose = f"{band.rows} runs of {band.whose}, the widest there is: nothing measured backs {parts}"
     elif band.runs_on is not None:
         whose = f"{band.rows} runs of {band.whose}, which is {band.runs_on} too"

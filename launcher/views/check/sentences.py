@@ -60,7 +60,7 @@ def reason(spec: RunSpec, verdict: Verdict, estimate: MemoryEstimate) -> str:
     if verdict.fits or _lacks(verdict, "device"):
         sentences.append(_peak(spec, verdict, estimate))
     if estimate.unmeasured:
-        parts = " and ".join(estimate.unmeasured)
+        parts = ", ".join(estimate.unmeasured)
         sentences.append(f"Nothing measured backs {parts}: the error band is the widest there is.")
     return " ".join(sentences)
 

@@ -128,7 +128,7 @@ def _row(plan: Plan, number: int, layout: Layout, width: int, lines: bool) -> It
         *wording.layout(layout.spec).split(wording.BETWEEN),
         *(str(value_at(layout.spec, key)) for key in _varied(plan)),
         *_risk(layout),
-        *(f"nothing measured backs {part}" for part in layout.unmeasured),
+        *([f"nothing measured backs {', '.join(layout.unmeasured)}"] if layout.unmeasured else ()),
     )
     yield from filled(told, width, wording.BETWEEN, indent, f"{indent}  ")
     for text in (sentences.cost(layout, plan.length), layout.loses):
@@ -198,7 +198,7 @@ def _untried(plan: Plan) -> Iterator[str]:
     faster = "" if gain is None else f"{-gain:+.1%} tokens/s by formulas alone: "
     yield (
         f"left behind: {faster}{wording.layout(untried.spec)}; nothing measured backs"
-        f" {' and '.join(untried.unmeasured)} (--unmeasured ranks it like the others)"
+        f" {', '.join(untried.unmeasured)} (--unmeasured ranks it like the others)"
     )
 
 
