@@ -25,6 +25,7 @@ from tests.support.rehearsed_ranks import FOUND
 
 NODE = ("model=1b", "hardware=h100_80g", "cluster.gpus_per_node=4", "train.global_batch_size=8")
 SHARDED = ("model=1b", "backend=megatron", *FEW[2:])
+TRL = {"TRL on DDP", "TRL on DeepSpeed", "TRL on FSDP2"}
 ZERO_2 = "ZeRO-2 of Megatron-FSDP"
 
 
@@ -36,7 +37,7 @@ def engines() -> dict[str, dict[str, dict[str, dict[str, int]]]]:
 def test_the_committed_evidence_is_of_runs_by_engine_way_and_part() -> None:
     assert {"what", "command", "date", "commit", "engines"} == json.loads(MODES.read_text()).keys()
     ways = {way: parts for found in engines().values() for way, parts in found.items()}
-    assert set(ways) == {"DDP", "FSDP", "DeepSpeed", "Megatron", "Megatron-FSDP"}
+    assert set(ways) == {"DDP", "FSDP", "DeepSpeed", "Megatron", "Megatron-FSDP", *TRL}
     counts = [kinds for parts in ways.values() for kinds in parts.values()]
     assert all(kinds and set(kinds) <= {"measured", "runs"} and min(kinds.values()) > 0 for kinds in counts)
 

@@ -83,6 +83,7 @@ def dtypes(spec: RunSpec) -> Dtypes:
     """The engine's formats, but that accelerate's FSDP2 reduces in the compute format, and a frozen base is 16-bit.
 
     ``FullyShardedDataParallelPlugin.set_mixed_precision`` of accelerate 1.15 sets ``reduce_dtype`` as ``param_dtype``.
+    Beside a quantised base the trainers turn an adapter into bf16 (``SFTTrainer.__init__`` of TRL 1.16).
     """
     found = backend_of(spec).dtypes(as_engine(spec))
     if engine_of(spec) == "deepspeed":
@@ -90,6 +91,8 @@ def dtypes(spec: RunSpec) -> Dtypes:
     low: Dtype = spec.precision.compute
     if engine_of(spec) == "fsdp":
         found = replace(found, reduce=low)
+    if spec.adapter.bits:
+        found = replace(found, gradients="bf16", accumulate="bf16", reduce="bf16", optimizer_states="bf16")
     return found if spec.adapter.name == "none" else replace(found, parameters=low)
 
 
@@ -97,11 +100,15 @@ def engine(spec: RunSpec) -> EngineTraits:
     """The engine's own modules, whose loss is TRL's: the logits of some tokens and words at a time."""
     found = backend_of(spec).engine(as_engine(spec))
     optimizer = "fused" if spec.optimizer.fused or spec.hardware.device == "cuda" else found.optimizer
-    saving = Saving(exports_whole=spec.parallel.shard or spec.zero.stage == 3)  # ``Accelerator.get_state_dict``
+    saving = Saving(
+        weights=engine_of(spec) == "deepspeed" and spec.zero.stage < 3,  # ``DeepSpeedEngine._save_checkpoint``
+        exports_whole=spec.parallel.shard or spec.zero.stage == 3,  # ``Accelerator.get_state_dict``
+    )
     found = replace(found, logits=tile(spec), optimizer=optimizer, saving=saving, loads=_loads(spec))
     low = spec.adapter.name != "none" or spec.precision.parameters == "bf16"
     if engine_of(spec) != "deepspeed" and low:  # Nothing of 16-bit weights is cast.
-        return replace(found, autocast=False, residual_size=found.size, wide_adapters=found.autocast)
+        wide = found.autocast and not spec.adapter.bits
+        return replace(found, autocast=False, residual_size=found.size, wide_adapters=wide)
     return found
 
 

@@ -165,11 +165,18 @@ def saving_bytes(rank: RankModel) -> int:
     """
     spec, saving = rank.spec, rank.engine.saving
     own = ceil(saving.own * checkpointed_bytes(rank)) if spec.saves and saving.own else 0
+    if spec.saves and saving.weights:
+        own += weights_bytes(rank)
     if not saving.gathers or not (spec.saves or spec.save.load):
         return own
     trained, at_once = rank.elements.trained, gathered_at_once(rank) if spec.saves else 0
     shards = ceil(Fraction(at_once * rank.elements.optimizer, max(1, trained)))
     return 12 * trained + max(12 * (at_once + shards), own)
+
+
+def weights_bytes(rank: RankModel) -> int:
+    """Bytes of the weights of a rank that are trained, in the format in which it holds them."""
+    return rank.dtypes.size("parameters") * rank.elements.trained
 
 
 def checkpointed_bytes(rank: RankModel) -> int:
@@ -180,11 +187,17 @@ def checkpointed_bytes(rank: RankModel) -> int:
 
 
 def staged(rank: RankModel) -> Iterator[MemoryTerm]:
-    """A copy of the rank's part of a checkpoint that is written in the background; a GPU's is on the host.
+    """Copies of the rank's part of a checkpoint, in the background or of the weights; a GPU's are on the host.
 
-    ``_copy_state_dict`` of ``torch/distributed/_state_dict_utils.py``, by ``async_save``.
+    ``_copy_state_dict`` of ``torch/distributed/_state_dict_utils.py``, by ``async_save``;
+    ``clone_tensors_for_torch_save`` of ``deepspeed/checkpoint/utils.py``, by ``_save_checkpoint``.
     """
-    if rank.spec.save.asynchronous and rank.spec.saves and not rank.cuda:
+    if rank.cuda or not rank.spec.saves:
+        return
+    if rank.engine.saving.weights:
+        what, source = "copy of the weights that are saved", "deepspeed/checkpoint/utils.py"
+        yield term("temporary", SAVE, what, "copy", source, copy=weights_bytes(rank))
+    if rank.spec.save.asynchronous:
         what, source = "copy that is written in the background", "torch/distributed/checkpoint/staging.py"
         yield term("temporary", SAVE, what, "copy", source, copy=checkpointed_bytes(rank))
 

@@ -106,7 +106,7 @@ def saved(
         return tuple(rows)
     found = targeted(block, adapter)
     names = frozenset(module(weight) for weight in (*found, *folded(block, adapter)))
-    reads = not _copies_input(adapter, engine) and (engine.fused_adapters or not adapter.dropout)
+    reads = not engine.wide_adapters and (engine.fused_adapters or not adapter.dropout)
     start = next((at for at, row in enumerate(rows) if names.intersection(row.readers)), len(rows)) if first else 0
     idle = _idle(block, adapter)
     left = [row for row in rows[start:] if _needed(row, names, reads=reads) and row.name not in idle]
@@ -220,7 +220,7 @@ def _own(weight: Weight, adapter: AdapterSpec, engine: EngineTraits, attention_o
     Unsloth's kernels compute the adapter again in backward from its input after dropout, with no mask.
     """
     inputs, size = weight.shape[1], engine.size
-    copies = _copies_input(adapter, engine)
+    copies = engine.wide_adapters
     if copies and (adapter.name == "oft" or not adapter.dropout):
         yield SavedTensor("cast of the adapter's input", size * inputs, "token", "adapter")
     if adapter.name == "oft":
@@ -239,8 +239,3 @@ def _own(weight: Weight, adapter: AdapterSpec, engine: EngineTraits, attention_o
         yield SavedTensor("adapter's dropout", (size + mask) * inputs, "token", "adapter")
     elif engine.autocast and weight.name == attention_output and (engine.cpu or not adapter.bits):
         yield SavedTensor("cast of the attention output", size * inputs, "token", "adapter")
-
-
-def _copies_input(adapter: AdapterSpec, engine: EngineTraits) -> bool:
-    """True if an fp32 adapter in a model of 16 bits reads a copy of its input."""
-    return engine.wide_adapters and (engine.cpu or not adapter.bits)

@@ -41,6 +41,7 @@ class Saving:
     gathers: bool = False  # True if fp32 weights and moments of all data ranks are gathered there, in all of them.
     # Parameters that are gathered at a time on the first stage; None: all of a model chunk.
     bucket: int | None = None
+    weights: bool = False  # True if a copy of the weights that are trained waits there, whole, in all of them.
     exports_whole: bool = False  # True if the first rank gathers all weights there that are exported.
 
 

@@ -65,16 +65,34 @@ def test_the_memory_of_rotations_is_the_predicted_one(trained: tuple[Path, dict[
     assert predicted.static_bytes == pytest.approx(static, rel=0.02)
 
 
-@pytest.mark.parametrize("engine", [("parallel=ddp", "precision=bf16"), ("parallel=fsdp",)], ids=" ".join)
-def test_the_memory_of_lora_is_the_predicted_one_in_every_phase(engine: tuple[str, ...], tmp_path: Path) -> None:
-    """Each linear has a 16-bit copy of its input; measured on rank 1, as rank 0 alone writes the start of the run."""
-    words = (*COMMON, *WIDE, "adapter=lora", "train.micro_batch_size=4", "train.steps=2", *engine)
-    training.train_all(tmp_path, {"lora": words}, ranks=2)
-    memory = json.loads((tmp_path / "lora" / "memory.json").read_text())["ranks"][1]
-    predicted = assess.estimated(parse(json.loads((tmp_path / "lora" / "spec.json").read_text())))
+QLORA = ("adapter=qlora", "adapter.quant_type=int8", "parallel=ddp", "precision=bf16", "train.sequence_length=128")
+
+
+@pytest.mark.parametrize(
+    ("words", "left_out", "error"),
+    [
+        (("adapter=lora", "parallel=ddp", "precision=bf16"), (), 0.02),
+        (("adapter=lora", "parallel=fsdp"), (), 0.02),
+        (QLORA, (), 0.03),
+        (("parallel=zero1",), ("optimizer",), 0.02),  # DeepSpeed steps as its backward pass ends.
+    ],
+    ids=lambda value: " ".join(map(str, value)) if isinstance(value, tuple) else "",
+)
+def test_the_memory_is_the_predicted_one_in_every_phase(
+    words: tuple[str, ...], left_out: tuple[str, ...], error: float, tmp_path: Path
+) -> None:
+    """In 16 bits each linear has a copy of its input for an fp32 adapter; beside 8-bit weights TRL makes that bf16.
+
+    Measured on rank 1, as rank 0 alone writes the start of the run.
+    """
+    words = (*COMMON, *WIDE, "train.micro_batch_size=4", "train.steps=2", "save.last=true", *words)
+    training.train_all(tmp_path, {"run": words}, ranks=2)
+    memory = json.loads((tmp_path / "run" / "memory.json").read_text())["ranks"][1]
+    predicted = assess.estimated(parse(json.loads((tmp_path / "run" / "spec.json").read_text())))
     assert predicted.static_bytes == pytest.approx(memory["static_bytes"], rel=0.02)
-    for phase in ("load", "forward", "backward", "optimizer"):
-        assert predicted.phases[phase] == pytest.approx(memory["phases"][phase], rel=0.02), phase
+    for phase, size in predicted.phases.items():
+        if phase not in left_out:
+            assert size == pytest.approx(memory["phases"][phase], rel=error), phase
 
 
 def test_an_adapter_that_began_as_pissa_is_exported_as_lora_beside_the_weights_as_they_were(
