@@ -90,7 +90,8 @@ class HfTrainer(Backend):
             fused_norm=self.fast_kernels,
             key_heads=spec.model.num_attention_heads if self.repeats_keys else None,
             fused_adapters=self.fused_adapters,
-            wide_adapters=not self.low_adapters and not (self.fsdp and self.mixed),
+            # bitsandbytes and GPTQ cast the input of a quantised layer themselves.
+            wide_adapters=not (self.low_adapters or spec.adapter.bits or (self.fsdp and self.mixed)),
             logits=causal_loss(self.version, fast=self.fast_kernels),
             # FSDP1's ``_unshard_stream`` and ``_post_backward_stream`` (torch ``distributed/fsdp/_runtime_utils.py``).
             own_streams=("gather_buffers", "gradients") if spec.parallel.shard else (),

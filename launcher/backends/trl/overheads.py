@@ -36,7 +36,7 @@ def overheads(rank: RankModel) -> Iterator[MemoryTerm]:
         yield from backend_of(rank.spec).overheads(below)
     if engine_of(rank.spec) == "deepspeed":
         yield from staged(rank)
-    else:
+    elif not rank.spec.adapter.bits:  # Beside a quantised base TRL makes an adapter bf16.
         yield from adapters(rank)
         yield from _casts(rank)
     yield from _loading(rank)
@@ -52,7 +52,7 @@ def _loading(rank: RankModel) -> Iterator[MemoryTerm]:
     """
     engine, source = engine_of(rank.spec), "torch/csrc/distributed/c10d/comm.cpp, broadcast_coalesced"
     formula, values = "z_par * P", {"z_par": rank.dtypes.size("parameters"), "P": rank.elements.whole}
-    if _has_wide_adapters(rank):
+    if rank.spec.adapter.name != "none" and not rank.spec.adapter.bits:
         formula, values["trained"] = f"{formula} + (4 - z_par) * trained", rank.elements.trained
     if engine == "ddp" and is_ddp(rank.spec):
         what, formula = "weights that are broadcast", f"min({formula}, 2 * ({250 * MIB} + z_par * w))"
@@ -142,14 +142,9 @@ def _reduced(rank: RankModel) -> Iterator[MemoryTerm]:
 
 def adapters(rank: RankModel) -> Iterator[MemoryTerm]:
     """The other half of each adapter's fp32 parameters, beside a 16-bit base: ``peft``'s ``autocast_adapter_dtype``."""
-    if _has_wide_adapters(rank):
+    if rank.spec.adapter.name != "none":
         z, shard, source = rank.dtypes.size("parameters"), rank.elements.optimizer, "peft, LoraLayer"
         yield term("parameters", ALWAYS, "fp32 adapters", "(4 - z_par) * shard", source, z_par=z, shard=shard)
-
-
-def _has_wide_adapters(rank: RankModel) -> bool:
-    """True if there is an adapter in fp32; beside a quantised base TRL makes it bf16."""
-    return rank.spec.adapter.name != "none" and not rank.spec.adapter.bits
 
 
 def _casts(rank: RankModel) -> Iterator[MemoryTerm]:
