@@ -18,9 +18,10 @@ import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
+from torch.distributed.tensor.placement_types import _StridedShard
 from torch.nn import functional
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from launcher.backends.deepspeed import ds_config
 from launcher.backends.fsdp.float8 import MXFP8, NVFP4, recipe
@@ -73,6 +74,9 @@ def record(spec: RunSpec, rank: int) -> Recording:
         stack.callback(dist.destroy_process_group)
         propagate = recorder.pausing(ShardingPropagator._propagate_tensor_meta_non_cached)
         stack.enter_context(replaced(ShardingPropagator, "_propagate_tensor_meta_non_cached", propagate))
+        # DTensor lists the rows of a shard: a fake tensor for each takes most of a trace with a large vocabulary.
+        listed = _disable_current_modes()(_StridedShard.local_shard_size_and_offset)
+        stack.enter_context(replaced(_StridedShard, "local_shard_size_and_offset", listed))
         if cuda:
             stack.enter_context(streams.installed())
             stack.enter_context(gpu_kernels(cudnn=spec.hardware.effective_capability >= HOPPER))

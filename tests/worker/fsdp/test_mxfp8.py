@@ -25,12 +25,12 @@ DESCENT = (
 )
 FIRST = (*COMMON, *SAVED, "parallel=fsdp")
 _WIDE = (
-    *("model.hidden_size=512", "model.intermediate_size=1408", "model.num_attention_heads=8"),
+    *("model.hidden_size=256", "model.intermediate_size=704", "model.num_attention_heads=4"),
     *("model.num_hidden_layers=3", *COMMON, "train.steps=2", "parallel=fsdp"),
 )
 _LONG = (
-    *("model.max_position_embeddings=512", "train.sequence_length=512", "train.micro_batch_size=2"),
-    "train.global_batch_size=4",
+    *("model.max_position_embeddings=512", "train.sequence_length=512", "train.micro_batch_size=1"),
+    "train.global_batch_size=2",
 )
 MEASURED = {
     "long": (*_WIDE, *_LONG),

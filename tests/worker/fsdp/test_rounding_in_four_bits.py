@@ -23,7 +23,7 @@ DESCENT = (
     "optimizer.weight_decay=0",
 )
 WIDE = (
-    *("model.hidden_size=512", "model.intermediate_size=1408", "model.num_attention_heads=8"),
+    *("model.hidden_size=256", "model.intermediate_size=704", "model.num_attention_heads=4"),
     "model.num_hidden_layers=3",
 )
 FIRST = (*COMMON, *SAVED, "parallel=fsdp")
