@@ -18,6 +18,8 @@ from launcher.preflight.this_machine import obstacles
 from launcher.rundir import results
 from launcher.submission import ending
 from launcher.views import pairs
+from launcher.worker import evaluate
+from tests.support import torchrun
 from tests.support.helpers import make_spec, needs
 
 needs("torch", "a run trains")
@@ -46,6 +48,14 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "words.yaml").write_text(TASK)
     (tmp_path / "words.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in ROWS))
     return tmp_path
+
+
+@pytest.fixture
+def forked(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Ranks and a torchrun that are there at once, where tasks are the subject: the folder that has them."""
+    found = torchrun.without_torch(tmp_path_factory.mktemp("torchrun"), forked=True)
+    monkeypatch.setenv("PYTHONPATH", str(found))
+    return found
 
 
 def launched(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -81,6 +91,7 @@ def test_the_export_of_a_finished_run_is_tried_on_a_task_of_one_s_own(folder: Pa
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("forked")
 def test_a_task_that_fails_fails_the_job_and_leaves_the_export(folder: Path) -> None:
     (folder / "words.jsonl").unlink()
     done = launched(folder, "parallel=ddp", "data=synthetic", "save.export=safetensors", "eval.tasks=[words.yaml]")
@@ -90,13 +101,13 @@ def test_a_task_that_fails_fails_the_job_and_leaves_the_export(folder: Path) -> 
 
 
 @pytest.mark.thorough
-def test_a_stop_while_tasks_are_tried_lets_the_run_go_on_there(folder: Path) -> None:
+def test_a_stop_while_tasks_are_tried_lets_the_run_go_on_there(folder: Path, forked: Path) -> None:
     (folder / "slow.py").write_text(
         "import time\ndef wait(rows):\n    open('began', 'w').close()\n    time.sleep(600)\n"
     )
     (folder / "words.yaml").write_text(f"{TASK}process_docs: !function slow.wait\n")
     words = (*SMALL, "parallel=ddp", "data=synthetic", "save.export=safetensors", "eval.tasks=[words.yaml]")
-    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    environment = {**os.environ, "PYTHONPATH": f"{forked}:{folder}"}
     with subprocess.Popen([LAUNCH, *words], cwd=folder, env=environment, stderr=subprocess.PIPE, text=True) as run:
         until = time.monotonic() + 300
         while not (folder / "began").exists() and time.monotonic() < until:
@@ -108,6 +119,7 @@ def test_a_stop_while_tasks_are_tried_lets_the_run_go_on_there(folder: Path) -> 
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("forked")
 def test_an_adapter_that_trl_has_trained_is_tried_beside_its_weights(folder: Path) -> None:
     (folder / "talk.jsonl").write_bytes((Path(__file__).parent.parent / "support" / "talk.jsonl").read_bytes())
     assert launched(folder, "parallel=ddp", "data=synthetic", "save.export=safetensors").returncode == 0
@@ -124,6 +136,18 @@ def test_an_adapter_that_trl_has_trained_is_tried_beside_its_weights(folder: Pat
     assert done.returncode == 0, done.stderr
     found = json.loads((folder / "runs/a/evaluation.json").read_text())
     assert found["tasks"]["words"]["sample_len"] == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "alone"),
+    [(TASK, True), ("group: words\ntask: [arc_easy]\n", False), ("include: arc_easy.yaml\ntask: words\n", False)],
+)
+def test_the_harness_looks_for_its_own_tasks_unless_a_file_stands_alone(
+    tmp_path: Path, text: str, *, alone: bool
+) -> None:
+    (tmp_path / "words.yaml").write_text(text)
+    assert evaluate._stands_alone(str(tmp_path / "words.yaml")) is alone
+    assert not evaluate._stands_alone("arc_easy")
 
 
 def test_scores_are_told_with_their_filters_and_errors(tmp_path: Path) -> None:

@@ -67,6 +67,15 @@ sys.exit(any([rank.wait() for rank in ranks]) or any(told))  # torchrun ends wit
 """``torch.distributed.run``, as far as the jobs of one node on this machine use it."""
 
 
+_OTHERS = """
+import os, sys
+if "torch.distributed.run" not in sys.orig_argv:  # Another program of the same launch, which is to find torch.
+    sys.path.remove(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    del sys.modules["torch"]
+    import torch
+"""
+
+
 def without_torch(folder: Path, *, forked: bool = False) -> Path:
     """The folder, for the ``PYTHONPATH`` of a launch that is to find this in place of torch.
 
@@ -76,7 +85,7 @@ def without_torch(folder: Path, *, forked: bool = False) -> Path:
     """
     package = folder / "torch" / "distributed"
     package.mkdir(parents=True)
-    for place in (package.parent, package):
-        (place / "__init__.py").touch()
+    (package.parent / "__init__.py").write_text(_OTHERS)
+    (package / "__init__.py").touch()
     (package / "run.py").write_text(_RUN.replace("ADDRESS", repr(ranks.address() if forked else None)))
     return folder
