@@ -13,7 +13,7 @@ from launcher.base.errors import ConfigError
 from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
 from launcher.data import look
-from launcher.data.epoch import DataLook, held_out, is_counted, is_exact, sizes_of, trained
+from launcher.data.epoch import DataLook, held_out, is_counted, is_exact, needed, sizes_of, trained, untrained
 from launcher.data.files import files_of, is_on_hub
 from launcher.data.packing import bins
 from launcher.data.survey import Survey
@@ -132,15 +132,15 @@ def _errors(spec: RunSpec, survey: Survey) -> Iterator[ConfigError]:
         return
     sizes = sizes_of(spec, survey) or [0]
     samples = min(sizes)
-    if not samples and survey.samples is not None:
+    if _all_cut_off(spec, survey):
+        yield from _cut_off(spec, survey)
+    elif not samples and survey.samples is not None:
         rule = "no conversation has anything to learn from: none has an assistant's turn with text"
         yield ConfigError("data.path", path, rule, ["data.train_on=all"])
     elif not samples:
         rule = f"{tokens} tokens are too few: a sample is {length} tokens and one more"
         shorter = [f"train.sequence_length={tokens - 1}"] if tokens > 1 else []
         yield ConfigError("data.path", path, rule, ["data=synthetic data.path=null", *shorter])
-    elif _all_cut_off(spec, survey):
-        yield from _cut_off(spec, survey)
     elif any(held_out(spec, size) >= size for size in sizes):
         rule = f"all of the data are {samples} samples, and as many are held out for evaluation"
         yield ConfigError(
@@ -154,31 +154,19 @@ def _errors(spec: RunSpec, survey: Survey) -> Iterator[ConfigError]:
 def _all_cut_off(spec: RunSpec, survey: Survey) -> bool:
     """True if nothing would be trained: the sequence ends before the first label of every conversation."""
     samples = survey.samples or ()
-    return bool(samples) and is_exact(spec, survey) and _untrained(spec, survey) == len(samples)
-
-
-def _untrained(spec: RunSpec, survey: Survey) -> int:
-    """Conversations that are cut off before anything that is trained, or prompts that leave an answer too little."""
-    if spec.data.packed == "concat":
-        return 0
-    return sum(end is None or end > spec.sequence_length for end in _ends(spec, survey))
-
-
-def _ends(spec: RunSpec, survey: Survey) -> list[int | None]:
-    """Tokens of each conversation up to its first label (None: it has none), or of a prompt with its answer (GRPO)."""
-    if spec.task.name == "grpo":
-        return [length + spec.task.completion_length for length, _ in survey.samples or ()]
-    return [label for _, label in survey.samples or ()]
+    return bool(samples) and is_exact(spec, survey) and untrained(spec, survey) == len(samples)
 
 
 def _cut_off(spec: RunSpec, survey: Survey) -> Iterator[ConfigError]:
-    if untrained := _untrained(spec, survey):
-        ends, length, answer = _ends(spec, survey), spec.sequence_length, spec.task.completion_length
+    if number := untrained(spec, survey):
+        ends, length, answer = needed(spec, survey), spec.sequence_length, spec.task.completion_length
         longest = max((end for end in ends if end is not None), default=0)
-        rule = f"{untrained} of {len(ends)} conversations are cut off before anything that is trained"
+        rule = f"{number} of {len(ends)} conversations are cut off before anything that is trained"
         ways = [f"train.sequence_length={longest + 1}"] if longest > length else []
+        if spec.task.name == "reward":
+            rule = f"{number} of {len(ends)} pairs have a longer answer, and TRL leaves these out"
         if spec.task.name == "grpo":
-            rule = f"{untrained} of {len(ends)} prompts and an answer are longer, and TRL cuts neither of them"
+            rule = f"{number} of {len(ends)} prompts and an answer are longer, and TRL cuts neither of them"
             shorter = answer + length - longest
             ways = [f"train.sequence_length={longest}"] + [f"task.completion_length={shorter}"] * (shorter > 0)
         yield ConfigError("train.sequence_length", length, rule, ways)

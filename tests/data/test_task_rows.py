@@ -61,6 +61,20 @@ def test_a_check_counts_the_tokens_of_the_longest_answer_and_rows_that_the_lengt
     assert seen.survey.tokens == 122
     [warning] = seen.warnings
     assert warning.rule == "1 of 2 conversations are cut off before anything that is trained"
+    assert seen.samples == 1, "TRL leaves it out"
+
+
+@pytest.mark.parametrize(("length", "trained", "error"), [(13, 0, True), (14, 1, False), (108, 2, False)])
+def test_pairs_that_are_longer_are_none_to_the_trainer_of_rewards(
+    length: int, trained: int, error: bool, tmp_path: Path
+) -> None:
+    """Such a run would end as its trainer has dropped the last row."""
+    where = written(tmp_path, PAIR, {**PAIR, "prompt": "x" * 100})
+    seen = data.seen(make_spec("task=reward", "data=rows", where, f"train.sequence_length={length}"))
+    assert seen.samples == trained
+    rules = [each.rule for each in (seen.errors if error else seen.warnings)]
+    left_out = [f"{2 - trained} of 2 pairs have a longer answer, and TRL leaves these out"] if trained < 2 else []
+    assert rules == left_out
 
 
 @pytest.mark.parametrize(

@@ -183,7 +183,8 @@ def _conversations(seen: Seen) -> Iterator[str]:
     if found is not None:
         full = "; TRL pads to the longest row of a micro-batch, and the estimate is for full rows"
         trl = full if seen.spec.task.name != "pretrain" and found["padding"] else ""
-        yield f"{found['cut']:.0%} of the samples are cut off, {found['padding']:.0%} of their tokens are padding{trl}"
+        how = "left out" if seen.spec.task.name == "reward" else "cut off"
+        yield f"{found['cut']:.0%} of the samples are {how}, {found['padding']:.0%} of their tokens are padding{trl}"
 
 
 def _amount(survey: Survey) -> str:
