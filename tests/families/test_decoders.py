@@ -119,7 +119,7 @@ def test_the_worker_has_the_loss_and_the_gradients_of_the_class(kind: str) -> No
         (kind, layer)
         for kind, found in TYPES.items()
         if found.layers
-        for layer in range({"nemotron_h": 4, "mamba2": 1}.get(kind, 2))
+        for layer in range({"nemotron_h": 4, "mamba2": 1, "zamba2": 3}.get(kind, 2))
     ],
 )
 def test_each_kind_of_layer_saves_what_autograd_keeps_for_it(kind: str, layer: int) -> None:
@@ -135,7 +135,7 @@ def test_no_adapter_wraps_a_linear_whose_weight_a_kernel_reads() -> None:
     assert error.rule.endswith("; out_proj are not among them")
 
 
-@pytest.mark.parametrize("kind", [kind for kind, found in TYPES.items() if found.layers])
+@pytest.mark.parametrize("kind", [kind for kind, found in TYPES.items() if found.layers and not found.shared])
 def test_the_weights_in_4_bits_are_those_that_the_formula_counts(kind: str) -> None:
     """No convolution, router or linear whose weight a kernel reads is packed."""
     needs("bitsandbytes")
@@ -203,7 +203,7 @@ def test_the_layers_with_a_window_are_those_of_the_class(kind: str, more: dict[s
 @pytest.mark.parametrize("kind", sorted(set(TYPES) - {"mamba2", "dbrx"}))
 def test_any_spelling_of_a_size_is_what_the_class_takes_it_for(kind: str) -> None:
     sizes: dict[str, float] = {
-        "num_hidden_layers": 6,
+        "num_hidden_layers": 54,  # As Zamba 2's class has, whose layers have names.
         "hidden_size": 64 * 71 * 48 * 26,
         "num_attention_heads": 16,
         "max_position_embeddings": 512,
@@ -294,6 +294,31 @@ def test_a_class_whose_layers_take_hidden_states_alone_is_cut_into_stages(kind: 
     spec = decoders.spec_of(decoders.tiny(kind))
     staged = replace(spec, parallel=replace(spec.parallel, pipeline=2))
     assert [way for error in checks.splitting(staged) for way in error.way_out] == ways
+
+
+@pytest.mark.parametrize(
+    ("word", "way"),
+    [
+        ("adapter=qlora", "adapter=lora"),
+        ("model.tie_word_embeddings=false", "model.tie_word_embeddings=true"),
+        ("model.num_key_value_heads=2", "model.num_key_value_heads=4"),
+        ("parallel.pipeline=2", "parallel.pipeline=1"),
+    ],
+)
+def test_what_a_class_with_shared_blocks_does_not_compute_is_refused_with_the_way_out(word: str, way: str) -> None:
+    overrides = hugging_face.read(json.dumps(decoders.tiny("zamba2")), "config.json").imported.overrides
+    spec = make_spec("model=tiny", *overrides, word, "cluster.gpus_per_node=2")
+    assert way in [each for error in families.of(spec.model).not_computed(spec) for each in error.way_out]
+
+
+def test_an_untied_model_whose_blocks_would_be_shared_is_counted_on_its_class() -> None:
+    """As transformers then ties none, by the class itself: the file is none of the description's."""
+    found = hugging_face.read(json.dumps(decoders.tiny("zamba2", tie_word_embeddings=False)), "config.json")
+    assert found.model["family"] == "observed"
+    spec = decoders.spec_of(decoders.tiny("zamba2", tie_word_embeddings=False))
+    assert parameter_counts(spec, families.of(spec.model))[0] == decoders.parameters(
+        "zamba2", decoders.tiny("zamba2", tie_word_embeddings=False)
+    )
 
 
 _LOOP = (

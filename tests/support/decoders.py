@@ -102,6 +102,19 @@ _OF_KIND |= {
     "falcon_mamba": {"state_size": 4, "time_step_rank": 6},
     "mamba": {"state_size": 4, "time_step_rank": 6},
     "mamba2": {"num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 2, "chunk_size": 8},
+    "zamba2": {
+        "layers_block_type": ["mamba", "hybrid", "hybrid", "hybrid"],
+        "num_hidden_layers": 4,
+        "num_mem_blocks": 2,
+        "use_shared_attention_adapter": True,
+        "num_key_value_heads": 4,
+        "adapter_rank": 12,
+        "n_mamba_heads": 8,
+        "mamba_d_state": 16,
+        "mamba_ngroups": 2,
+        "chunk_size": 8,
+        "use_mem_rope": True,
+    },
     "qwen3_5_moe_text": _DELTA,
     "qwen3_5_text": _DELTA,
     "qwen3_next": _DELTA,
@@ -126,6 +139,10 @@ VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("gpt_oss", {"attention_bias": False}),
     ("nemotron_h", {"tie_word_embeddings": True, "moe_latent_size": 24}),
     ("dbrx", {"ffn_config.moe_jitter_eps": 0.01}),
+    ("zamba2", {"add_bias_linear": True, "use_mem_rope": False}),
+    ("zamba2", {"use_shared_attention_adapter": False, "num_mem_blocks": 1, "num_key_value_heads": 2}),
+    ("zamba2", {"num_mem_blocks": 3, "use_long_context": True, "mamba_expand": 4}),
+    ("zamba2", {"num_mem_blocks": 9}),
 )
 
 

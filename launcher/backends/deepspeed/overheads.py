@@ -132,7 +132,7 @@ def whole_gradients(rank: RankModel) -> Iterator[MemoryTerm]:
         return
     if rank.root.trained and rank.spec.gradient_accumulation == 1:
         tied = rank.view.head and rank.view.embedding and rank.spec.model.tie_word_embeddings
-        head = rank.head.gradients + (rank.embedding.largest if tied else 0)
+        head = rank.head.gradients - rank.counts.shared.gradients + (rank.embedding.largest if tied else 0)
         what = "gradient of the output projection"
         gradient = _term("gradients", BLOCK_BACKWARD, what, "z * head", z=rank.engine.size, head=head)
         yield gradient

@@ -139,7 +139,7 @@ def block_reduction(rank: RankModel) -> Iterator[MemoryTerm]:
     (``foreach_reduce``, _fsdp_collectives.py); beside it the unreduced gradient of the output projection.
     """
     source, z_red = FSDP_TRACE, rank.dtypes.size("reduce")
-    head = rank.head.trained + (tied_table(rank) if rank.root.trained else 0)
+    head = rank.head.trained - rank.counts.shared.trained + (tied_table(rank) if rank.root.trained else 0)
     what = "gradient of the output projection"
     yield term("reduce_buffers", ("block_backward",), what, "z * head", source, z=rank.engine.size, head=head)
     if rank.layers > 1:
@@ -263,6 +263,7 @@ def output_gradient(rank: RankModel) -> Iterator[MemoryTerm]:
     tied, waits = rank.spec.model.tie_word_embeddings, rank.spec.gradient_accumulation > 1
     if rank.root.trained and rank.blocks and (tied or not (rank.engine.gradients_stay or waits)):
         z_acc, head = rank.dtypes.size("accumulate"), output_elements(rank) if tied else rank.head.trained
+        head -= rank.counts.shared.trained
         what = f"gradient of the {'tied ' if tied else ''}output projection"
         yield term("temporary", BLOCK_BACKWARD, what, "z_acc * head", DDP_TRACE, z_acc=z_acc, head=head)
 

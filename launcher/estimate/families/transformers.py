@@ -11,6 +11,7 @@ from launcher.base.errors import ConfigError
 from launcher.estimate.families._decoders import TYPES, checks, layers, reading, values, windows
 from launcher.estimate.families._decoders import saved as decoder_saved
 from launcher.estimate.families._decoders.description import Decoder
+from launcher.estimate.families._decoders.kinds import Part
 from launcher.estimate.families._weights import linear
 from launcher.estimate.rank.family import FamilyTraits, TransformersConfig
 from launcher.estimate.rank.tensors import Weight
@@ -24,6 +25,7 @@ traits = FamilyTraits(
     computed=layers.computed,
     scans=layers.scans,
     sums=layers.sums,
+    joins=lambda model, layer: bool(layers.users(model, layer)),
     packages=layers.packages,
     unwrapped=layers.unwrapped,
     choices=checks.of_type,
@@ -56,14 +58,16 @@ def embedding(model: ModelSpec, vocabulary: int) -> list[Weight]:
 def block(model: ModelSpec, layer: int) -> list[Weight]:
     """The norms and what each kind of a layer has."""
     found, hidden = values.decoder(model), model.hidden_size
-    names: tuple[str, ...] = (found.first, found.after_attention, found.second, found.after_mlp)
+    norms = dict.fromkeys((found.first, found.after_attention, found.second, found.after_mlp), hidden)
     if found.layers is not None:
-        names = tuple(step.norm for step in layers.steps(model, layer))
-    rows = [weight for name in names if name for weight in _norm(found, name, hidden)]
+        norms = {step.norm: layers.width(Part(model, found, layer), step) for step in layers.steps(model, layer)}
+    rows = [weight for name, width in norms.items() if name for weight in _norm(found, name, width)]
     for kind, part in layers.parts(model, layer):
         own = kind.weights(part)
         rows += own if found.layers is None else [replace(one, module=kind.MODULE) for one in own]
-    return rows
+    if len(layers.users(model, layer)) < 2:
+        return rows
+    return [replace(row, outside=row.name.startswith(found.shared)) for row in rows]
 
 
 def head(model: ModelSpec, vocabulary: int) -> list[Weight]:
@@ -76,13 +80,23 @@ def head(model: ModelSpec, vocabulary: int) -> list[Weight]:
         rows.append(Weight(name="lm_head.weight", shape=(vocabulary, width), split="tensor"))
     if values.flag(model, found.head_bias):
         rows.append(Weight(name="lm_head.bias", shape=(vocabulary,), split="tensor"))
-    return rows
+    return rows + (_of_several(model) if found.shared else [])
+
+
+def _of_several(model: ModelSpec) -> list[Weight]:
+    """Weights that several layers use, each once, under the first of these."""
+    found: dict[str, Weight] = {}
+    for layer in range(model.num_hidden_layers):
+        for row in block(model, layer) if layers.users(model, layer) else ():
+            name = f"layers.{layers.users(model, layer)[0]}.{row.name}"
+            found |= {name: replace(row, name=name)} if row.outside else {}
+    return list(found.values())
 
 
 def kind(model: ModelSpec, layer: int) -> str:
     """The word of a layer of several kinds; else those with a window may copy keys and values for a mask."""
     if word := layers.word(model, layer):
-        return word
+        return f"{word} alone" if len(layers.users(model, layer)) == 1 else word
     mlp = "moe" if model.num_experts else "dense"
     return f"{mlp} window" if windows.has_window(model, layer) else mlp
 

@@ -254,6 +254,8 @@ _PARTS: tuple[Part, ...] = (
     activations.after_blocks,
     logits.last_norm_backward,
     activations.mask,
+    activations.used_again,
+    activations.embeddings_again,
     activations.mlp_backward,
     activations.forward_extra,
     scores.scores,

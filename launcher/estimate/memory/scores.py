@@ -1,4 +1,4 @@
-"""Instants fuller than the MLP's: stored scores, experts' outputs put back into order, experts that a loop computes."""
+"""Instants fuller than the MLP's: stored scores, a mixer's scan, experts' outputs reordered, experts in a loop."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,12 +21,14 @@ def scores(rank: RankModel) -> Iterator[MemoryTerm]:
     """Both passes, each as an instant beside that of the MLP."""
     if not rank.blocks or rank.engine.library != "transformers":
         return
-    if _row(rank.last_block) is not None:
-        yield from _forward(rank, rank.last_block)
+    for made in _rows(rank.last_block):
+        if made.part != "mixer" or not rank.last_block.repeats("mixer"):
+            yield from _forward(rank, rank.last_block, made)
     if (row := expert_outputs(rank.last_block)) and not rank.last_block.repeats("experts"):
         yield _weighted(rank, rank.last_block, row)
     for moments, kind in running_blocks(rank):
-        yield from _backward(rank, kind, moments)
+        for made in _rows(kind):
+            yield from _backward(rank, kind, moments, made)
         yield from _looped(rank, kind, moments)
         if row := expert_outputs(kind):
             yield from _reordered(rank, kind, moments, row)
@@ -77,23 +79,21 @@ def _looped(rank: RankModel, kind: BlockKind, moments: Moments) -> Iterator[Memo
     yield term("temporary", moments, "gradients of experts", expression, _LOOP, h=h, **values).at("expert gradients")
 
 
-def _forward(rank: RankModel, kind: BlockKind) -> Iterator[MemoryTerm]:
-    """While the last block has computed its softmax.
+def _forward(rank: RankModel, kind: BlockKind, row: SavedTensor) -> Iterator[MemoryTerm]:
+    """While the last block has computed its softmax, or a scan.
 
     Without recomputation what it saves is counted whole, of which the scores and what follows them are yet to come.
     """
-    row = _row(kind)
-    assert row is not None
     before, after = _around(kind, row)
     after = [item for item in after if item.module not in kind.recomputed]
     after += [item for item in kind.kept if item.part == "input" and item.module in ("mlp", "experts")]
-    made, what = replace(row, bytes=row.made), "attention's scores and their softmax"
+    made, (instant, what, _) = replace(row, bytes=row.made), _words(row)
     if rank.engine.unfused_attention:
         s = rank.engine.sequence_length
         yield term("temporary", ("forward",), "mask", "z * s * s", _MASK, z=4, s=s).at(_INSTANT)
-    if not kind.repeats("attention"):
+    if not kind.repeats(row.module or "attention"):
         values = {"k": rank.token_bytes([made]), "k_there": rank.token_bytes([row, *after]), "tok": rank.tokens}
-        yield term("temporary", ("forward",), what, "max(k - k_there, 0) * tok", _TRACE, **values).at(_INSTANT)
+        yield term("temporary", ("forward",), what, "max(k - k_there, 0) * tok", _TRACE, **values).at(instant)
     else:
         # A block that saves nothing still names the norm's output, queries, keys and values.
         named = [item for item in before if item.part == "attention"]
@@ -109,22 +109,29 @@ def _kept_later(kind: BlockKind, after: list[SavedTensor]) -> list[SavedTensor]:
     return [row for row in kind.saved if row.part == "cache" and (row.last or row.output_of in products)]
 
 
-def _backward(rank: RankModel, kind: BlockKind, moments: Moments) -> Iterator[MemoryTerm]:
-    """While the gradient passes through the softmax: what the block saved before it, and the residual stream's."""
-    row = _row(kind)
-    if row is None:
-        return
+def _backward(rank: RankModel, kind: BlockKind, moments: Moments, row: SavedTensor) -> Iterator[MemoryTerm]:
+    """While the gradient passes through the softmax: what the block saved before it, and the residual stream's.
+
+    Of a scan it is the end of its recomputation.
+    """
     before, _ = _around(kind, row)
-    yield content(rank, kind, moments, saved=before).at(_INSTANT)
-    again = row.made if kind.repeats("attention") else 0
+    instant, _, what = _words(row)
+    yield content(rank, kind, moments, saved=before).at(instant)
+    again = row.made if kind.repeats(row.module or "attention") else 0
     k = rank.token_bytes([replace(row, bytes=max(row.undone, again)), block_input(rank)])
-    what = "attention's softmax and its gradients"
-    yield term("temporary", moments, what, "k * tok", _TRACE, k=k, tok=rank.tokens).at(_INSTANT)
+    yield term("temporary", moments, what, "k * tok", _TRACE, k=k, tok=rank.tokens).at(instant)
 
 
-def _row(kind: BlockKind) -> SavedTensor | None:
-    """The row of scores; None where attention stores none, or nobody has looked at how they are made."""
-    return next((row for row in kind.saved_if_trained if row.made and row.part != "moe"), None)
+def _rows(kind: BlockKind) -> list[SavedTensor]:
+    """The rows of scores and of scans; none where attention stores none, or nobody has looked at how they are made."""
+    return [row for row in kind.saved_if_trained if row.made and row.part != "moe"]
+
+
+def _words(row: SavedTensor) -> tuple[str, str, str]:
+    """The instant of a row, and what is there as it is made and as its gradient passes."""
+    if row.part == "mixer":
+        return "scan", "tensors of a scan", "tensors of a scan that is computed again"
+    return _INSTANT, "attention's scores and their softmax", "attention's softmax and its gradients"
 
 
 def _around(kind: BlockKind, row: SavedTensor) -> tuple[list[SavedTensor], list[SavedTensor]]:

@@ -38,6 +38,7 @@ class RankCounts:
     blocks: tuple[EqualBlocks, ...]
     embedding: WeightCounts
     head: WeightCounts
+    shared: WeightCounts  # Those of ``head`` that several blocks use.
 
     @cached_property
     def root(self) -> WeightCounts:
@@ -106,6 +107,7 @@ def count_rank(
         blocks=tuple(blocks),
         embedding=counts_of(adapters.frozen(table, adapter), of_table) if has_table else WeightCounts(),
         head=counts_of(adapters.frozen(head, adapter), rule) if ends[1] else WeightCounts(),
+        shared=counts_of(adapters.frozen([row for row in head if row.outside], adapter), rule),
     )
 
 

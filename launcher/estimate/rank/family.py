@@ -62,6 +62,8 @@ class FamilyTraits:
     masks_tokens: bool = False
     # Tokens that a block's attention sees at most; None where it sees all before.
     window: Callable[[ModelSpec, int], int | None] = lambda model, layer: None
+    # True if a block reads the embeddings beside the residual stream; None where none of its models has such a block.
+    joins: Callable[[ModelSpec, int], bool] | None = None
     # True if what its blocks save was found by running them without values, not by formulas.
     observed: bool = False
     # True if a block has attention; a layer of another kind alone has none.

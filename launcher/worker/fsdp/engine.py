@@ -87,7 +87,8 @@ def filled(context: Context, parts: RankParts) -> "FsdpEngine":
     spec = context.spec
     offloaded = spec.zero.offload_parameters == "cpu"
     for model in parts.models:
-        model.to_empty(device="cpu" if offloaded else context.device)
+        for module in reversed([*model.modules()]):  # Each once, as several blocks may use one, and parents last.
+            module.to_empty(device="cpu" if offloaded else context.device, recurse=False)
         network.retie(model.network)
         weights.begin(model.network, spec, adapters.access(model.network, spec, context.device))
     return FsdpEngine(context, parts)

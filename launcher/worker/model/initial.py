@@ -321,16 +321,23 @@ def _initialise(made: Any, twin: nn.Module, seed: int, device: torch.device | No
 
 
 def _twin(module: nn.Module, depth: int = 1) -> nn.Module:
-    """A copy with tensors of its own: real ones without a number where they are small, else without memory."""
+    """A copy with tensors of its own: real ones without a number where they are small, else without memory.
+
+    Matrices of linears are without memory, as their values come from elsewhere.
+    """
     twin: nn.Module = object.__new__(type(module))  # Calling __new__ of a class that FSDP made would build another.
     twin.__dict__ |= module.__dict__
     twin._parameters = {
-        name: None if each is None else nn.Parameter(_empty(each, depth), requires_grad=False)
+        name: None if each is None else nn.Parameter(_empty(each, -1 if _is_matrix(module, each) else depth), False)
         for name, each in module._parameters.items()
     }
     twin._buffers = {name: None if each is None else _empty(each, depth) for name, each in module._buffers.items()}
     twin._modules = {name: None if each is None else _twin(each, depth - 1) for name, each in module._modules.items()}
     return twin
+
+
+def _is_matrix(module: nn.Module, tensor: torch.Tensor) -> bool:
+    return isinstance(module, _PLAIN) and len(_shape(tensor)) > 1
 
 
 def _empty(like: torch.Tensor, depth: int) -> torch.Tensor:

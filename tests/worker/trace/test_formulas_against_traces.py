@@ -72,6 +72,13 @@ _FAMILIES |= {
         *("model.moe_intermediate_size=1376", "model.head_dim=null", "model.extra={attn_config.clip_qkv:8}"),
         *("model.normalization=layernorm", "model.intermediate_size=2048"),
     ),
+    "zamba2": (
+        *("model=tiny", "model.family=transformers", "model.model_type=zamba2", "model.intermediate_size=1376"),
+        *("model.num_key_value_heads=8", "model.head_dim=128", "model.hidden_act=gelu"),
+        *("model.tie_word_embeddings=true", "model.position_embedding=none"),
+        "model.extra={layers_block_type:[mamba,hybrid,hybrid,mamba,hybrid],num_mem_blocks:2,adapter_rank:32,"
+        "n_mamba_heads:16,chunk_size:64}",
+    ),
     "olmo2": (*_DECODERS, "model.model_type=olmo2", "model.qk_norm=true"),
 }
 _FRAMEWORKS = {
@@ -106,6 +113,9 @@ _WIDE = "/".join((
 _FEW = "/".join(("train.sequence_length=128", "train.micro_batch_size=1", "model.vocab_size=1024"))
 _HEAVY = f"{_FEW}/model.moe_intermediate_size=4096"
 """So few tokens and so large experts that gathered and reduced parameters decide."""
+
+_IN_TORCH = "model.num_hidden_layers=5/hardware=cpu"
+"""Zamba 2's layers, two of which use one block and one another, with scans by code of Python."""
 
 _ROOMY = "zero.reduce_bucket_size=30000000"
 """So large a bucket that it takes all gradients."""
@@ -236,6 +246,11 @@ _FSDP = (
     f"llama/ddp/fp32/full/4/precision.qat=mxfp4/{_EVEN}/{_FEW}",
     f"llama/fsdp/bf16/none/4/precision.qat=mxfp4/{_EVEN}/{_LONG}/adapter=lora",
     *(f"llama/fsdp/bf16/{mode}/4/{_BY_KERNEL}/{_EVEN}/{_LONG}" for mode in _MODES[::2]),
+    *(f"zamba2/{cell}/4/{_IN_TORCH}" for cell in ("fsdp/bf16/none", "fsdp/bf16/full", "fsdp/fp32/full")),
+    *(f"zamba2/{cell}/4/{_IN_TORCH}" for cell in ("ddp/fp32/none", "ddp/bf16/full")),
+    *(f"zamba2/{cell}/4/{_IN_TORCH}/{_LONG}" for cell in ("fsdp/bf16/none", "ddp/fp32/full")),
+    *(f"zamba2/{cell}/4/{_IN_TORCH}/{_FEW}" for cell in ("fsdp/bf16/full", "ddp/bf16/full")),
+    f"zamba2/fsdp/bf16/none/4/{_IN_TORCH}/adapter=lora",
     *(f"llama/fsdp/fp32/full/4/optimizer=sgd/optimizer.{how}" for how in ("foreach=true", "foreach=false")),
 )
 """Family / framework / precision / checkpointing / ranks / more overrides: pairs of these, and what each overrides."""
@@ -263,6 +278,9 @@ _DEEPSPEED = (
     "moe/zero0/bf16/full/4/optimizer.foreach=true",
     "llama/zero2/bf16/full/4/adapter=lora",
     *(f"dbrx/{cell}/4" for cell in ("zero1/bf16/full", "zero2/bf16/none", "zero3/bf16/full", "zero3/fp32/full")),
+    *(f"zamba2/{cell}/4/{_IN_TORCH}" for cell in ("zero1/bf16/full", "zero2/fp32/full")),
+    *(f"zamba2/{cell}/4/{_IN_TORCH}" for cell in ("zero3/bf16/full", "zero3/fp32/full")),
+    f"zamba2/zero2/bf16/full/4/{_IN_TORCH}/{_LONG}",
     "llama/zero0/bf16/full/4/optimizer=sgd",
     "llama/zero1/bf16/none/4/optimizer=sgd/optimizer.foreach=false",
     "llama/zero1/bf16/none/4/train.global_batch_size=16",

@@ -29,8 +29,10 @@ _NEUTRAL: Mapping[str, object] = WORDS["neutral"]
 _EXAMPLES: Mapping[str, object] = WORDS["examples"]
 """Values of the kind of keys whose default is null, or none of the class's own."""
 
+TIED_BLOCKS = "transformers' class then ties no blocks either: each layer has one, with pairs that others would use"
+
 _UNCUT = ("context", "ulysses")
-_UNSTAGED = frozenset(("bloom", "codegen", "falcon", "falcon_h1", "gpt_neo", "gptj", "mpt", "opt"))
+_UNSTAGED = frozenset(("bloom", "codegen", "falcon", "falcon_h1", "gpt_neo", "gptj", "mpt", "opt", "zamba2"))
 """Types whose classes ask a layer for more than states, or add positions to them, so that no stage is cut out."""
 
 
@@ -60,6 +62,9 @@ def splitting(spec: RunSpec) -> Iterator[ConfigError]:
         if degree > 1:
             rule = f"this version does not split a {kind} so: {_why(spec.model, axis)}"
             yield ConfigError(f"parallel.{axis}", degree, rule, [f"parallel.{axis}=1", "parallel=fsdp"])
+    if values.decoder(spec.model).shared and spec.adapter.bits:
+        rule = f"several layers of a {kind} use one block, whose weights this version does not pack"
+        yield ConfigError("adapter.name", spec.adapter.name, rule, ["adapter=lora"])
     experts = values.decoder(spec.model).experts
     if experts and experts.kind != "experts":
         rule = f"transformers' {kind} has the experts in one matrix, which it runs in a loop"
@@ -92,6 +97,13 @@ def tied(spec: RunSpec) -> Iterator[ConfigError]:
     if model.tie_word_embeddings and values.decoder(model).fixed.get("tie_word_embeddings") is False:
         rule = f"transformers' {model.model_type} has two tensors, whatever its configuration says"
         yield ConfigError(path, True, rule, [f"{path}=false"])
+    if values.decoder(model).shared and not model.tie_word_embeddings:
+        yield ConfigError(path, False, TIED_BLOCKS, [f"{path}=true"])
+    adapted = values.value(model, "use_shared_attention_adapter") is True
+    if adapted and model.key_value_heads != model.num_attention_heads:
+        path, count = "model.num_key_value_heads", model.num_attention_heads
+        rule = "use_shared_attention_adapter adds to all keys what is as wide as all queries"
+        yield ConfigError(path, model.key_value_heads, rule, [f"{path}={count}"])
 
 
 def _extra(model: ModelSpec) -> Iterator[ConfigError]:
@@ -217,8 +229,9 @@ def facts(model: ModelSpec) -> dict[str, object]:
         wanted["num_key_value_heads"] = heads
     if "hidden_act" in found.fixed:
         wanted["hidden_act"] = found.fixed["hidden_act"]
-    if (found.square_output or values.their_key(kind, "head_dim") is None) and model.query_size != model.hidden_size:
-        wanted["head_dim"] = None
+    width = found.joined * model.hidden_size
+    if (found.square_output or values.their_key(kind, "head_dim") is None) and model.query_size != width:
+        wanted["head_dim"] = None if found.joined == 1 else width // model.num_attention_heads
     if values.their_key(kind, "intermediate_size") is None:
         wanted["intermediate_size"] = found.inner_factor * model.hidden_size
     if values.their_key(kind, "norm_epsilon") is None:

@@ -26,6 +26,7 @@ class Step:
     norm: str  # The norm.
     kinds: tuple[str, ...]  # The modules of ``_decoders.kinds`` that describe what reads its output.
     own: Mapping[str, Any] = field(default_factory=dict)  # Fields of the type's description that differ in this step.
+    summed: bool = True  # False if the next step reads what it makes, without a sum.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +76,7 @@ class Decoder:
     # Its projections: queries, keys and values, or one of all three.
     inputs: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
     output: str = "o_proj"  # The projection of its output.
+    joined: int = 1  # Hidden sizes that attention and its norm read: 2 where the embeddings stand beside the stream.
     square_output: bool = False  # True if it has as many inputs as outputs, whatever the size of a head.
     input_bias: Bias = "attention_bias"  # The bias of ``inputs``; none where the class has no such key.
     output_bias: Bias = "attention_bias"  # The bias of ``output``, likewise.
@@ -106,6 +108,10 @@ class Decoder:
     mlp_bias: Bias = "mlp_bias"  # The bias of its linears, likewise.
     # Linears whose names ``peft`` takes for routed experts' (0.21, ``_MOE_TARGET_MODULE_MAPPING``).
     unwrapped: tuple[str, ...] = ()
+    behind: str = ""  # A linear that reads the MLP's output, before the sum; empty without one.
+    # The lists of pairs of linears that each use of a shared block has beside its linears, by the names of these.
+    beside: Mapping[str, str] = field(default_factory=dict)
+    shared: str = ""  # The module that several layers use, whose parameters stand outside of these; empty without one.
     activation_weights: tuple[str, ...] = ()  # Learned numbers of its activation.
     experts: Experts | None = None  # The routed experts in place of the MLP.
     head_bias: Bias = False  # The bias of the output projection.

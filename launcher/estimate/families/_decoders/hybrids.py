@@ -42,6 +42,14 @@ def _intervals(value_of: _ValueOf, layers: int) -> tuple[str, ...]:
     return tuple(f"{mixer} {'moe' if moe else 'mlp'}" for mixer, moe in zip(mixers, routed, strict=True))
 
 
+def _zamba2(value_of: _ValueOf, layers: int) -> tuple[str, ...]:
+    """The list, else the pattern of the class, which has 54 layers."""
+    default = "MMMMMM*" + "MMMMM*" * 6 + "MMMM*MMM*MM"
+    return _listed(value_of, layers, key="layers_block_type") or tuple(
+        "hybrid" if letter == "*" else "linear_attention" for letter in default
+    )
+
+
 def _granite(value_of: _ValueOf, layers: int) -> tuple[str, ...]:
     """The layers by their list; all of them have experts, or none."""
     mixers = _listed(value_of, layers) or ("linear_attention",) * layers
@@ -144,6 +152,27 @@ _LLAMA_4 = _pairs(
 )
 _SLIDING = _first("attention", sinks=True, keys_factor=2)
 _MIMO = _pairs({"full_attention": _first("attention"), "sliding_attention": _SLIDING})
+
+_REUSED = "shared_transformer"
+_ZAMBA_2 = (
+    Step(
+        norm=f"{_REUSED}.input_layernorm",
+        kinds=("attention",),
+        own={"attention": f"{_REUSED}.self_attn"},
+        summed=False,
+    ),
+    Step(
+        norm=f"{_REUSED}.pre_ff_layernorm",
+        kinds=("mlp",),
+        own={"mlp": f"{_REUSED}.feed_forward", "beside": {"gate_up_proj": "gate_up_proj_adapter_list"}},
+    ),
+    Step(norm="mamba_decoder.input_layernorm", kinds=("mamba2",), own={"mixer": "mamba_decoder.mamba"}),
+)
+_ADAPTED = replace(
+    _ZAMBA_2[0],
+    own={**_ZAMBA_2[0].own, "beside": {f"{each}_proj": f"linear_{each}_adapter_list" for each in "qkv"}},
+)
+_ZAMBA_2_STEPS = {"linear_attention": (_first("mamba2"),), "hybrid": _ZAMBA_2}
 
 _MAMBA = Decoder(
     table="embeddings",
@@ -263,6 +292,25 @@ TYPES: dict[str, Decoder] = {
         layers=_periods,
         steps=_two_norms("mamba1", "pre_ff_layernorm"),
         sizes=_SIZES["jamba"],
+    ),
+    "zamba2": Decoder(
+        last="final_layernorm",
+        fixed={"position_embedding": "none"},
+        joined=2,
+        mixer="mamba",
+        gate="",
+        up="gate_up_proj",
+        mlp_bias="add_bias_linear",
+        behind="linear",
+        shared=_REUSED,
+        unwrapped=("q_proj", "k_proj", "v_proj", "o_proj", "gate_up_proj", "down_proj"),  # Of several layers at once.
+        layers=_zamba2,
+        steps=_ZAMBA_2_STEPS,
+        sizes=_SIZES["zamba2"],
+        variants=(
+            ("use_mem_rope", True, {"fixed": {}}),
+            ("use_shared_attention_adapter", True, {"steps": {**_ZAMBA_2_STEPS, "hybrid": (_ADAPTED, *_ZAMBA_2[1:])}}),
+        ),
     ),
     "falcon_mamba": replace(_MAMBA, sizes={**_MAMBA.sizes, "norms": 2}),
     "mamba": _MAMBA,

@@ -9,11 +9,7 @@ from launcher.estimate.families._decoders.kinds import Kind, Mixer, Part
 from launcher.estimate.rank.tensors import NO_SCANS, Scans
 from launcher.spec import ModelSpec
 
-
-@lru_cache(maxsize=256)
-def words(model: ModelSpec) -> tuple[str, ...]:
-    """The word of each layer; none of a model whose layers are all attention and an MLP or experts."""
-    return values.words(values.decoder(model), lambda key: values.value(model, key), model.num_hidden_layers)
+words = values.named  # The word of each layer; none of a model whose layers are all attention and an MLP or experts.
 
 
 def word(model: ModelSpec, layer: int) -> str:
@@ -41,6 +37,11 @@ def parts(model: ModelSpec, layer: int) -> list[tuple[Kind, Part]]:
 def of_step(part: Part, step: Step) -> Part:
     """The part of a layer that one step is, described as that step says."""
     return part._replace(found=replace(part.found, **step.own)) if step.own else part
+
+
+def width(part: Part, step: Step) -> int:
+    """The width of a step's norm: that of attention's may have the embeddings beside the stream."""
+    return part.model.hidden_size * (part.found.joined if step.kinds[0] == "attention" else 1)
 
 
 @lru_cache(maxsize=256)
@@ -71,9 +72,18 @@ def attends(model: ModelSpec, layer: int) -> bool:
     return any(kind.MODULE == "attention" for kind, _ in parts(model, layer))
 
 
+def users(model: ModelSpec, layer: int) -> list[int]:
+    """The layers that use the same shared block as a layer; none of a layer without one."""
+    if not values.decoder(model).shared or word(model, layer) != "hybrid":
+        return []
+    every = [number for number, each in enumerate(words(model)) if each == "hybrid"]
+    blocks = max(values.size(model, values.decoder(model), "blocks"), 1)
+    return every[every.index(layer) % blocks :: blocks]
+
+
 def sums(model: ModelSpec, layer: int) -> int:
     """The sums with the residual stream in a layer."""
-    return len(steps(model, layer)) if words(model) else 2
+    return sum(step.summed for step in steps(model, layer)) if words(model) else 2
 
 
 @lru_cache(maxsize=256)

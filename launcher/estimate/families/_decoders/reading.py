@@ -127,6 +127,8 @@ def _sizes(config: ConfigFile, found: Decoder) -> JsonObject:
     if "tie_word_embeddings" in found.fixed and made["tie_word_embeddings"]:
         made["tie_word_embeddings"] = found.fixed["tie_word_embeddings"]
         config.leave("tie_word_embeddings", "no effect: transformers' class ties nothing", matters=False)
+    if found.shared and not made["tie_word_embeddings"]:
+        config.error("tie_word_embeddings", checks.TIED_BLOCKS, "set it to true in the file")
     return made
 
 
@@ -144,9 +146,28 @@ def _widths(config: ConfigFile, found: Decoder, model: JsonObject) -> JsonObject
             config.default(name)
     if values.their_key(kind, "head_dim") is None and _is_usual_head(config.get("head_dim"), model):
         config.default("head_dim")
+    if found.shared:
+        made["head_dim"] = found.joined * model["hidden_size"] // model["num_attention_heads"]
+        _enter_derived(config, found, model)
     made["intermediate_size"] = made["intermediate_size"] or found.inner_factor * model["hidden_size"]
     keys = ("num_key_value_heads",)
     return made | {key: found.fixed[key] for key in keys if key in found.fixed}
+
+
+def _enter_derived(config: ConfigFile, found: Decoder, model: JsonObject) -> None:
+    """Enter the keys of layers that share blocks that the class makes of others, where they hold what it makes."""
+    hidden, heads, words = model["hidden_size"], model["num_attention_heads"], _words(config, found)
+    there = values.defaults(config.model_type)
+    expand, states = (config.get(key, there[key]) for key in (str(found.sizes[word]) for word in ("expand", "heads")))
+    made = {
+        "attention_hidden_size": found.joined * hidden,
+        "attention_head_dim": found.joined * hidden // heads,
+        "mamba_headdim": expand * hidden // states if type(expand) is type(states) is int and states else None,
+        "kv_channels": hidden // heads,
+        "num_query_groups": heads,
+        "hybrid_layer_ids": [layer for layer, word in enumerate(words) if word == "hybrid"],
+    }
+    config.default(*(key for key, derived in made.items() if config.get(key) == derived))
 
 
 def _is_usual_head(size: object, model: JsonObject) -> bool:

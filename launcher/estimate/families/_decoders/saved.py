@@ -54,7 +54,8 @@ def _step(model: ModelSpec, found: Decoder, layer: int, step: Step, engine: Engi
     together = every[:1] if found.scaled else every
     readers = tuple(name for kind in together for name in _keeping(kind, part, engine))
     first, *others = every
-    rows = behind(_before(model, found, engine, step.norm, readers), first.MODULE, first.saved(part, engine))
+    width = layers.width(part, step)
+    rows = behind(_before(model, found, engine, step.norm, readers, width), first.MODULE, first.saved(part, engine))
     for kind in others:
         own = _output(model.hidden_size, engine, kind.readers(part)) if found.scaled else []
         rows += inside(kind.MODULE, [*own, *kind.saved(part, engine)], f"input of {first.MODULE}")
@@ -146,12 +147,13 @@ def first_norm_backward(model: ModelSpec, engine: EngineTraits) -> list[SavedTen
 
 
 def _before(
-    model: ModelSpec, found: Decoder, engine: EngineTraits, name: str, readers: tuple[str, ...]
+    model: ModelSpec, found: Decoder, engine: EngineTraits, name: str, readers: tuple[str, ...], width: int = 0
 ) -> list[SavedTensor]:
     """A norm before linears and what those save of its output; without one they save the residual stream."""
     if not name:
         return _stream(model, engine, readers)
-    return [*_norm(model.hidden_size, found, engine), *_output(model.hidden_size, engine, readers)]
+    width = width or model.hidden_size
+    return [*_norm(width, found, engine), *_output(width, engine, readers)]
 
 
 def _stream(model: ModelSpec, engine: EngineTraits, readers: tuple[str, ...]) -> list[SavedTensor]:

@@ -70,6 +70,12 @@ def words(found: Decoder, value_of: Callable[[str], Any], number: object) -> tup
         return ()
 
 
+@lru_cache(maxsize=256)
+def named(model: ModelSpec) -> tuple[str, ...]:
+    """The word of each layer of a model (:func:`words`)."""
+    return words(decoder(model), lambda key: value(model, key), model.num_hidden_layers)
+
+
 def flags(found: Decoder) -> Mapping[str, str]:
     """Our keys of what a class may turn on, by the class's; the attention's decides where they share one."""
     pairs = {"mlp_bias": found.mlp_bias, "attention_bias": found.input_bias, "qk_norm": found.with_head_norms}

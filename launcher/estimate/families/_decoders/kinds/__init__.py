@@ -4,13 +4,15 @@ A description of a model type names them (``description.Step``); :class:`Kind` s
 file of this folder and no list.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from typing import NamedTuple, Protocol, cast, runtime_checkable
 
 from launcher.estimate.families._decoders import values
 from launcher.estimate.families._decoders.description import Decoder
+from launcher.estimate.families._weights import linear
 from launcher.estimate.rank.engine import EngineTraits
 from launcher.estimate.rank.tensors import Module, SavedTensor, Scans, Weight
 from launcher.spec import ModelSpec
@@ -26,6 +28,25 @@ class Part(NamedTuple):
     def size(self, word: str) -> int:
         """A size of a mixer by its word (:func:`values.size`)."""
         return values.size(self.model, self.found, word)
+
+    def pairs(self, module: str, inputs: int, sizes: Mapping[str, int]) -> list[Weight]:
+        """Two linears of low rank beside each linear of a module that has them, whose outputs have these sizes.
+
+        Each use of a shared module has its own, by the number of its layer among those that have such a module.
+        """
+        rank, rows = self.size("rank"), list[Weight]()
+        use = values.named(self.model)[: self.layer].count("hybrid")
+        for name, pairs in self.found.beside.items():
+            place = f"{module}.{pairs}.{use}"
+            rows += linear(f"{place}.0", rank, inputs, bias=False, split=False)
+            rows += linear(f"{place}.1", sizes[name], rank, bias=False, split=False)
+        return rows
+
+    def between_pairs(self, engine: EngineTraits) -> list[SavedTensor]:
+        """What the second linears of :meth:`pairs` read."""
+        size, names = engine.size * self.size("rank"), tuple(self.found.beside.values())
+        row = SavedTensor("between linears of low rank", size * len(names), "token", "adapter", only_readers=True)
+        return [replace(row, readers=names)] if names else []
 
 
 class Kind(Protocol):

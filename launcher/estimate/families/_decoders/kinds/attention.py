@@ -20,14 +20,15 @@ _INDEX = 8  # An index is an int64.
 def weights(part: Part) -> list[Weight]:
     """Projections, sinks, and the norms of heads; a gate of the output is a second half of the queries'."""
     model, found = part.model, part.found
-    hidden, (queries, keys, inner, output) = model.hidden_size, _widths(model, found)
+    hidden, (queries, keys, inner, output) = found.joined * model.hidden_size, _widths(model, found)
     first = 2 * queries if found.gated_output else queries
     sizes = (first, keys, inner) if len(found.inputs) > 1 else (first + keys + inner,)
     rows: list[Weight] = []
     for name, size in zip(found.inputs, sizes, strict=True):
         rows += linear(f"{found.attention}.{name}", size, hidden, bias=values.flag(model, found.input_bias))
+    rows += part.pairs(found.attention, hidden, dict(zip(found.inputs, sizes, strict=True)))
     bias = values.flag(model, found.output_bias)
-    rows += linear(f"{found.attention}.{found.output}", hidden, output, bias=bias, rows=False)
+    rows += linear(f"{found.attention}.{found.output}", model.hidden_size, output, bias=bias, rows=False)
     if found.sinks:
         rows.append(Weight(name=f"{found.attention}.sinks", shape=(model.num_attention_heads,)))
     return rows + (_weights_of_norms(model, found) if values.norms_of_heads(model, found) else [])
@@ -35,7 +36,7 @@ def weights(part: Part) -> list[Weight]:
 
 def readers(part: Part) -> tuple[str, ...]:
     """The projections to queries, keys and values."""
-    return part.found.inputs
+    return (*part.found.inputs, *part.found.beside.values())
 
 
 def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
@@ -43,6 +44,7 @@ def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
     model, found, masked = part.model, part.found, windows.is_masked(part.model, part.layer, engine)
     size = engine.size * _widths(model, found)[-1]
     rows = _head_norms(model, found, engine) if values.norms_of_heads(model, found) else []
+    rows += part.between_pairs(engine)
     if found.clips_joint:
         joint = engine.size * sum(_widths(model, found)[:3])
         rows.append(SavedTensor("queries, keys and values before they are clipped", joint, "tensor", "attention"))

@@ -87,17 +87,20 @@ def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
             SavedTensor("projection", engine.size * one.projected, "tensor", "mixer"),
             SavedTensor("scan output", engine.size * one.inner + statistic, "tensor", "mixer"),
         ]
-    scan = _scan(one, engine)
-    named = min(_named(one, engine), scan)
+    scan, skip = _scan(one, engine), _FP32 * one.inner
+    named, normed = min(_named(one, engine), scan), skip if one.norm else 0
+    operands = SavedTensor("operands of the scan's products", scan - named, "tensor", "mixer")
     behind = [
-        SavedTensor("operands of the scan's products", scan - named, "tensor", "mixer"),
-        SavedTensor("norm of the scan", _norm(one, engine), "tensor", "mixer"),
+        replace(operands, made=operands.bytes + _locals(one, engine)),
+        SavedTensor("norm of the scan", _norm(one, engine) - normed, "tensor", "mixer"),
+        _read("normalized scan", normed, "tensor", "mixer", ("norm",)),
         _read("input of out_proj", engine.size * one.inner, "tensor", "mixer", ("out_proj",)),
     ]
     return [
         SavedTensor("convolution", _convolution(one, engine), "tensor", "mixer"),
         SavedTensor("time steps", _time_steps(one, engine), "tensor", "mixer"),
-        SavedTensor("scan", named, "tensor", "mixer"),
+        _read("input of the skip", skip, "tensor", "mixer", ("D",)),
+        SavedTensor("scan", named - skip, "tensor", "mixer"),
         *(replace(row, in_forward_peak=False) for row in behind),
     ]
 
@@ -137,14 +140,30 @@ def _scan(one: Sizes, engine: EngineTraits) -> int:
 
 
 def _named(one: Sizes, engine: EngineTraits) -> int:
-    """Bytes of a token that the scan holds at its end where nothing is saved: the fp32 tensors that it has names for.
+    """Bytes of a token that the scan holds at its fullest where nothing is saved: the fp32 tensors that it names.
 
-    ``L``, ``G`` and ``M``; ``B``, ``C`` and ``B_decay``; the inputs with and without time steps, four products, and the
-    output before and behind the skip; states and those of each chunk.
+    ``L``, ``G`` and ``M``; ``B``, ``C`` and ``B_decay``; the inputs with and without time steps; states and those of
+    each chunk. At its end four products and the output before and behind the skip; at the product of ``C`` and the
+    states two products, and copies of both operands.
     """
     chunks = ceil(Fraction(engine.sequence_length, one.chunk))
-    states = Fraction(one.inner * one.state * (chunks + 2), engine.sequence_length)
-    return ceil(_FP32 * (3 * one.heads * (one.chunk + one.state) + 7 * one.inner + states))
+    state = Fraction(one.inner * one.state, engine.sequence_length)
+    last = 5 * one.inner + state * (chunks + 2)
+    product = 2 * one.inner + one.heads * one.state + state * (2 * chunks + 2)
+    return ceil(_FP32 * (3 * one.heads * (one.chunk + one.state) + 2 * one.inner + max(last, product)))
+
+
+def _locals(one: Sizes, engine: EngineTraits) -> int:
+    """Bytes of a token that the scan names at its end beside what it saves.
+
+    ``M``; padded ``C`` and ``B_decay``; the padded input, the skip, what earlier chunks add, and both sums with it in
+    fp32; what the chunk itself adds; and the state before the first chunk. Around it the convolution's output is
+    named, of which the scan has copies where it is narrower, and the projection, of which autocast has them.
+    """
+    narrow, copied = engine.size if engine.autocast else _FP32, one.convolved if engine.size < _FP32 else 0
+    around = engine.size * (copied + (one.projected if engine.autocast else 0))
+    wide = one.heads * (one.chunk + 2 * one.state) + 5 * one.inner
+    return ceil(_FP32 * (wide + Fraction(one.inner * one.state, engine.sequence_length)) + narrow * one.inner) + around
 
 
 def _norm(one: Sizes, engine: EngineTraits) -> int:

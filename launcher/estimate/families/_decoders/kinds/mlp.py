@@ -27,14 +27,16 @@ def weights(part: Part) -> list[Weight]:
     rows = linear(f"{inside}{found.gate}", width, hidden, bias=bias) if found.gate else []
     inner = 2 * width if found.gated and not found.gate else width
     rows += linear(f"{inside}{found.up}", inner, hidden, bias=bias)
+    rows += part.pairs(found.mlp, hidden, {found.up: inner})
     rows += linear(f"{inside}{found.down}", hidden, width, bias=bias, rows=False)
+    rows += linear(found.behind, hidden, hidden, bias=False) if found.behind else []
     return rows + [Weight(name=f"{inside}{name}", shape=(1,)) for name in found.activation_weights]
 
 
 def readers(part: Part) -> tuple[str, ...]:
     """Gate and up."""
     found = part.found
-    return (found.gate, found.up) if found.gate else (found.up,)
+    return (found.gate, found.up) if found.gate else (found.up, *found.beside.values())
 
 
 def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
@@ -62,7 +64,9 @@ def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
         )
         more = [SavedTensor("inside the activation", (inside - 1) * one, "tensor", "mlp")] if inside > 1 else []
         rows = [first, *more, output]
-    return rows + _transformers.dropout(model, engine)
+    if found.behind:
+        rows.append(_read("output of the MLP", engine.size * model.hidden_size, "token", "mlp", (found.behind,)))
+    return [*part.between_pairs(engine), *rows, *_transformers.dropout(model, engine)]
 
 
 def gradients(part: Part, engine: EngineTraits) -> list[SavedTensor]:
