@@ -169,6 +169,6 @@ def not_rehearsed(spec: RunSpec) -> tuple[ConfigError, ...]:
     if spec.script is not None:
         return (ConfigError("script", spec.script, f"a script of your own {rule}", ["script=null"]),)
     if not backends.of(spec).profile.rehearsed:
-        rule = f"its trainer {rule}; a short run measures it"
-        return (ConfigError("backend.name", spec.backend.name, rule, ["task=pretrain"]),)
+        rule = f"its trainer {rule}; the first steps of a run measure it"
+        return (ConfigError("backend.name", spec.backend.name, rule, ["launch train.steps=2"]),)
     return ()

@@ -96,6 +96,15 @@ def test_the_layout_at_the_edge_is_told_with_its_gain_its_risk_and_the_way_to_kn
     assert "try it:\nlaunch rehearse model=7b " in text
 
 
+def test_a_layout_that_cannot_be_rehearsed_is_measured_by_its_first_steps() -> None:
+    own = layout("task=sft", "parallel=fsdp", "data=chat", "data.path=chat.jsonl")
+    tight = replace(own, verdict=replace(FIRST.verdict, name="tight", chance=0.6))
+    text = table.text(plan_of(own, tight=tight))
+    assert "likely to fit; its first steps measure it" in joined(text)
+    assert "try it:\nlaunch model=7b " in text
+    assert "rehearse" not in text
+
+
 def test_a_first_layout_that_only_fits_within_the_error_is_said_to() -> None:
     tight = replace(FIRST, verdict=replace(FIRST.verdict, name="tight", chance=0.6))
     assert "Nothing that fits for certain promises more: 1 is 60% likely to fit" in joined(table.text(plan_of(tight)))

@@ -16,6 +16,7 @@ from launcher.estimate.speed.terms import COMMUNICATION
 from launcher.planner import slower_because, wording
 from launcher.planner.keys import VARIED
 from launcher.planner.layouts import Layout, Plan
+from launcher.preflight.evidence import not_rehearsed
 from launcher.spec.edit import value_at
 from launcher.views.plan import sentences
 
@@ -23,7 +24,6 @@ _FORM = "{:>2} {:>8} {:>15} {:>7} {:>5} {:>10} {:>5} {:>6} {:>7} {:>6}"
 _HEADS = ("", "tokens/s", "error band", "step", "MFU", "memory", "", "bubble", "exposed", "vs 1")
 _FORM_OF_MEMORY = "{:>2} {:>10} {:>5}"
 _INDENT = 3
-_REHEARSE = "`launch rehearse` measures it on one GPU before the queue"
 _LIKELY = 0.95  # The probability below which a layout is said to be at the edge of the card.
 
 
@@ -38,7 +38,7 @@ def text(plan: Plan, width: int = 80, *, lines: bool = False) -> str:
         wrapped(_basis(plan), width),
         [*_heading(first, width), *(row for at, each in numbered for row in _row(plan, at, each, width, lines))],
         wrapped(_remarks(plan), width),
-        [] if plan.tight is None else ["try it:", *pasteable(plan, plan.tight, width, "launch rehearse")],
+        [] if plan.tight is None else ["try it:", *pasteable(plan, plan.tight, width, _trial(plan.tight)[0])],
         [] if lines else [f"launch the first{so_far}:", *pasteable(plan, first, width)],
         wrapped(_further(plan, lines=lines), width),
     ]
@@ -174,7 +174,7 @@ def _remarks(plan: Plan) -> Iterator[str]:
     if first.verdict.name == "tight":
         yield (
             f"Nothing that fits for certain promises more: 1 is {first.verdict.chance:.0%} likely to fit, and"
-            f" {_REHEARSE}"
+            f" {_trial(first)[1]}"
         )
     if any(each.verdict.chance < _LIKELY for each in plan.layouts):
         yield "the order is that of the speed to be expected: the predicted one times the probability that it fits"
@@ -187,8 +187,15 @@ def _remarks(plan: Plan) -> Iterator[str]:
     why = "" if gain is None else f"; what 1 loses to it: {slower_because.loss_text(first, tight)}"
     yield (
         f"at the edge of the card: {faster}{wording.layout(tight.spec)}, which needs {gib(verdict.used_bytes or 0)} of"
-        f" {gib(verdict.capacity_bytes or 0)} and is {verdict.chance:.0%} likely to fit; {_REHEARSE}{why}"
+        f" {gib(verdict.capacity_bytes or 0)} and is {verdict.chance:.0%} likely to fit; {_trial(tight)[1]}{why}"
     )
+
+
+def _trial(layout: Layout) -> tuple[str, str]:
+    """The command that measures a layout, and what it does."""
+    if not_rehearsed(layout.spec):
+        return "launch", "its first steps measure it"
+    return "launch rehearse", "`launch rehearse` measures it on one GPU before the queue"
 
 
 def _untried(plan: Plan) -> Iterator[str]:
