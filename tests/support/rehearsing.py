@@ -34,7 +34,7 @@ def document(directory: Path, rank: int, *, backend: str, steps: int = 2) -> dic
         [backend, "--run", str(directory), "--rank", str(rank), "--steps", str(steps), "--out", str(out)],
         imports=train_many.IMPORTS[backend],
         count=1,
-        environment=environment(),
+        environment=environment(backend),
         log=directory / f"rehearsed.{rank}.log",
     )
     content: dict[str, Any] = json.loads(out.read_text())

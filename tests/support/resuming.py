@@ -78,6 +78,6 @@ def _train(directory: Path, spec: RunSpec) -> None:
         [spec.backend.name, f"{directory}:{port}"],
         imports=train_many.IMPORTS[spec.backend.name],
         count=spec.gpus,
-        environment=training.environment(),
+        environment=training.environment(spec.backend.name),
         log=directory / "ranks.log",
     )

@@ -86,9 +86,14 @@ def prepare(directory: Path, *overrides: str, ranks: int) -> RunSpec:
     return spec
 
 
-def environment() -> dict[str, str]:
-    """What the launcher would set."""
+def environment(backend: str = "") -> dict[str, str]:
+    """What the launcher would set; for DeepSpeed, also below TRL, without a compiler, which it must not need here.
+
+    Its allreduce in shared memory alone would take minutes, and a folder of extensions is not to be another's.
+    """
     wanted = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "DS_ACCELERATOR": "cpu", "LAUNCH_CACHE": ""}
+    if backend in ("deepspeed", "trl"):
+        wanted |= {"CXX": "/bin/false", "TORCH_EXTENSIONS_DIR": f"{os.environ['XDG_CACHE_HOME']}/extensions"}
     root = str(ROOT)
     return {**os.environ, **wanted, "PYTHONPATH": root}
 
@@ -111,7 +116,7 @@ def train_all(folder: Path, runs: Mapping[str, Sequence[str]], *, ranks: int) ->
         [backend, *places],
         imports=train_many.IMPORTS[backend],
         count=ranks,
-        environment=environment(),
+        environment=environment(backend),
         log=folder / "ranks.log",
         late=train_many.late(specs.values()),
     )

@@ -6,9 +6,8 @@ No compiler is there.
 from __future__ import annotations
 
 import json
-import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -142,15 +141,6 @@ RUNS = cover.Runs(
 )
 EVALUATING = ("fp32/zero3", "parts/zero0", "parts/zero1")
 CLIPPED = ("1", "2", "2_accumulating", "2_offloaded", "3", "3_offloaded")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _without_a_compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """DeepSpeed must not need one on the CPU, nor a folder of extensions that others use."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(os.environ, "CXX", "/bin/false")
-        patch.setitem(os.environ, "TORCH_EXTENSIONS_DIR", str(tmp_path_factory.mktemp("extensions")))
-        yield
 
 
 @pytest.fixture(scope="module")

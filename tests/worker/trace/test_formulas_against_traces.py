@@ -356,7 +356,7 @@ def _traced(cells: Sequence[str], folder: Path) -> dict[str, dict[str, int]]:
         [str(given), str(found)],
         imports=train_many.IMPORTS[backend],
         count=1,
-        environment=training.environment(),
+        environment=training.environment(backend),
         log=folder / "log",
         late=train_many.late(specs.values()),
     )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +26,6 @@ SMALL_BUCKETS = ("zero.reduce_bucket_size=1000000", "zero.allgather_bucket_size=
 ROWS = [{"prompt": f"{n} + {n}?", "chosen": f" {2 * n}", "rejected": f" {2 * n + 1}, or so"} for n in range(24)]
 TRL = (*COMMON, f"train.sequence_length={LENGTH + 1}")
 PACKED = ("data=text", "data.column=text", "data.packing=documents", "train.micro_batch_size=1")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _without_a_compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """DeepSpeed below TRL must not need one on the CPU either: its allreduce in shared memory would take minutes."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(os.environ, "CXX", "/bin/false")
-        patch.setitem(os.environ, "TORCH_EXTENSIONS_DIR", str(tmp_path_factory.mktemp("extensions")))
-        yield
 
 
 @pytest.fixture(scope="module")
