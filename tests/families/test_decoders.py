@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from importlib import import_module
 from typing import Any
@@ -19,7 +20,7 @@ from launcher.estimate.rank.counts import block_weights, parameter_counts
 from launcher.rules import model as model_rules
 from launcher.spec.parse import parse, to_dict
 from tests.support import decoder_defaults, decoders
-from tests.support.helpers import make_spec, needs
+from tests.support.helpers import ROOT, make_spec, needs
 
 torch = pytest.importorskip("torch")
 transformers: Any = pytest.importorskip("transformers")
@@ -346,3 +347,11 @@ def test_experts_that_the_autocast_of_a_cpu_adds_up_in_two_formats_are_refused_t
     for other in ("hardware=h100_80g", "precision=fp32"):
         errors = fsdp_check(make_spec(*words, "hardware=cpu", other))
         assert "model.model_type" not in [error.path for error in errors]
+
+
+def test_the_page_about_ones_own_models_names_the_types_and_those_that_no_stage_is_cut_from() -> None:
+    page = (ROOT / "docs" / "own-files.md").read_text()
+    types = page.partition("of transformers of these types:")[2].partition("A `config.json`")[0]
+    uncut = page.partition("cuts all into stages but")[2].partition("Refused")[0]
+    assert set(re.findall(r"`(\w+)`", types)) == set(TYPES)
+    assert set(re.findall(r"`(\w+)`", uncut)) == checks._UNSTAGED
