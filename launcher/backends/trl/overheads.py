@@ -203,7 +203,7 @@ def _reference(rank: RankModel) -> Iterator[MemoryTerm]:
     yield _named("parameters", (*ALWAYS,), "reference model", "z_par * P", z_par=z_par, P=held)
     if engine == "fsdp":
         unsharded = _named("parameters", ("load",), "reference model, whole", "z_par * P", z_par=z_par, P=whole)
-        yield unsharded.at("sharding")
+        yield unsharded.at("sharding of the reference")
         # One rank alone has no output of an all-gather beside its weights (``backends.fsdp.overheads.gathered``).
         expression = "z * P" if rank.spec.shard_degree == 1 else "2 * z * P"
         yield _named("gather_buffers", ("loss",), "gathered reference model", expression, z=z, P=whole)

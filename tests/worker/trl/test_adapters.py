@@ -74,6 +74,7 @@ QLORA = ("adapter=qlora", "adapter.quant_type=int8", "parallel=ddp", "precision=
         (("adapter=lora", "parallel=ddp", "precision=bf16"), (), 0.02),
         (("adapter=lora", "parallel=fsdp"), (), 0.02),
         (QLORA, (), 0.03),
+        (("task=dpo", "data=rows", "parallel=fsdp"), (), 0.02),  # Model and reference are sharded one after the other.
         (("parallel=zero1",), ("optimizer",), 0.02),  # DeepSpeed steps as its backward pass ends.
     ],
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, tuple) else "",
@@ -86,6 +87,10 @@ def test_the_memory_is_the_predicted_one_in_every_phase(
     Measured on rank 1, as rank 0 alone writes the start of the run.
     """
     words = (*COMMON, *WIDE, "train.micro_batch_size=4", "train.steps=2", "save.last=true", *words)
+    if "data=rows" in words:
+        row = {"prompt": "a", "chosen": "yes " * 20, "rejected": "no " * 30}
+        (tmp_path / "rows.jsonl").write_text(f"{json.dumps(row)}\n" * 40)
+        words = (*words, f"data.path={tmp_path}/rows.jsonl")
     training.train_all(tmp_path, {"run": words}, ranks=2)
     memory = json.loads((tmp_path / "run" / "memory.json").read_text())["ranks"][1]
     predicted = assess.estimated(parse(json.loads((tmp_path / "run" / "spec.json").read_text())))
