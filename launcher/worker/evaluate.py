@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from launcher.base.files import load_json, write_atomically
+from launcher.base.files import load_json, read_text, write_atomically
 from launcher.data.tokenizer import of_transformers
 from launcher.spec import RunSpec
 from launcher.spec.parse import parse
@@ -71,7 +71,7 @@ def _scores(spec: RunSpec, export: Path) -> dict[str, dict[str, Any]]:
 
 def _stands_alone(task: str) -> bool:
     """True of a file of one task that names no other: the harness takes 12 s to find all of its own."""
-    text = Path(task).read_text() if task.endswith((".yaml", ".yml")) else ""
+    text = read_text(Path(task)) if task.endswith((".yaml", ".yml")) else ""
     return bool(re.search(r"^task: *\w", text, re.M)) and not re.search(r"^(group|include):", text, re.M)
 
 
