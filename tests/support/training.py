@@ -87,7 +87,7 @@ def prepare(directory: Path, *overrides: str, ranks: int) -> RunSpec:
 
 
 def environment(backend: str = "") -> dict[str, str]:
-    """What the launcher would set; for DeepSpeed, also below TRL, without a compiler, which it must not need here.
+    """Variables that the launcher would set, and no compiler for DeepSpeed, which TRL may run on, too.
 
     Its allreduce in shared memory alone would take minutes, and a folder of extensions is not to be another's.
     """

@@ -99,9 +99,8 @@ def _kept(of_stages: tuple[RankModel, ...]) -> Iterator[MemoryTerm]:
 
 
 def _copied(of_stages: tuple[RankModel, ...]) -> Iterator[MemoryTerm]:
-    """What is there while the model is loaded or, where that is more, while it is saved."""
-    first = of_stages[0]
-    n = first.spec.cluster.gpus_per_node
+    """Copies on the host while the model is loaded or, where they are more, while it is saved."""
+    first, n = of_stages[0], of_stages[0].spec.cluster.gpus_per_node
     each, exported = max(saving_bytes(rank) for rank in of_stages), exported_bytes(first)
     if (loaded := loaded_bytes(first)) > each + exported // n:
         yield term("loading", LOAD, "whole models that the ranks load", _EACH, _SOURCE, n=n, size=loaded)

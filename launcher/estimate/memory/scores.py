@@ -1,12 +1,14 @@
-"""Instants fuller than the MLP's: stored scores, a mixer's scan, experts' outputs reordered, experts in a loop."""
+"""Instants fuller than the MLP's (scores, scans, experts), and what several blocks share: weights, embeddings."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 
 from launcher.base.formula import Value
-from launcher.estimate.memory.activations import block_input, content, expert_outputs, running_blocks
-from launcher.estimate.memory.moments import Moments
+from launcher.estimate.memory import activations
+from launcher.estimate.memory.activations import block_input, content, expert_outputs, places, running_blocks
+from launcher.estimate.memory.moments import BEFORE_BLOCKS_BACKWARD, Moment, Moments
 from launcher.estimate.memory.terms import MemoryTerm, term
+from launcher.estimate.rank.counts import block_weights
 from launcher.estimate.rank.model import BlockKind, RankModel
 from launcher.estimate.rank.tensors import SavedTensor
 
@@ -139,3 +141,43 @@ def _around(kind: BlockKind, row: SavedTensor) -> tuple[list[SavedTensor], list[
     rows = [item for item in kind.saved_if_trained if item.part != "cache"]
     place = rows.index(row)
     return rows[:place], rows[place + 1 :]
+
+
+def used_again(rank: RankModel) -> Iterator[MemoryTerm]:
+    """Gradients of weights that several blocks use, whole from the last of these until the first has run backward.
+
+    Autograd adds them up before it hands them on; where ranks share the weights as FSDP has them, they stay unreduced.
+    Under autocast they are narrow, as all uses read one cast.
+    """
+    if w := rank.counts.shared.trained:
+        weights = (block_weights(rank.family, rank.spec.model, layer) for layer in rank.view.layers)
+        users = [at for at, rows in enumerate(weights) if any(row.outside for row in rows)]
+        first = 0 if rank.spec.parallel.shard else users[0]
+        moments = frozenset(moment for moment, at in places(rank).items() if first <= at < users[-1])
+        what, z = "gradients of weights that several blocks use", rank.engine.size
+        yield term("temporary", moments, what, "z * w", activations.BACKWARD_TRACE, z=z, w=w)
+
+
+def embeddings_again(rank: RankModel) -> Iterator[MemoryTerm]:
+    """The embeddings that blocks read beside the stream, and their gradient from the last of these blocks on.
+
+    A copy is there as long as the forward pass, and as a block that reads it is to be computed again. The first
+    gradient is half of one of both; from the second on there is the sum.
+    """
+    joins, model = rank.family.traits.joins, rank.spec.model
+    every = [at for at, layer in enumerate(rank.view.layers) if joins(model, layer)] if joins else []
+    if not every:
+        return
+    z_res, h, tok = rank.engine.residual_size, model.hidden_size, rank.tokens
+    again = any(rank.blocks[rank.order[at]].recomputed for at in every)
+    kept: Moments = frozenset(moment for moment, at in places(rank).items() if at >= every[0])
+    moments: Moments = kept | BEFORE_BLOCKS_BACKWARD if again else frozenset(("forward",))
+    what, source = "embeddings that blocks read", activations.BACKWARD_TRACE
+    yield term("activations", moments, what, "z_res * h * tok", activations.SOURCE, z_res=z_res, h=h, tok=tok)
+    if not rank.embedding.trained:
+        return
+    rows: dict[Moment, int] = {moment: sum(place > at for place in every) for moment, at in places(rank).items()}
+    for moment, n in (*rows.items(), ("root_backward", len(every))):
+        if n:
+            values = {"n": 2 if n == 1 else 1, "z_res": z_res, "h": h, "tok": tok}
+            yield term("temporary", (moment,), f"gradient of {what}", "n * z_res * h * tok", source, **values)

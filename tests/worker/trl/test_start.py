@@ -70,7 +70,7 @@ print(*sizes)
 @pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc says which memory is a process's own")
 def test_weights_that_are_loaded_as_they_lie_in_their_file_stay_mapped(tmp_path: Path) -> None:
-    """What ``loads`` of the engine's traits rests on: fp32 copies of 16-bit weights take 4 bytes, others nothing."""
+    """fp32 copies of 16-bit weights take 4 bytes, others nothing, as ``loads`` of the engine's traits has it."""
     words = [sys.executable, "-c", _LOADS, str(tmp_path / "weights")]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     mapped, cast = map(float, done.stdout.splitlines()[-1].split())

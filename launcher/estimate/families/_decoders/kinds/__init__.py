@@ -43,7 +43,7 @@ class Part(NamedTuple):
         return rows
 
     def between_pairs(self, engine: EngineTraits) -> list[SavedTensor]:
-        """What the second linears of :meth:`pairs` read."""
+        """The input that autograd saves of the second linears of :meth:`pairs`."""
         size, names = engine.size * self.size("rank"), tuple(self.found.beside.values())
         row = SavedTensor("between linears of low rank", size * len(names), "token", "adapter", only_readers=True)
         return [replace(row, readers=names)] if names else []
