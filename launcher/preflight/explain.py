@@ -14,7 +14,7 @@ from launcher.base.frozen import dataclass
 from launcher.estimate.memory.estimate import RankTerms, error_band, rank_terms, worst_rank
 from launcher.estimate.memory.moments import MOMENTS
 from launcher.estimate.memory.result import Band
-from launcher.estimate.memory.terms import SYMBOLS, MemoryTerm, Pile
+from launcher.estimate.memory.terms import MemoryTerm, Pile, symbols
 from launcher.preflight.assess import parts
 from launcher.spec import RunSpec
 
@@ -34,7 +34,7 @@ class Explanation:
     def symbols(self) -> dict[str, str]:
         """The legend of the names that the terms use."""
         names = {name for term in (*self.at_peak, *self.elsewhere) for name in names_in(term.expression)}
-        return {name: SYMBOLS.get(name, "as its source says") for name in sorted(names, key=str.lower)}
+        return {name: symbols().get(name, "as its source says") for name in sorted(names, key=str.lower)}
 
     def as_dict(self) -> JsonObject:
         """The part that ``check --explain PILE --json`` adds to the document."""

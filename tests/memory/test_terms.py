@@ -11,7 +11,7 @@ import pytest
 from launcher.base import registry
 from launcher.base.formula import names_in
 from launcher.estimate.memory.moments import ALWAYS, MOMENTS
-from launcher.estimate.memory.terms import SYMBOLS, MemoryTerm, fullest, term
+from launcher.estimate.memory.terms import MemoryTerm, fullest, symbols, term
 from tests.support.estimates import ranks_of
 from tests.support.helpers import make_spec
 
@@ -45,7 +45,7 @@ def assert_printed(terms: tuple[MemoryTerm, ...]) -> None:
     for each in terms:
         assert value_of(each.numbers) == each.bytes, each
         assert names_in(each.expression) == each.values.keys(), each
-        assert names_in(each.expression) <= SYMBOLS.keys(), each
+        assert names_in(each.expression) <= symbols().keys(), each
 
 
 WORDS = (

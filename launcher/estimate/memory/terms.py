@@ -1,7 +1,7 @@
 """One row of a memory estimate: bytes of one pile, alive at these moments, by this expression, from this source.
 
 The printed formula is the formula: a term is made from one expression over named values, as ``z * (root + 2 * block)``,
-and its bytes, its symbols and its numbers all come from that text (``launcher.base.formula``); ``SYMBOLS`` is the
+and its bytes, its symbols and its numbers all come from that text (``launcher.base.formula``); ``symbols`` is the
 names' legend.
 
 Terms that name an instant exclude each other: of the instants of one moment only the fullest counts (``fullest``). So a
@@ -12,9 +12,10 @@ MLP, and never has to know what to subtract.
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from math import ceil
+from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
-from launcher.base import formula
+from launcher.base import files, formula
 from launcher.base.formula import Value
 from launcher.estimate.memory.moments import MOMENTS, Moment, Moments, Phase
 
@@ -111,113 +112,11 @@ def fullest(terms: Iterable[MemoryTerm]) -> list[MemoryTerm]:
     return found
 
 
-SYMBOLS = {
-    # Sizes of the model and of a step.
-    "b": "sequences of a micro-batch",
-    "s": "tokens of a sequence",
-    "h": "hidden size, or this rank's part of it",
-    "i": "inner size of the MLP",
-    "part": "of the hidden size, where tensor parallel ranks split the sequence",
-    "a": "attention heads",
-    "kv": "key and value heads",
-    "q": "elements of all queries of a token",
-    "kv_size": "elements of all keys and values of a token",
-    "L": "blocks on this rank",
-    "V": "entries of the vocabulary whose logits are here, padding included",
-    "r": "rank of the adapter",
-    "m": "micro-batches of an optimizer step",
-    "tok": "tokens of a micro-batch on this rank, or of a chunk of the loss",
-    "f": "micro-batches in flight",
-    # Parallel degrees.
-    "t": "tensor parallel ranks",
-    "p": "pipeline stages",
-    "c": "context parallel ranks",
-    "d": "ranks that share the model states",
-    "e": "expert parallel ranks",
-    # Bytes of an element.
-    "z_in": "bytes of an element of a linear's input as ranks gather it",
-    "z": "bytes of an element of the compute format",
-    "z_res": "bytes of an element of the residual stream",
-    "z_par": "bytes of an element of the parameters",
-    "z_grad": "bytes of an element of the gradients that backward makes",
-    "z_acc": "bytes of an element of the gradients that micro-batches are added to",
-    "z_red": "bytes of an element of the reduction",
-    "z_master": "bytes of an element of the master weights",
-    "z_opt": "bytes of an element of the optimizer states",
-    "bits": "bits of a quantised parameter, its constants included",
-    # Parameters and shards, counted in elements.
-    "P": "parameters of this rank before sharding",
-    "shard": "elements of this rank's shard",
-    "root": "parameters outside the blocks, before sharding",
-    "root_trained": "those of them that receive gradients",
-    "trained": "parameters of this rank that receive gradients, before sharding",
-    "expert": "parameters of a block's routed experts on this rank",
-    "dense": "parameters of a block without them",
-    "shared": "those of its experts that every token meets",
-    "there": "those of its routed experts that are gathered, and freed with their gradients",
-    "touched": "elements of the weights that a shard touches, each whole",
-    "queue": "elements whose reduction may wait",
-    "group": "values that share a scale",
-    "block": "parameters of the largest block, before sharding",
-    "blocks": "parameters of all blocks, before sharding",
-    "head": "parameters of the last norm and the output projection",
-    "table": "parameters of the token embedding",
-    "w": "elements of one weight",
-    "joined": "elements of the weight that gate and up are, or of one weight",
-    "linears": "elements of linears that multiply in fewer than 16 bits, or round to fewer",
-    "both": "bytes of one of those by rows and by columns, with its scales",
-    "rests": "bytes of segments that are too small to split off",
-    "inputs": "inputs of a linear layer, 0 where these should be rounded and are not",
-    "width": "inputs of the last linear of a block",
-    "z_eye": "bytes of an element of an identity that a layer multiplies, its cast included",
-    "z_made": "bytes of an element of the product of that, or of what is rounded meanwhile",
-    "z_held": "bytes of an element of a rounded weight that a product reads, its cast included",
-    "outputs": "outputs of a linear layer",
-    "n_w": "matrices of a weight's shape that stay",
-    "w_next": "elements of the weight whose gradient comes after it",
-    "rows": "elements of a block of rows that is drawn at once",
-    "lines": "rows of weights that have a constant each",
-    "z_code": "bytes of an element of rounded values, or beside a weight while it is packed",
-    "z_scale": "bytes of a group of inputs that round by one scale",
-    "sums": "means of rows and of columns of the weights",
-    "matrices": "of them those of the matrices inside the blocks",
-    "z_state": "bytes of a state that is a code: 1, or 0.5 of 4 bits",
-    "coded": "of them those with states of few bits, or of the largest such tensor",
-    "paged": "of them those with states that the driver pages",
-    "scales": "how many scales each 8-bit state has",
-    "codes": "bytes of a table of codes",
-    "tensors": "how many tensors have states of few bits",
-    "bucket": "elements of a communication bucket",
-    "window": "elements that are gathered at once",
-    "kept": "elements of weights that are not released",
-    "n": "how many there are",
-    "n_root": "how many there are of parameters outside the blocks",
-    # Activations, counted in bytes.
-    "k": "bytes of a token, of what one block keeps or holds",
-    "k_entry": "bytes of one entry of the vocabulary, of a token",
-    "k_sum": "bytes of a token, of what several blocks keep",
-    "k_all": "bytes of a token, of what all blocks keep",
-    "k_kept": "bytes of a token, of what a checkpointed block keeps",
-    "k_own": "bytes of a token that its experts save",
-    "z_router": "of the router's weights",
-    "copies": "1 where outputs of experts are not recomputed, else 0",
-    "casts": "1 where gradients are cast to a wider format, else 0",
-    "k_cast": "bytes of a token, of the cast of what a linear reads",
-    "k_there": "bytes of a token that are counted elsewhere already",
-    "inside": "bytes of a token, of the gradients inside the MLP",
-    "size": "bytes of one of them",
-    "reserved": "bytes of the allocator's segments",
-    "n_pairs": "how many pairs there are",
-    "size_pair": "bytes of one pair",
-    "n_alone": "how many groups of one rank there are",
-    "size_alone": "bytes of one of these",
-    "counted": "bytes that the estimate counts elsewhere",
-    "limit": "bytes at most",
-    # Of a node.
-    "ahead": "steps that a reader of the data has ready, and on GPUs their pinned copies",
-}
-"""The legend: each symbol of a formula, once for all of them.
+def symbols() -> Mapping[str, str]:
+    """The legend: each symbol of a formula, once for all of them.
 
-Single letters are those of the field (arXiv:2205.05198, arXiv:1910.02054); where it has none a word is used. Sizes in
-bytes are of one element and begin with ``z``; words such as ``shard`` count elements, and ``k`` counts bytes.
-"""
+    Single letters are those of the field (arXiv:2205.05198, arXiv:1910.02054); where it has none a word is used. Sizes
+    in bytes are of one element and begin with ``z``; words such as ``shard`` count elements, and ``k`` counts bytes.
+    """
+    legend: Mapping[str, str] = files.own_json(Path(__file__).with_name("symbols.json"))
+    return legend
