@@ -1,19 +1,21 @@
 """Decoders of ``transformers``: one declarative description a model type, and what follows from it.
 
-``description`` says what a description holds; ``rms_norms``, ``layer_norms`` and ``hybrids`` hold one a type;
+``description`` says what a description holds; ``descriptions.json`` has a row a type, and ``hybrids`` the layers of
+those that have several kinds of them;
 ``values`` joins a model's sizes with its class's defaults; ``kinds`` has what layers are made of, ``layers`` the kinds
 of each layer; ``weights``, ``saved``, ``checks`` and ``reading`` follow.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 from launcher.estimate import families
-from launcher.estimate.families._decoders import hybrids, layer_norms, rms_norms
-from launcher.estimate.families._decoders.description import Decoder, completed
+from launcher.estimate.families._decoders.description import Decoder, completed, described
+from launcher.estimate.families._decoders.hybrids import LAYERED
 
-_DESCRIBED = {**rms_norms.TYPES, **layer_norms.TYPES, **rms_norms.EXPERTS, **hybrids.TYPES}
+_DESCRIBED = {kind: replace(found, **LAYERED.get(kind, {})) for kind, found in described().items()}
 
 
 @cache

@@ -1,15 +1,17 @@
 """The description of a decoder of ``transformers``: names, norms, biases, gates, and peculiarities of its class."""
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+from launcher.base import files
+from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
 
-WORDS: Mapping[str, Any] = json.loads(Path(__file__).with_name("words.json").read_text())
-"""Tables of keys: sizes of mixers, names of sizes, keys of older files."""
+WORDS: Mapping[str, Any] = files.own_json(Path(__file__).with_name("words.json"))
+"""Tables of keys: names of sizes, keys of older files."""
 
 type Bias = bool | str
 """True or false, or the key of the class's configuration that says so."""
@@ -183,3 +185,32 @@ def completed(kind: str, found: Decoder, architecture: str, keys: Mapping[str, A
         dropouts=found.dropouts or dropouts,
         legal={**{key: values for key, values in _LEGAL.items() if key in keys}, **found.legal},
     )
+
+
+def described() -> dict[str, Decoder]:
+    """The descriptions of ``descriptions.json`` by model type, of ``modeling_<model_type>.py`` in transformers 5.23.
+
+    A row is ``like`` another one but for the fields that it names. One whose name begins with ``_`` is no type, and
+    ``why`` is for whoever reads the file.
+    """
+    rows: Mapping[str, JsonObject] = files.own_json(Path(__file__).with_name("descriptions.json"))
+
+    @cache
+    def of(kind: str) -> Decoder:
+        row = rows[kind]
+        return replace(of(row["like"]) if "like" in row else Decoder(), **_fields(row))
+
+    return {kind: of(kind) for kind in rows if not kind.startswith("_")}
+
+
+def _fields(row: JsonObject) -> JsonObject:
+    """The fields of a row as a description holds them, with tuples for lists."""
+    said = ((key, value) for key, value in row.items() if key not in ("like", "why"))
+    found: JsonObject = {key: tuple(value) if isinstance(value, list) else value for key, value in said}
+    if found.get("experts") is not None:
+        found["experts"] = Experts(**found["experts"])
+    if "legal" in found:
+        found["legal"] = {key: tuple(values) for key, values in found["legal"].items()}
+    if "variants" in found:
+        found["variants"] = tuple((key, value, _fields(changed)) for key, value, changed in found["variants"])
+    return found

@@ -1,10 +1,11 @@
-"""Descriptions of decoders whose layers are of several kinds, of ``modeling_<model_type>.py`` in transformers 5.23."""
+"""The layers of decoders that have several kinds of them, by ``modeling_<model_type>.py`` in transformers 5.23."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from launcher.estimate.families._decoders.description import WORDS, Decoder, Experts, Step
+from launcher.base.files import JsonObject
+from launcher.estimate.families._decoders.description import Step, Words
 
 type _ValueOf = Callable[[str], Any]
 
@@ -119,27 +120,6 @@ def _one_norm(kind: str) -> tuple[Step, ...]:
     return (Step(norm="norm", kinds=(kind,)),)
 
 
-_SIZES = WORDS["sizes"]
-_DELTA: Mapping[str, str | int] = _SIZES["delta"]
-_QWEN = Decoder(
-    norm_code="gemma",
-    head_norms=("q_norm", "k_norm"),
-    joins_queries=True,
-    gated_output=True,
-    mixer="linear_attn",
-    layers=_intervals,
-    steps=_two_norms("gated_delta"),
-    sizes=_DELTA,
-)
-_QWEN_EXPERTS = Experts(
-    shared="mlp.shared_expert",
-    shared_width="shared_expert_intermediate_size",
-    shared_gate="mlp.shared_expert_gate",
-    shared_first=True,
-)
-
-_MAMBA_2: Mapping[str, str | int] = _SIZES["mamba_2"]
-
 _BOTH = (Step(norm="input_layernorm", kinds=("mamba2", "attention")),)
 _UNROTATED = _first("attention", fixed={"position_embedding": "none"}, head_norms=())
 _LLAMA_4 = _pairs(
@@ -174,159 +154,42 @@ _ADAPTED = replace(
 )
 _ZAMBA_2_STEPS = {"linear_attention": (_first("mamba2"),), "hybrid": _ZAMBA_2}
 
-_MAMBA = Decoder(
-    table="embeddings",
-    last="norm_f",
-    first="norm",
-    inner_factor=2,
-    fixed={"position_embedding": "none", "num_attention_heads": 1},
-    attentions=("eager",),
-    attends=False,
-    layers=lambda _, layers: ("linear_attention",) * layers,
-    unwrapped=("x_proj", "out_proj"),  # One kernel reads both weights, and peft refuses the second.
-    steps={"linear_attention": _one_norm("mamba1")},
-    sizes=_SIZES["mamba"],
-)
 
-TYPES: dict[str, Decoder] = {
-    "bamba": Decoder(
-        last="final_layernorm",
-        joins_queries=True,
-        mixer="mamba",
-        mlp="feed_forward",
-        layers=_indexed,
-        steps=_two_norms("mamba2", "pre_ff_layernorm"),
-        sizes=_MAMBA_2,
-    ),
-    "falcon_h1": Decoder(
-        last="final_layernorm",
-        mixer="mamba",
-        mlp="feed_forward",
-        scaled=True,
-        layers=lambda _, layers: ("hybrid",) * layers,
-        steps={"hybrid": (*_BOTH, Step(norm="pre_ff_layernorm", kinds=("mlp",)))},
-        sizes={**_MAMBA_2, "inner": "mamba_d_ssm", "norm": "mamba_rms_norm", "out_bias": "projectors_bias"},
-    ),
-    "llama4_text": Decoder(
-        head_norms=("qk_norm", "qk_norm"),
-        head_norm_size="none",
-        softmax="narrow",
-        attentions=("sdpa", "eager"),
-        mlp="feed_forward",
-        mlp_width="intermediate_size_mlp",
-        experts=Experts(
-            name="feed_forward",
-            router="router",
-            transposed=True,
-            shared="feed_forward.shared_expert",
-            shared_width="intermediate_size",
-            every=True,
-        ),
-        layers=_llama_4,
-        steps=_LLAMA_4,
-    ),
-    "mimo_v2_flash": Decoder(
-        output_bias=False,
-        softmax="less largest",
-        attentions=("eager",),
-        experts=Experts(wide=True),
-        layers=_mimo,
-        steps=_MIMO,
-    ),
-    "nemotron_h": Decoder(
-        input_bias=False,
-        output_bias=False,
-        dropouts=("attention_dropout",),
-        table="embeddings",
-        last="norm_f",
-        first="norm",
-        norm_code="gemma",
-        attention="mixer",
-        mlp="mixer",
-        gate="",
-        gated=False,
-        fixed={"position_embedding": "none", "tie_word_embeddings": False},
-        experts=Experts(
-            name="mixer",
-            shared="mixer.shared_experts",
-            shared_width="moe_shared_expert_intermediate_size",
-            latent="moe_latent_size",
-            wide=True,
-            gated=False,
-        ),
-        layers=_nemotron,
-        steps={
+def _all(word: str) -> Words:
+    return lambda _, layers: (word,) * layers
+
+
+def _of(layers: Words, steps: Mapping[str, tuple[Step, ...]]) -> JsonObject:
+    return {"layers": layers, "steps": steps}
+
+
+LAYERED: Mapping[str, Mapping[str, Any]] = {
+    "bamba": _of(_indexed, _two_norms("mamba2", "pre_ff_layernorm")),
+    "falcon_h1": _of(_all("hybrid"), {"hybrid": (*_BOTH, Step(norm="pre_ff_layernorm", kinds=("mlp",)))}),
+    "llama4_text": _of(_llama_4, _LLAMA_4),
+    "mimo_v2_flash": _of(_mimo, _MIMO),
+    "nemotron_h": _of(
+        _nemotron,
+        {
             "linear_attention": _one_norm("mamba2"),
             "full_attention": _one_norm("attention"),
             "mlp": _one_norm("mlp"),
             "moe": _one_norm("experts"),
         },
-        sizes=_SIZES["nemotron_h"],
     ),
-    "granitemoehybrid": Decoder(
-        mixer="mamba",
-        mlp="shared_mlp",
-        mlp_width="shared_intermediate_size",
-        gate="",
-        up="input_linear",
-        down="output_linear",
-        fixed={"position_embedding": "none"},
-        experts=Experts(
-            name="block_sparse_moe",
-            router="router",
-            shared="shared_mlp",
-            shared_width="shared_intermediate_size",
-            shared_joined=True,
-        ),
-        layers=_granite,
-        steps=_two_norms("mamba2"),
-        sizes=_MAMBA_2,
-        variants=(("position_embedding_type", "rope", {"fixed": {}}), ("num_local_experts", 0, {"experts": None})),
-    ),
-    "jamba": Decoder(
-        last="final_layernorm",
-        mixer="mamba",
-        mlp="feed_forward",
-        fixed={"position_embedding": "none"},
-        experts=Experts(name="feed_forward", router="router"),
-        layers=_periods,
-        steps=_two_norms("mamba1", "pre_ff_layernorm"),
-        sizes=_SIZES["jamba"],
-    ),
-    "zamba2": Decoder(
-        last="final_layernorm",
-        fixed={"position_embedding": "none"},
-        joined=2,
-        mixer="mamba",
-        gate="",
-        up="gate_up_proj",
-        mlp_bias="add_bias_linear",
-        behind="linear",
-        shared=_REUSED,
-        unwrapped=("q_proj", "k_proj", "v_proj", "o_proj", "gate_up_proj", "down_proj"),  # Of several layers at once.
-        layers=_zamba2,
-        steps=_ZAMBA_2_STEPS,
-        sizes=_SIZES["zamba2"],
-        variants=(
+    "granitemoehybrid": _of(_granite, _two_norms("mamba2")),
+    "jamba": _of(_periods, _two_norms("mamba1", "pre_ff_layernorm")),
+    "zamba2": {
+        **_of(_zamba2, _ZAMBA_2_STEPS),
+        "variants": (
             ("use_mem_rope", True, {"fixed": {}}),
             ("use_shared_attention_adapter", True, {"steps": {**_ZAMBA_2_STEPS, "hybrid": (_ADAPTED, *_ZAMBA_2[1:])}}),
         ),
+    },
+    **dict.fromkeys(
+        ("falcon_mamba", "mamba"), _of(_all("linear_attention"), {"linear_attention": _one_norm("mamba1")})
     ),
-    "falcon_mamba": replace(_MAMBA, sizes={**_MAMBA.sizes, "norms": 2}),
-    "mamba": _MAMBA,
-    "mamba2": replace(
-        _MAMBA,
-        fixed={"position_embedding": "none"},
-        unwrapped=(),
-        steps={"linear_attention": _one_norm("mamba2")},
-        sizes=_SIZES["mamba2"],
-    ),
-    "qwen3_5_moe_text": replace(
-        _QWEN,
-        experts=_QWEN_EXPERTS,
-        sizes={**_DELTA, "joined": 0},
-    ),
-    "qwen3_5_text": replace(_QWEN, sizes={**_DELTA, "joined": 0}),
-    "qwen3_next": replace(_QWEN, experts=_QWEN_EXPERTS, unwrapped=("gate_proj", "up_proj", "down_proj")),
+    "mamba2": _of(_all("linear_attention"), {"linear_attention": _one_norm("mamba2")}),
+    **dict.fromkeys(("qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"), _of(_intervals, _two_norms("gated_delta"))),
 }
-"""Each model type of several kinds of layers."""
+"""The fields of each type that say what its layers are."""
