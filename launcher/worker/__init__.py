@@ -1,4 +1,4 @@
-"""The job from inside: errors that the user can act on, each one message, and the signals that ask it to end."""
+"""What runs inside the job: errors the user can act on, one message each, and the signals that ask the job to stop."""
 
 import contextlib
 import signal
@@ -9,12 +9,12 @@ from launcher.base.errors import LauncherError
 from launcher.job.events import FailureKind
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
-"""Torchrun and schedulers send SIGTERM; submitit and Slurm's ``--signal`` send SIGUSR2 ahead of time."""
+"""Torchrun and schedulers send SIGTERM; submitit and Slurm's ``--signal`` send SIGUSR2 before the time limit."""
 
 
 @contextlib.contextmanager
 def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Put a value in an attribute's place for a while."""
+    """Replace an attribute's value inside the context."""
     before = getattr(owner, name)
     setattr(owner, name, value)
     try:
@@ -24,22 +24,22 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 class TrainingError(LauncherError):
-    """The run cannot go on; the message says why and what to change."""
+    """Raised when the run cannot continue; the message says why and what to change."""
 
     exit_status = 5
 
     def __init__(self, message: str, kind: FailureKind = "error") -> None:
-        """Hold the message, and what ``launch why`` is to take the end for."""
+        """Store the message and the kind of failure that ``launch why`` reports."""
         self.kind = kind
         super().__init__(message)
 
 
 class CheckpointError(TrainingError):
-    """A checkpoint cannot be written, found or read."""
+    """Raised when a checkpoint cannot be written, found or read."""
 
 
 class NodeFault(TrainingError):
-    """A node does not do its part: the job may go on without it."""
+    """Raised when a node is faulty: the job may continue without it."""
 
     def __init__(self, message: str, node: str | None) -> None:
         self.node = node

@@ -1,8 +1,8 @@
-"""A rank's side of the hang watch, and the time of its own work.
+"""A rank's side of the hang watch: its heartbeat, stacks and collectives; and the clock of its own compute.
 
-A phase costs one write of 40 bytes into memory. Stacks are written by ``faulthandler`` in the signal's own handler,
-which needs no lock of Python's, so they come also from a rank that waits inside of a library. Collectives come from
-torch's flight recorder by a thread of its own.
+Entering a phase costs one 40-byte write to memory. ``faulthandler`` writes stacks in the signal handler itself, which
+does not need the GIL, so a rank that waits inside a library answers, too. A thread reads collectives from torch's
+flight recorder.
 """
 
 import collections
@@ -28,18 +28,18 @@ from launcher.base.files import JsonObject, write_atomically
 from launcher.job import beat as shared
 
 STACK_SIGNAL = signal.SIGUSR1
-"""SIGUSR2 and SIGTERM ask for the end of the job (``launcher.worker``); nobody else takes this one."""
+"""SIGUSR2 and SIGTERM ask the job to stop (``launcher.worker``); nothing else uses this one."""
 
-_LOOK_S = 0.5
-_KEPT = 32  # Durations whose median is the usual one.
-_SHOWN = 16  # Collectives that are handed on.
+_LOOK_S = 0.5  # Interval at which the thread looks for a question from the node.
+_KEPT = 32  # Newest durations, whose median is the usual duration.
+_SHOWN = 16  # Newest collectives reported to the node.
 
 
 class Beat:
-    """Tells the node what this rank does; silent where no node watches it."""
+    """Reports this rank's progress to the node; silent if no node watches it."""
 
     def __init__(self, rank: int = 0, folder: Path | None = None) -> None:
-        """Begin to beat, in the phase ``start``; ``folder`` is the node's, None where nobody watches."""
+        """Start the heartbeat in the phase ``start``; ``folder`` is the node's, None if nobody watches."""
         self._rank, self._buffer, self._step, self._kind, self._phase = rank, None, 0, "start", "start"
         self._seconds: dict[str, collections.deque[float]] = {}
         self._began = self._usual = 0.0
@@ -49,27 +49,27 @@ class Beat:
             self._begin("start", "start")
 
     def step(self, step: int) -> None:
-        """Begin a step, with its data."""
+        """Begin a step, in its phase ``data``."""
         self._step = step
         self._begin("step", "data")
 
     @property
     def doing(self) -> tuple[int, str | None]:
-        """The step (0 before the first), and the phase by its name in records of memory."""
+        """The step (0 before the first), and the phase as memory records name it."""
         return self._step, shared.MEMORY_PHASES.get(self._phase)
 
     def begin(self, phase: str) -> None:
-        """Begin what follows a step: the next batch of an evaluation, a checkpoint, or the end."""
+        """Begin work after a step: the next batch of an evaluation, a checkpoint, or the end."""
         self._begin(phase, phase)
 
     def enter(self, phase: str) -> None:
-        """Enter a phase of the step; an evaluation's passes are the evaluation's."""
+        """Enter a phase of the step; passes of an evaluation stay in the phase ``evaluation``."""
         if self._kind == "step" and phase in shared.PHASES:
             self._phase = phase
             self._put(time.monotonic())
 
     def each[Item](self, batches: Iterable[Item]) -> Iterator[Item]:
-        """Hand on the batches of an evaluation; each is a sign of life."""
+        """Yield the batches of an evaluation, with a heartbeat for each."""
         for batch in batches:
             self.begin("evaluation")
             yield batch
@@ -101,7 +101,7 @@ class Beat:
 
 
 def start() -> Beat:
-    """This rank's heartbeat, where a node watches; its stacks can be asked for from now on."""
+    """Start this rank's heartbeat if a node watches it; from now on the node can ask for its stacks."""
     folder, rank = os.environ.get(shared.FOLDER), int(os.environ.get("RANK", "0"))
     if folder is None or not Path(folder).is_dir():
         return Beat()
@@ -110,7 +110,7 @@ def start() -> Beat:
         faulthandler.register(STACK_SIGNAL, file=file, all_threads=True)
         _files.append(file)
         return Beat(rank, Path(folder))
-    except OSError:  # The node's memory is full: a rank trains without being watched.
+    except OSError:  # The node's memory is full: the rank trains unwatched.
         return Beat()
 
 
@@ -118,7 +118,7 @@ _files: list[Any] = []  # The signal handler writes into the descriptor, so its 
 
 
 def _mapped(folder: Path, rank: int) -> memoryview:
-    """The rank's file, which appears with its head: from then on the node may send the signal."""
+    """The rank's memory-mapped file, created with its header: from then on the node may send the signal."""
     final = shared.path(folder, rank)
     temporary = final.with_suffix(f".{os.getpid()}")
     temporary.write_bytes(shared.head(rank, os.getpid()))
@@ -141,10 +141,10 @@ def _answer(buffer: memoryview, folder: Path, rank: int) -> None:
 
 
 def newest_collectives() -> list[JsonObject]:
-    """The newest collectives of this rank, oldest first: name, group, number, sizes and whether it is done."""
+    """The newest collectives of this rank, oldest first: name, group, sequence number, sizes and whether done."""
     found = []
     for backend in ("gloo", "nccl"):
-        with contextlib.suppress(Exception):  # A build without the backend, or a recorder that is switched off.
+        with contextlib.suppress(Exception):  # A build without the backend, or a flight recorder that is off.
             raw = torch._C._distributed_c10d._dump_fr_trace_json(True, False, backend)
             found += json.loads(raw).get("entries", [])
     found.sort(key=lambda entry: entry.get("time_created_ns", 0))
@@ -163,21 +163,21 @@ def _short(entry: JsonObject) -> JsonObject:
 
 @dataclass(slots=True)
 class Clock:
-    """The seconds that a rank's blocks take in forward passes; made before the engine, which hands it the blocks."""
+    """Seconds that a rank's blocks spend in forward passes; made before the engine, which registers the blocks."""
 
-    on: bool = False  # False where nobody asks: alone there is nobody to compare with, and a trace runs on no device.
-    seconds: float = 0.0  # Taken since the last question.
-    began: float = 0.0  # The pass that runs now, on the CPU.
-    # On a GPU the events around each pass that were not read yet.
+    on: bool = False  # False for one rank, which has none to compare with, and for a trace, which has no device.
+    seconds: float = 0.0  # Spent since the last call of :meth:`take_seconds`.
+    began: float = 0.0  # Start of the current pass, on the CPU.
+    # On a GPU: the events around each pass whose time was not read yet.
     waiting: deque[tuple[Any, Any]] = field(default_factory=deque)
 
     def follow(self, blocks: Iterable[nn.Module], device: torch.device) -> None:
-        """Take the time of each training pass through a block; recomputation goes another way, and does not count."""
+        """Time each forward pass of a block in training; recomputation does not call these hooks and is not counted."""
         if not self.on:
             return
         begin, end = (self._begin, self._end) if device.type == "cpu" else (self._begin_cuda, self._end_cuda)
         for block in blocks:
-            block.register_forward_pre_hook(begin)  # Behind FSDP2's own, which waits for the parameters.
+            block.register_forward_pre_hook(begin)  # After FSDP2's own hook, which waits for the parameters.
             block.register_forward_hook(end, prepend=True)
 
     def _begin(self, block: nn.Module, inputs: object) -> None:
@@ -200,9 +200,9 @@ class Clock:
             self.waiting[-1] = (self.waiting[-1][0], end)
 
     def take_seconds(self) -> float:
-        """Seconds since the last call; passes that a GPU has not done yet count the next time."""
+        """Return the seconds since the last call; passes that a GPU has not finished count in the next call."""
         while self.waiting and self.waiting[0][1] is not None and self.waiting[0][1].query():
             begin, end = self.waiting.popleft()
-            self.seconds += begin.elapsed_time(end) / 1000  # It is in milliseconds.
+            self.seconds += begin.elapsed_time(end) / 1000  # ``elapsed_time`` is in milliseconds.
         seconds, self.seconds = self.seconds, 0.0
         return seconds

@@ -1,8 +1,8 @@
-"""The tasks of a recorded run, tried on its exported model: ``python -m launcher.worker.evaluate``.
+"""Evaluate a recorded run's exported model on its tasks: ``python -m launcher.worker.evaluate``.
 
-lm-evaluation-harness loads the export, or the adapter beside the weights that it was trained on, once the ranks have
-left the node's devices; on several of them it spreads the layers (``parallelize``). What it finds goes into
-``evaluation.json`` of the run directory, or else the error.
+lm-evaluation-harness loads the export, or the adapter with the weights that it was trained on, once the ranks have
+released the node's devices; on several devices it spreads the layers (``parallelize``). The scores, or the error, go to
+``evaluation.json`` in the run directory.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from launcher.spec.parse import parse
 
 
 def main() -> int:
-    """Try the tasks of ``--run DIR`` for the attempt ``--attempt NAME``; 0, or 1 with the error noted."""
+    """Evaluate the tasks of ``--run DIR`` for ``--attempt NAME``; return 0, or 1 with the error recorded."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--run", type=Path, required=True, metavar="DIR", help="the run directory")
     parser.add_argument("--attempt", required=True, metavar="NAME", help="the attempt of the job")
@@ -29,7 +29,7 @@ def main() -> int:
     try:
         step = load_json(options.run / "logs" / "outcome.json")["step"]
         found = {"lm_eval": version("lm-eval"), "step": step, "tasks": _scores(spec, options.run / "export")}
-    except Exception as error:  # Of the library, of a task's own code, or of the Hub, where its questions lie.
+    except Exception as error:  # From the library, a task's own code, or the Hub, which holds its questions.
         traceback.print_exc()
         found = {"error": f"{type(error).__name__}: {error}"}
     write_atomically(options.run / "evaluation.json", {"schema": 1, "attempt": options.attempt, **found})
@@ -37,8 +37,8 @@ def main() -> int:
 
 
 def _scores(spec: RunSpec, export: Path) -> dict[str, dict[str, Any]]:
-    """By task what the harness says of it: metrics with their filters, standard errors, and numbers of questions."""
-    import lm_eval  # It takes seconds, and imports torch.
+    """The harness's results by task: metrics with their filters, standard errors, and numbers of questions."""
+    import lm_eval  # Imported late: it takes seconds, and imports torch.
     from lm_eval.tasks import TaskManager
 
     weights, adapter = (export, None) if spec.adapter.name == "none" else (spec.model.weights, export)
@@ -70,7 +70,7 @@ def _scores(spec: RunSpec, export: Path) -> dict[str, dict[str, Any]]:
 
 
 def _stands_alone(task: str) -> bool:
-    """True of a file of one task that names no other: the harness takes 12 s to find all of its own."""
+    """True for a file of one task that refers to no other: the harness takes 12 s to index its own tasks."""
     text = read_text(Path(task)) if task.endswith((".yaml", ".yml")) else ""
     return bool(re.search(r"^task: *\w", text, re.M)) and not re.search(r"^(group|include):", text, re.M)
 

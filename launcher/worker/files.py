@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all, also when the process or the machine ends meanwhile."""
+"""Files and folders that appear complete or not at all, even if the process or the machine dies meanwhile."""
 
 import json
 import math
@@ -11,7 +11,7 @@ from launcher.base.files import descriptor
 
 
 def finish_directory(partial: Path, final: Path) -> None:
-    """Push every file to the disk, then rename: a crash leaves the old state or the new one."""
+    """Flush every file to disk, then rename: a crash leaves the old state or the new one."""
     for path in [*partial.rglob("*"), partial]:
         flush(path)
     if final.exists():
@@ -21,7 +21,7 @@ def finish_directory(partial: Path, final: Path) -> None:
 
 
 def flush(path: Path) -> None:
-    """Wait until a file's or folder's content is on disk."""
+    """Wait until the content of a file or folder is on disk (fsync)."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -30,8 +30,8 @@ def flush(path: Path) -> None:
 
 
 def cut(path: Path, step: int) -> None:
-    """Cut the lines of later steps and a partial last line off a file of JSON lines, read backwards from its end."""
-    if not path.exists() or not path.stat().st_size:  # What is empty cannot be mapped.
+    """Remove lines of later steps and a partial last line from a JSON Lines file, reading backwards from its end."""
+    if not path.exists() or not path.stat().st_size:  # An empty file cannot be mapped.
         return
     with os.fdopen(descriptor(path, os.O_RDWR), "r+b") as file:
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:

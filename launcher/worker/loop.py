@@ -1,9 +1,9 @@
 """The training loop, the same for every engine: data, steps, evaluation, checkpoints, metrics and a clean end.
 
-Before each step the ranks begin to agree on whether one of them was asked to stop and whether a background write still
-runs; the answer is read after the step, so it costs no time. Memory is followed in the first ``MEASURED_STEPS`` steps,
-in the first checkpoint and evaluation, and in every ``train.log_memory_every``-th step, since following every operation
-on the CPU is slow.
+Before each step the ranks start to agree on whether one of them was asked to stop and whether a background write is
+still running; the answer is read after the step, so it costs no time. Memory is measured in the first
+``MEASURED_STEPS`` steps, in the first checkpoint and evaluation, and in every ``train.log_memory_every``-th step, since
+tracking every operation on the CPU is slow.
 """
 
 import contextlib
@@ -31,14 +31,14 @@ from launcher.worker.profile import Profile
 from launcher.worker.saving import Checkpoints
 from launcher.worker.watch import MemoryLog, Pace, probe, tokens_of
 
-MEASURED_STEPS = 2  # Steps whose memory is followed: the second is the first that has optimizer states from its start.
+MEASURED_STEPS = 2  # Steps whose memory is measured: the second is the first that starts with optimizer states.
 
 
 def run(spec: RunSpec, directory: Path, build: EngineBuilder) -> object:
     """Train one run from its newest checkpoint, or from the start, to its last step.
 
-    An error is written to ``logs/error.rank<r>.json`` and ends the process with status 1. All that the run holds is
-    returned, for :func:`launcher.worker.process.main` to keep alive until the process is gone.
+    An error is written to ``logs/error.rank<r>.json`` and ends the process with status 1. The returned object holds the
+    whole run; :func:`launcher.worker.process.main` keeps it alive until the process exits.
     """
     with entered(spec, directory) as entering:
         context, corpus = data.counted(entering)
@@ -52,8 +52,8 @@ def run(spec: RunSpec, directory: Path, build: EngineBuilder) -> object:
 
 @contextlib.contextmanager
 def entered(spec: RunSpec, directory: Path, backend: str | None = None) -> Iterator[Context]:
-    """This rank in its process group, compared with the others, its errors reported; ``backend`` as of the group."""
-    pulse = beat.start()  # Before the group: ranks may hang there, too.
+    """Enter the process group, report errors, and probe the ranks' speed; ``backend`` as in :func:`process.group`."""
+    pulse = beat.start()  # Before the group, where ranks may hang, too.
     with process.reported(directory), process.group(spec, backend) as place:
         context = context_of(spec, directory, place, pulse)
         with out_of_memory.watched(context):
@@ -62,7 +62,7 @@ def entered(spec: RunSpec, directory: Path, backend: str | None = None) -> Itera
 
 
 def context_of(spec: RunSpec, directory: Path, place: RankPlace, pulse: Beat) -> Context:
-    """This rank of a run with nothing measured yet."""
+    """The context of this rank, with nothing measured yet."""
     tracker = memory.tracker(place.device, pulse.enter, vocabulary_sizes(spec))
     tracker.recomputes = spec.checkpointing.mode != "none"
     return Context(
@@ -78,12 +78,12 @@ def context_of(spec: RunSpec, directory: Path, place: RankPlace, pulse: Beat) ->
 
 
 def vocabulary_sizes(spec: RunSpec) -> frozenset[int]:
-    """Sizes of a last dimension that only logits have: whole, and a tensor parallel rank's part."""
+    """Sizes of a last dimension that only logits have: the whole vocabulary, and a tensor parallel rank's part."""
     model, ranks = spec.model, spec.parallel.tensor
     whole = model.vocab_size
     queries, keys, up = model.query_size, model.key_value_size, 2 if model.gated else 1
     others = (
-        *(model.hidden_size, model.head_size, queries, keys, queries + 2 * keys),  # Some families project all at once.
+        *(model.hidden_size, model.head_size, queries, keys, queries + 2 * keys),  # Some families have one fused QKV.
         *(model.intermediate_size, up * model.intermediate_size),
         *(model.moe_intermediate_size, up * model.moe_intermediate_size, model.num_experts),
         *(model.shared_width, spec.sequence_length),
@@ -96,22 +96,22 @@ def vocabulary_sizes(spec: RunSpec) -> frozenset[int]:
 
 
 class Followed:
-    """The memory of a run's steps, whichever loop trains them; nothing of it is written."""
+    """Measures the memory of a run's steps, whichever loop trains them; writes nothing."""
 
     def __init__(self, context: Context, alive: Callable[[], Iterable[torch.Tensor]], *, restored: int = 0) -> None:
-        """Begin behind the step ``restored``; ``alive`` gives the tensors that live between two steps."""
+        """Start after step ``restored``; ``alive`` returns the tensors that are live between steps."""
         self._context, self._alive, self.restored = context, alive, restored
         self._has_evaluated = False
 
     @contextlib.contextmanager
     def step(self, step: int, tokens: int | None) -> Iterator[None]:
-        """Around a step whose largest micro-batch has so many tokens: the first ones are followed, and those due."""
+        """Wrap a step whose largest micro-batch has ``tokens`` tokens: the first steps and those due are measured."""
         tracker, first = self._context.memory, step <= self.restored + MEASURED_STEPS
         tracker.tokens = tokens
         if not first and not self._due(step):
             yield
             return
-        known = first or self._context.spec.train.enforce_memory  # All is followed from the start.
+        known = first or self._context.spec.train.enforce_memory  # Then all tensors are tracked from the start.
         with tracker.measuring("forward", () if known else live_bytes.tensors_of_process(), summary=first):
             yield
             tracker.rest(self._alive() if first else (), summary=first)
@@ -119,7 +119,7 @@ class Followed:
 
     @contextlib.contextmanager
     def evaluation(self, step: int) -> Iterator[None]:
-        """Around an evaluation, of which the first is followed."""
+        """Wrap an evaluation; the first one is measured."""
         first, self._has_evaluated = not self._has_evaluated, True
         if not first:
             yield
@@ -132,11 +132,11 @@ class Followed:
         return False
 
     def _write(self, step: int, tokens: int | None = None) -> None:
-        """Write nothing: the measurements stay with the tracker, whose reader takes them."""
+        """Write nothing: the measurements stay in the tracker for its reader to take."""
 
 
 class Recorded(Followed):
-    """The steps of a run: their lines, and memory in the files of the run directory; for all ranks together."""
+    """Writes the metrics and the memory of a run's steps to the run directory; all ranks call it together."""
 
     def __init__(self, context: Context, alive: Callable[[], Iterable[torch.Tensor]], *, restored: int) -> None:
         super().__init__(context, alive, restored=restored)
@@ -144,20 +144,20 @@ class Recorded(Followed):
         self._log = MemoryLog(context, resumed_at=restored)
 
     def loaded(self) -> None:
-        """Write down the memory of loading."""
+        """Write the memory of loading."""
         self._write(0)
         self.metrics.mark()
 
     def line(self, step: int, result: StepResult, evaluate: Callable[[], metrics.Losses] | None) -> None:
-        """Note a step, with an evaluation where one is due; ``memory.json`` is there from the first ones on."""
+        """Record a step, with an evaluation if one is due; write ``memory.json`` after the measured steps."""
         self.metrics.step(step, result, evaluate if due(self._context.spec.eval_every, step) else None)
-        if step == self.restored + MEASURED_STEPS:  # Also for a run that is killed later.
+        if step == self.restored + MEASURED_STEPS:  # So that a run that is killed later has it, too.
             metrics.write(self._context, self.restored)
             self.metrics.mark()
 
     @contextlib.contextmanager
     def saving(self, step: int) -> Iterator[None]:
-        """Around a checkpoint, of which the first is followed."""
+        """Wrap a checkpoint; the first one is measured."""
         tracker = self._context.memory
         self._context.beat.begin("checkpoint")
         if tracker.has("checkpoint_save"):
@@ -169,19 +169,19 @@ class Recorded(Followed):
         self.metrics.mark()
 
     def rewind(self, step: int) -> None:
-        """Cut what was written of steps that will be done again, from a checkpoint of ``step``."""
+        """Remove what was written after ``step``, the checkpoint's step: those steps will be repeated."""
         self.metrics.rewind(step)
         self._log.rewind(step)
 
     def end(self, step: int, export: Callable[[Path], object] | None) -> None:
-        """Write the ``export`` and ``memory.json``, and say how the run ended; without an export it was interrupted."""
+        """Write the ``export`` (None: the run was interrupted), ``memory.json``, and how the run ended."""
         context = self._context
         if context.spec.save.export != "none" and export is not None:
             with process.whole_directory(context, context.directory / "export") as partial:
                 export(partial)
         metrics.write(context, self.restored)
         self.metrics.close()
-        dist.barrier()  # The outcome speaks for all ranks.
+        dist.barrier()  # The outcome is for all ranks.
         if context.rank == 0:
             process.write_outcome(context.directory, "interrupted" if export is None else "finished", step)
 
@@ -193,7 +193,7 @@ class Recorded(Followed):
 
 
 def due(every: int | None, step: int) -> bool:
-    """True for every so many steps; None is never."""
+    """True at every ``every``-th step; never if it is None."""
     return every is not None and step % every == 0
 
 
@@ -211,7 +211,7 @@ class _Training:
         self._profile = Profile(context)
 
     def run(self) -> None:
-        """Do all remaining steps, write the last checkpoint, the export and the outcome."""
+        """Do all remaining steps; write the last checkpoint, the export and the outcome."""
         step, interrupted = self._steps()
         self._profile.end(step)
         if (interrupted or self._spec.save.last) and step > self._checkpoints.newest:
@@ -229,12 +229,12 @@ class _Training:
                 start = self._go_back(spike)
 
     def _go_back(self, spike: spikes.Spike) -> Position:
-        self._agreement.answer()  # Asked before the step that has jumped.
+        self._agreement.answer()  # Started before the step whose loss spiked.
         self._context.beat.begin("checkpoint")
         start = self._checkpoints.go_back(self._engine, spike)
         self._recorded.rewind(start.step)
         if self._context.rank == 0:
-            text = f"{spike}; went back to the checkpoint of step {start.step}, and on in the data"
+            text = f"{spike}; rolled back to the checkpoint of step {start.step}, continuing with later data"
             events.add(self._context.directory, "rollback", text, step=start.step, samples=start.samples)
         return start
 
@@ -247,7 +247,7 @@ class _Training:
                 with self._recorded.step(step, tokens_of(micro_batches)):
                     result = self._engine.train_step(step, micro_batches)
                 self._recorded.line(step, result, functools.partial(self._evaluate, step))
-                del result  # Its tensors are not of the next step.
+                del result  # Free its tensors before the next step.
             pulse.enter("collective")
             agreed = self._agreement.answer()
             self._pace.step(step)
@@ -279,14 +279,14 @@ class _Training:
 
 
 class Agreed(NamedTuple):
-    """The answer of all ranks: was any asked to stop, and does any still write a checkpoint?"""
+    """The answer of all ranks: was any asked to stop, and is any still writing a checkpoint?"""
 
     stop: bool
     writing: bool
 
 
 class Agreement:
-    """Decisions that all ranks take alike: two flags in one maximum over CPU tensors, beside a step."""
+    """Two flags on which all ranks agree: one all-reduce (maximum) of CPU tensors, concurrent with a step."""
 
     def __init__(self) -> None:
         self._stop = False
@@ -299,12 +299,12 @@ class Agreement:
         self._stop = True
 
     def ask(self, *, writing: bool) -> None:
-        """Start to ask all ranks; ``writing`` is true while this one's part of a checkpoint is not on disk yet."""
+        """Start the all-reduce; ``writing`` is true while this rank's part of a checkpoint is not on disk yet."""
         self._flags = torch.tensor([self._stop, writing], dtype=torch.int32)
         self._work = dist.all_reduce(self._flags, op=dist.ReduceOp.MAX, async_op=True)
 
     def answer(self) -> Agreed:
-        """The flags of all ranks as of when :meth:`ask` was called."""
+        """Wait for the flags of all ranks as they were when :meth:`ask` was called."""
         if self._work is not None:
             self._work.wait()
             self._work = None

@@ -1,8 +1,8 @@
-"""``metrics.jsonl``: a line a step by rank 0, also handed to an experiment tracker.
+"""``metrics.jsonl``: one line per logged step, written by rank 0 and also sent to an experiment tracker.
 
-Reading the loss waits for the device, so it happens only on steps that get a line; every rank reads it then, since all
-of them must stop where it is no number. A resumed run first cuts the lines of steps after its checkpoint. At the end
-all ranks' memory summaries become ``memory.json``.
+Reading the loss waits for the device, so it happens only on logged steps; every rank reads it then, since all of them
+must stop if it is not finite. A resumed run first removes the lines of steps after its checkpoint. At the end the
+memory summaries of all ranks become ``memory.json``.
 """
 
 import contextlib
@@ -25,23 +25,23 @@ from launcher.job import events
 from launcher.worker import TrainingError, files, spikes
 from launcher.worker.engine import Context, StepResult
 
-SMALLEST_SCALE = 1.0  # As of DeepSpeed and Megatron-LM (``min_loss_scale``): below it gradients only vanish.
+SMALLEST_SCALE = 1.0  # As in DeepSpeed and Megatron-LM (``min_loss_scale``): below it gradients only vanish.
 
 
 type Losses = Mapping[str, torch.Tensor]
-"""Losses of one evaluation by the names of their data sets, "" for one without a name."""
+"""Losses of one evaluation by data set name, "" for an unnamed one."""
 
 
 def is_spent(patience: int | None, losses: list[float]) -> bool:
-    """True if so many evaluations in a row, the last of these losses, have found no lower one; never for None."""
+    """True if the last ``patience`` of these evaluation losses have found no lower one; never for None."""
     return patience is not None and bool(losses) and len(losses) - 1 - losses.index(min(losses)) >= patience
 
 
 class Metrics:
-    """Writes the run's numbers. Only rank 0 has a file; every rank sees a loss that is no number and stops."""
+    """Writes the run's metrics. Only rank 0 has a file; every rank checks the loss and stops if it is not finite."""
 
     def __init__(self, context: Context, *, resumed_at: int) -> None:
-        """Open the file behind step ``resumed_at``: later lines are from steps that will be done again."""
+        """Open the file after step ``resumed_at``: later lines belong to steps that will be repeated."""
         self._context = context
         self._file: IO[str] | None = None
         self._losses = spikes.Judge(context.spec.train.spike_deviations)
@@ -60,7 +60,7 @@ class Metrics:
         self._file = path.open("a")
 
     def _remembered(self) -> list[float]:
-        """The losses of earlier evaluations, which rank 0 has in its file, where they decide about the run's end."""
+        """Losses of earlier evaluations from rank 0's file, shared with all ranks if ``train.patience`` needs them."""
         decides, shared = self._context.spec.train.patience is not None, [list[float]()]
         if decides and self._context.rank == 0:
             lines = json_lines(self._context.directory / "metrics.jsonl")
@@ -71,16 +71,16 @@ class Metrics:
 
     @property
     def is_over(self) -> bool:
-        """True if the run ends before its last step, since evaluations find no lower loss."""
+        """True if the run stops early, because evaluations found no lower loss."""
         return is_spent(self._context.spec.train.patience, self._evaluated)
 
     def mark(self) -> None:
-        """Start the clock of the next step; called where time passed that belongs to no step."""
+        """Restart the clock of the next step; called after work that belongs to no step."""
         self._since, self._steps = time.perf_counter(), 0
         self._context.memory.followed = False
 
     def step(self, step: int, result: StepResult, evaluate: Callable[[], Losses] | None = None) -> None:
-        """Note a step, with the losses of ``evaluate`` where it is due; TrainingError or Spike where it jumped."""
+        """Record a step, with the losses of ``evaluate`` if it is due; TrainingError or Spike if the loss spiked."""
         self._steps += 1
         if step % self._context.spec.train.log_every and step != self._context.spec.steps and evaluate is None:
             return
@@ -111,9 +111,9 @@ class Metrics:
         self.mark()
 
     def _held_out(self, losses: Losses) -> dict[str, float | None]:
-        """The mean loss over the data sets, which judges the run, each set's own by its name, and their perplexities.
+        """The mean loss over the data sets, which decides early stopping, each set's own loss, and their perplexities.
 
-        A loss that is no mean cross entropy of tokens has none: that of a task on rows, and TRL's variants.
+        A loss that is not a mean cross entropy over tokens has no perplexity: tasks on rows, and TRL's loss variants.
         """
         named = {f"/{name}": float(loss) for name, loss in losses.items() if name}
         found = {"": statistics.fmean(map(float, losses.values())), **named}
@@ -125,7 +125,7 @@ class Metrics:
         return line
 
     def _judge(self, step: int, loss: float) -> None:
-        """Do as ``train.on_spike`` says where the loss has jumped; one that is no number always ends the run."""
+        """Act as ``train.on_spike`` says if the loss spiked; a non-finite loss ends the run or rolls it back."""
         train = self._context.spec.train
         text = self._losses.jump(step, loss) if math.isfinite(loss) else spikes.divergence_text(step, loss)
         if text is None:
@@ -152,7 +152,7 @@ class Metrics:
         return scale
 
     def rewind(self, step: int) -> None:
-        """Cut the lines of steps that will be done again, from a checkpoint of ``step``."""
+        """Remove the lines after ``step``, the checkpoint's step: those steps will be repeated."""
         if self._file is not None:
             self._file.close()
             self._open(step)
@@ -160,7 +160,7 @@ class Metrics:
         self.mark()
 
     def close(self) -> None:
-        """End the file and the tracker."""
+        """Close the file and the tracker."""
         self._tracker.close()
         if self._file is not None:
             self._file.close()
@@ -175,7 +175,7 @@ class Metrics:
 
 
 def _perplexity(loss: float) -> float | None:
-    """The exponential of a mean loss over tokens; None where it is no number or too large for one."""
+    """The exponential of a mean loss over tokens; None if the loss is not finite or the result overflows."""
     return math.exp(loss) if loss < math.log(sys.float_info.max) else None
 
 
@@ -190,11 +190,11 @@ def _memory_bytes(context: Context) -> int:
     peak = context.memory.peak_of_line()
     if peak is not None:
         return peak
-    return 4096 * int(Path("/proc/self/statm").read_text().split()[1])  # It counts pages.
+    return 4096 * int(Path("/proc/self/statm").read_text().split()[1])  # statm counts pages of 4096 bytes.
 
 
 def write(context: Context, restored: int) -> None:
-    """Gather every rank's summary and leave ``memory.json``; called by all ranks together."""
+    """Gather every rank's summary and write ``memory.json``; called by all ranks together."""
     ranks: list[object] = [None] * context.world
     dist.all_gather_object(ranks, {"rank": context.rank, **context.memory.summary()})
     if context.rank == 0:
@@ -231,7 +231,7 @@ def _wandb(context: Context) -> _Tracker:
     wandb = _package("wandb")
     tracking, name = context.spec.tracking, context.directory.name
     settings = wandb.Settings(base_url=tracking.uri) if tracking.uri else None
-    # The directory's name as id: a resumed run goes on in the same run of Weights & Biases.
+    # The directory's name is the id, so a resumed run continues the same run in Weights & Biases.
     run = wandb.init(
         project=tracking.project, name=name, id=name, resume="allow", dir=str(context.directory), settings=settings
     )

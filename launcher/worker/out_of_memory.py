@@ -1,8 +1,8 @@
-"""``oom.json``: all that a rank knows when its memory, or a disk, has ended; and the capacity within which it is kept.
+"""``oom.json``: all that a rank knows when it runs out of memory or disk; and the memory limit that it is held to.
 
-Live allocations are noted at the moment of the refusal, before anything is freed, and become a file only when an error
-ends the rank, since frameworks may catch the first and try again. On a GPU the allocator keeps its newest 50,000
-requests with their Python frames: 2 us a request (docs.pytorch.org, "Understanding CUDA Memory Usage").
+Live allocations are recorded when a request is refused, before anything is freed, and written only when an error ends
+the rank, since frameworks may catch the first error and retry. On a GPU the allocator keeps its newest 50,000 requests
+with their Python frames: 2 us a request (docs.pytorch.org, "Understanding CUDA Memory Usage").
 """
 
 import contextlib
@@ -39,14 +39,14 @@ from launcher.job.memory import (
 )
 from launcher.worker.engine import Context
 
-_LARGEST = 16  # Allocations that are kept.
+_LARGEST = 16  # Largest allocations reported.
 _HISTORY = 50_000  # Requests that the allocator keeps.
-_LONGEST = 4000  # Characters of a message.
+_LONGEST = 4000  # Longest message stored, in characters.
 
 
 @contextlib.contextmanager
 def watched(context: Context) -> Iterator[None]:
-    """Notice a refusal in the code inside; with ``train.enforce_memory`` the rank is kept within its capacity there."""
+    """Record refused requests in the code inside; with ``train.enforce_memory`` hold the rank to its memory limit."""
     watch = _Watch(context)
     _watches.append(watch)
     with contextlib.ExitStack() as around:
@@ -60,11 +60,11 @@ def watched(context: Context) -> Iterator[None]:
         yield
 
 
-_watches: "list[_Watch]" = []  # The watch of this process: an error is reported where nobody knows the rank's context.
+_watches: "list[_Watch]" = []  # This process's watch; global, since errors are reported without the rank's context.
 
 
 def write(directory: Path, error: BaseException) -> None:
-    """Leave ``oom.json`` where an error that ends this rank says that memory or a disk has ended."""
+    """Write ``oom.json`` if the error that ends this rank says that memory or a disk is exhausted."""
     with contextlib.suppress(Exception):
         found = kind_of(error)
         if found is None:
@@ -83,27 +83,27 @@ class _Watch:
         self.noted: OutOfMemory | None = None
 
     def refused(self, requested: int, operation: str) -> None:
-        """Note live allocations; called by the follower of tensors on the CPU, whose budget has ended."""
+        """Record live allocations; called by the CPU tensor tracker when a request exceeds its budget."""
         with contextlib.suppress(Exception):
             known = self.now("budget", "device", requested, operation)
             free = max(0, (known.capacity_bytes or 0) - (known.allocated_bytes or 0))
-            self.noted = replace(known, free_bytes=free, snapshot=self._write_alive())
+            self.noted = replace(known, free_bytes=free, snapshot=self._write_live())
 
     def failed(self, error: RuntimeError, operation: str) -> None:
-        """Note live allocations; called by the same, where an operation failed: the C library may have no memory."""
+        """Record live allocations; called by the same tracker if an operation failed, maybe for lack of host memory."""
         with contextlib.suppress(Exception):
             if is_of_the_host(error):
                 known = self.now("allocator", "host", asked_bytes(str(error)), operation)
-                self.noted = replace(_with_host(known), snapshot=self._write_alive())
+                self.noted = replace(_with_host(known), snapshot=self._write_live())
 
     def observed(self, device: int, requested: int, total: int, free: int) -> None:
-        """Note live allocations; called by the allocator of a GPU, once it has freed all that it could."""
+        """Record live allocations; called by a GPU's allocator, once it has freed all that it could."""
         with contextlib.suppress(Exception):
             known = self.now("device", "device", requested, None)
             reserved = torch.cuda.memory_reserved(device)
             self.noted = replace(
                 known,
-                # With a limit of its own the allocator tells that as the total, and of the card what is free.
+                # With a per-process limit the allocator reports that limit as the total, but the card's free bytes.
                 free_bytes=max(0, min(free, total - reserved)),
                 capacity_bytes=total,
                 allocated_bytes=torch.cuda.memory_allocated(device),
@@ -116,7 +116,7 @@ class _Watch:
                 self.noted = replace(self.noted, others=others, others_bytes=sum(int(each["bytes"]) for each in others))
 
     def now(self, kind: Kind, place: Place, requested: int | None, operation: str | None) -> OutOfMemory:
-        """Return all that is known at this moment."""
+        """Return all that is known now."""
         context, memory = self.context, self.context.memory
         (step, phase), alive, piles = context.beat.doing, memory.alive(), memory.piles()
         largest = sorted(alive or (), key=lambda each: -each.bytes)[:_LARGEST]
@@ -140,7 +140,7 @@ class _Watch:
             last=memory.last,
         )
 
-    def _write_alive(self) -> str | None:
+    def _write_live(self) -> str | None:
         alive = self.context.memory.alive()
         if alive is None:
             return None
@@ -150,7 +150,7 @@ class _Watch:
         return name
 
     def _from_snapshot(self) -> dict[str, Any]:
-        """Torch's own snapshot as a file for its viewer (docs.pytorch.org/memory_viz), and the largest blocks in it."""
+        """Write torch's snapshot for its viewer (docs.pytorch.org/memory_viz); return its name and largest blocks."""
         name = f"logs/memory_snapshot.rank{self.context.rank}.pickle"
         snapshot = torch.cuda.memory._snapshot()
         found: dict[str, Any] = {"largest": _largest(snapshot)}
@@ -172,7 +172,7 @@ def _largest(snapshot: Any) -> tuple[Held, ...]:
 
 
 def _piles_of_a_pass(known: OutOfMemory, measured: bool) -> Mapping[str, int]:
-    """Piles of a GPU; in a step that was not measured what a pass has beyond the usual bytes is called activations."""
+    """Piles of a GPU; in an unmeasured step, temporary bytes of a pass beyond the static ones count as activations."""
     if measured or known.phase not in ("forward", "backward"):
         return known.piles
     rest = known.piles.get("temporary", 0)
@@ -185,7 +185,7 @@ def _piles_of_a_pass(known: OutOfMemory, measured: bool) -> Mapping[str, int]:
 def _observe(watch: _Watch) -> None:
     torch.cuda.memory._record_memory_history(enabled="all", context="alloc", stacks="python", max_entries=_HISTORY)
     attach: Any = torch._C
-    attach._cuda_attach_out_of_memory_observer(watch.observed)  # As torch's own page on memory shows it.
+    attach._cuda_attach_out_of_memory_observer(watch.observed)  # As torch's page on CUDA memory does.
 
 
 def _now(kind: Kind, place: Place, error: BaseException, directory: Path) -> OutOfMemory:
@@ -203,7 +203,7 @@ def _now(kind: Kind, place: Place, error: BaseException, directory: Path) -> Out
 
 def _with_host(known: OutOfMemory) -> OutOfMemory:
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if limit != resource.RLIM_INFINITY:  # Of this process alone (``ulimit -v``), whatever the node has.
+    if limit != resource.RLIM_INFINITY:  # This process's own limit (``ulimit -v``), whatever the node has.
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         free = max(0, limit - pages * resource.getpagesize())
         return replace(known, capacity_bytes=limit, free_bytes=free)
@@ -231,7 +231,7 @@ def _written_by(error: BaseException, directory: Path) -> Path:
 
 
 def _others_on(device: int) -> tuple[dict[str, Any], ...] | None:
-    """The other processes on a GPU by NVML, the largest first; None in a container with numbers of its own."""
+    """Other processes on a GPU as NVML reports them, largest first; None in a container with its own PIDs."""
     import pynvml
 
     pynvml.nvmlInit()
@@ -248,30 +248,30 @@ def _others_on(device: int) -> tuple[dict[str, Any], ...] | None:
 
 
 FULL = "no space left on the disk"
-SHORT = "a file took less than was written to it: the disk is full, or a quota or a limit is reached"
-"""Words of ours, in errors about checkpoints."""
+SHORT = "a write to a file was cut short: the disk is full, or a quota or a limit is reached"
+"""Phrases that launch uses in errors about checkpoints."""
 
 _ON_THE_DEVICE = re.compile(
     r"(CUDA|HIP) out of memory|(CUDA|HIP) (driver )?error: out of memory|CU(BLAS|DNN|SPARSE|SOLVER)_STATUS_ALLOC_FAILED"
     r"|Failed to (CUDA|Cuda) (malloc|calloc)|Cuda failure.{0,8}'?out of memory"
 )
-"""Words of torch's allocator, of CUDA (``cudaGetErrorString``), of its libraries' states and of NCCL."""
+"""Messages of torch's allocator, of CUDA (``cudaGetErrorString``), of its libraries' status codes and of NCCL."""
 
 _ON_THE_HOST = re.compile(
     r"DefaultCPUAllocator: (can't allocate|not enough) memory|Cannot allocate memory|std::bad_alloc|unable to mmap"
 )
-"""Words of torch's allocator for the CPU (``c10/core/impl/alloc_cpu.cpp``), of the C library and of C++."""
+"""Messages of torch's CPU allocator (``c10/core/impl/alloc_cpu.cpp``), of the C library and of C++."""
 
 
 def kind_of(error: BaseException) -> tuple[Kind, Place, BaseException] | None:
-    """The kind and place of a shortage, and the innermost error that says it; None for another error."""
+    """The kind and place of a shortage, and the innermost error that reports it; None for any other error."""
     chain = list(_chain(error))
     for each in reversed(chain):
         found = None if isinstance(each, LauncherError) else _own(each)
         if found is not None:
             return (*found, each)
     for each in chain:
-        too_large = isinstance(each, OSError) and each.errno == errno.EFBIG  # A quota's or a limit's word.
+        too_large = isinstance(each, OSError) and each.errno == errno.EFBIG  # A quota or a limit was reached.
         ours = isinstance(each, LauncherError) and (FULL in str(each) or SHORT in str(each))
         if too_large or ours or is_full(each):
             return "disk", "disk", each
@@ -279,14 +279,14 @@ def kind_of(error: BaseException) -> tuple[Kind, Place, BaseException] | None:
 
 
 def is_of_the_host(error: BaseException) -> bool:
-    """True if the C library had no memory for a tensor, or Python none for an object."""
+    """True if an error means that host memory ran out, for a tensor in the C library or an object in Python."""
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
     return isinstance(error, MemoryError) or _ON_THE_HOST.search(str(error)) is not None
 
 
 def is_full(error: BaseException) -> bool:
-    """True if a full disk is behind an error; checkpoint writers wrap it, and each rank's error, in their own."""
+    """True if a full disk caused an error; checkpoint writers wrap it, and each rank's error, in their own."""
     return any(
         "No space left on device" in str(each)
         or (isinstance(each, OSError) and each.errno in (errno.ENOSPC, errno.EDQUOT))
@@ -310,6 +310,6 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         if id(each) not in seen:
             seen.add(id(each))
             yield each
-            failures = getattr(each, "failures", None)  # Of torch's CheckpointException, by rank.
+            failures = getattr(each, "failures", None)  # torch's CheckpointException has them by rank.
             inner = [item[0] for item in failures.values()] if isinstance(failures, dict) else []
             waiting += [cause for cause in (each.__cause__, each.__context__, *inner) if cause is not None]

@@ -1,7 +1,7 @@
-"""Token ids of a recorded run's data, before any of its ranks exist: ``python -m launcher.worker.prepare``.
+"""Tokenize a recorded run's data before its ranks start: ``python -m launcher.worker.prepare``.
 
-It has no time limit but the job's. Its progress goes to the node's log, its result or error into ``tokens.json`` of the
-run directory, for which the job's other nodes wait.
+The job's time limit is the only one. Progress goes to the node's log, and the result or error to ``tokens.json`` in the
+run directory, which the job's other nodes wait for.
 """
 
 import argparse
@@ -20,16 +20,16 @@ from launcher.data.prepare import Progress, Tell, prepared
 from launcher.job import events
 from launcher.spec.parse import parse
 
-_REPORT_EVERY_S = 15.0  # A log is read by people.
+_REPORT_EVERY_S = 15.0  # Often enough to show progress, rare enough for a log that people read.
 
 
 def main() -> int:
-    """Find or make the token ids of ``--run DIR`` for the attempt ``--attempt NAME``; 0, or 1 with the error noted."""
+    """Find or make the token ids of ``--run DIR`` for ``--attempt NAME``; return 0, or 1 with the error recorded."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--run", type=Path, required=True, metavar="DIR", help="the run directory")
     parser.add_argument("--attempt", required=True, metavar="NAME", help="the attempt of the job")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # An exception leaves nothing half.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # An exception cleans up partial files.
     run: Path = options.run
     spec = parse(load_json(run / "spec.json"))
     try:
@@ -38,7 +38,7 @@ def main() -> int:
             root = token_folder.root(spec, os.environ, Path.cwd(), run)
             found = prepared(spec.data, root, tell=_report(), waits=lambda: _say(f"waiting for another run in {root}"))
             if token_folder.digest(run) not in (None, found.digest):
-                _say("the data have changed since this run began, and what it read before is no longer kept")
+                _say("the data changed since this run began, and the token ids it read before are no longer kept")
         steps = epoch.steps_of(spec, found)
         token_folder.point(run, spec.data, found, options.attempt, steps)
         if found.bad_rows.count:

@@ -1,8 +1,8 @@
-"""One rank as a process: its place in the job, its process group, how its end is reported, how folders appear whole.
+"""One rank as a process: its process group, how its end is reported, how folders appear complete.
 
-A rank that fails leaves ``logs/error.rank<r>.json`` and ends at once, without leaving its process group: that would
-wait for ranks that no longer answer. Every other rank looks for such files in a thread and ends too. The kernel ends a
-rank whose torchrun is gone, and a rank that has finished skips destructors, which may hang or abort.
+A rank that fails writes ``logs/error.rank<r>.json`` and exits at once, without destroying its process group: that would
+wait for ranks that no longer answer. Every other rank polls for such files in a thread and exits too. The kernel kills
+a rank whose torchrun is gone, and a rank that has finished skips destructors, which may hang or abort.
 """
 
 import argparse
@@ -38,14 +38,14 @@ from launcher.worker import NodeFault, TrainingError, files, out_of_memory, proc
 from launcher.worker.engine import Context
 
 _PR_SET_PDEATHSIG = 1  # ``linux/prctl.h``.
-_LOOK_S = 2.0  # Between two looks at the other ranks' errors.
-_GRACE_S = 5.0  # From finding one to following it: time to report an error of one's own.
-_WATCH_S = 10  # For the node's hang watch to take the stacks of ranks before the first collective times out.
+_LOOK_S = 2.0  # Interval at which a rank polls for other ranks' errors.
+_GRACE_S = 5.0  # Delay before exiting because of another rank's error: time for this rank to report its own.
+_WATCH_S = 10  # Time for the node's hang watch to take the ranks' stacks before the first collective times out.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPlace:
-    """This process's rank of ``world``, and the device that it computes on."""
+    """This process's rank, the world size, and the device that it computes on."""
 
     rank: int
     world: int
@@ -54,15 +54,15 @@ class RankPlace:
 
 @contextlib.contextmanager
 def group(spec: RunSpec, backend: str | None = None) -> Iterator[RankPlace]:
-    """The process group of the job: gloo, and on GPUs nccl beside it; TrainingError where GPUs are missing.
+    """Join the job's process group: gloo, and on GPUs nccl too; TrainingError if a GPU is missing.
 
-    With a ``backend`` of its own an engine makes further groups by the dozen, which a device bound here would give a
-    communicator each at once, used or not: Megatron-LM's 20 took 388 MiB apiece on an H100.
+    An engine that passes its own ``backend`` makes dozens of further groups. If a device were bound here, each would
+    get a communicator at once, used or not: Megatron-LM's 20 took 388 MiB each on an H100.
     """
     local_rank, world = int(os.environ["LOCAL_RANK"]), int(os.environ["WORLD_SIZE"])
     if world != spec.gpus:
         raise TrainingError(
-            f"the job has {world} ranks, the run is for {spec.gpus} (cluster.nodes x cluster.gpus_per_node)"
+            f"the job has {world} ranks, but the run needs {spec.gpus} (cluster.nodes x cluster.gpus_per_node)"
         )
     device = torch.device("cpu")
     if spec.hardware.device == "cuda":
@@ -82,10 +82,10 @@ def group(spec: RunSpec, backend: str | None = None) -> Iterator[RankPlace]:
 
 
 def use_host(spec: RunSpec) -> None:
-    """Give an optimizer that steps on the host its rank's share of the node's processors.
+    """Let an optimizer that runs on the host use its rank's share of the node's CPUs.
 
-    A job's ranks have one thread each (``OMP_NUM_THREADS``), with which a step of a 1B model took 8.9 s beside an H100.
-    A number of the user's own (``cluster.environment``) stands.
+    Ranks start with one thread each (``OMP_NUM_THREADS``), with which an offloaded step of a 1B model took 8.9 s on an
+    H100 node. A number that the user sets in ``cluster.environment`` is kept.
     """
     offloaded = {spec.zero.offload_optimizer, spec.zero.offload_parameters} != {"none"}
     if offloaded and spec.hardware.device == "cuda" and "OMP_NUM_THREADS" not in spec.cluster.environment:
@@ -94,9 +94,9 @@ def use_host(spec: RunSpec) -> None:
 
 @contextlib.contextmanager
 def reported(directory: Path) -> Iterator[None]:
-    """Turn an error into ``logs/error.rank<r>.json`` and one line on stderr, and end the process with status 1.
+    """Write an error to ``logs/error.rank<r>.json`` and one line on stderr, and exit with status 1.
 
-    It also ends when another rank has written its error: one that waits for a GPU does not even notice SIGTERM.
+    The process also exits when another rank has written its error: a rank that waits for a GPU does not notice SIGTERM.
     """
     rank, over = int(os.environ.get("RANK", "0")), threading.Event()
     threading.Thread(target=_follow_failures, args=(directory / "logs", rank, over), daemon=True).start()
@@ -109,7 +109,7 @@ def reported(directory: Path) -> Iterator[None]:
 
 
 def fail(directory: Path, error: BaseException) -> NoReturn:
-    """Report an error and end this process at once, from whatever thread."""
+    """Report an error and exit at once with status 1, from any thread."""
     rank = int(os.environ.get("RANK", "0"))
     out_of_memory.write(directory, error)
     message = str(error) if isinstance(error, LauncherError) else f"{type(error).__name__}: {error}"
@@ -134,7 +134,7 @@ def _kind_of(error: BaseException) -> FailureKind:
 
 
 def _follow_failures(logs: Path, rank: int, over: threading.Event) -> None:
-    before = _errors(logs, rank)  # Those of earlier attempts; times tell nothing, since a clock may be set back.
+    before = _errors(logs, rank)  # From earlier attempts; file times are no help, since a clock may be set back.
     while not over.wait(_LOOK_S):
         if not _errors(logs, rank) <= before and not over.wait(_GRACE_S):
             os._exit(1)
@@ -151,7 +151,7 @@ def _errors(logs: Path, rank: int) -> set[tuple[str, int, int]]:
 
 
 def link_logs(directory: Path) -> None:
-    """Let ``logs/ranks/rank<r>`` point to torchrun's folder of this rank, beside which a file names the node."""
+    """Link ``logs/ranks/rank<r>`` to this rank's torchrun folder, and write the node's name to a file next to it."""
     place, link = Path(os.environ["TORCHELASTIC_ERROR_FILE"]).parent, f"rank{os.environ['RANK']}"
     ranks = directory / "logs" / "ranks"
     if ranks in place.parents:
@@ -162,7 +162,7 @@ def link_logs(directory: Path) -> None:
 
 
 def die_with_agent() -> None:
-    """Let the kernel end this rank when torchrun is gone, whose session it is not in (``PR_SET_PDEATHSIG``)."""
+    """Have the kernel kill this rank when torchrun, which has another session, is gone (``PR_SET_PDEATHSIG``)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() == 1:  # The agent ended before the call.
@@ -170,11 +170,11 @@ def die_with_agent() -> None:
 
 
 def leave(alive: object = None) -> None:
-    """End the process with status 0 and without its destructors.
+    """Exit with status 0, without running destructors.
 
-    gloo's threads are at times destroyed before they are joined, which aborts the process and would make a finished run
-    look failed; helpers of a framework would wait for work for ever. ``alive`` is the run: the destructor of DDP's
-    reducer joins gloo's threads while it has Python's lock, for which one of them may wait (seen with torch 2.8).
+    gloo's threads are sometimes destroyed before they are joined, which aborts the process and would make a finished
+    run look failed; a framework's helper processes would wait for work forever. ``alive`` holds the run: the destructor
+    of DDP's reducer joins gloo's threads while it holds the GIL, which one of them may wait for (seen with torch 2.8).
     """
     for child in multiprocessing.active_children():
         child.terminate()
@@ -184,14 +184,14 @@ def leave(alive: object = None) -> None:
 
 
 def write_outcome(directory: Path, state: Literal["finished", "interrupted"], step: int) -> None:
-    """Leave ``logs/outcome.json`` for the launcher: the job ended as it should, after this step."""
+    """Write ``logs/outcome.json`` for the launcher: the job ended in an orderly way after this step."""
     (directory / "logs").mkdir(exist_ok=True)
     write_atomically(directory / "logs" / "outcome.json", {"state": state, "step": step, "time": time.time()})
 
 
 @contextlib.contextmanager
 def whole_directory(context: Context, final: Path) -> Iterator[Path]:
-    """A folder that all ranks write as ``<final>.partial``, and that gets its own name once it is on disk."""
+    """A folder that all ranks write as ``<final>.partial``, renamed to its final name once it is on disk."""
     partial = final.with_name(f"{final.name}.partial")
     if context.rank == 0:
         shutil.rmtree(partial, ignore_errors=True)
@@ -205,14 +205,14 @@ def whole_directory(context: Context, final: Path) -> Iterator[Path]:
 
 
 def main(run: Callable[[RunSpec, Path, list[str]], object], *, arguments: bool = False) -> None:
-    """Read the specification of ``--run DIR`` and train it with ``run``, which gets the words that follow, if any."""
+    """Read the spec of ``--run DIR`` and train it with ``run``, which also gets any further arguments."""
     parser = argparse.ArgumentParser(description="One rank of a recorded run; started by torchrun.", allow_abbrev=False)
     parser.add_argument("--run", type=Path, required=True, metavar="DIR", help="the run directory")
     options, rest = parser.parse_known_args()
     if rest and not arguments:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     directory: Path = options.run
-    if "TORCHELASTIC_RUN_ID" in os.environ:  # Not with ``run --debug``, which starts the rank without an agent.
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # Unset in ``run --debug``, which starts the rank without an agent.
         process.die_with_agent()
         process.link_logs(directory)
     with process.reported(directory):
@@ -224,6 +224,6 @@ def main(run: Callable[[RunSpec, Path, list[str]], object], *, arguments: bool =
 
 
 def _look(spec: RunSpec, directory: Path) -> None:
-    """End here for data that cannot be used, unless their token ids are made already: the texts may be gone since."""
+    """Refuse data that cannot be used, unless their token ids exist already: the texts may be gone by now."""
     if spec.backend.path is None and token_folder.pointed(directory, spec.data) is None:
         look(spec.data, spec.task.name)

@@ -1,4 +1,4 @@
-"""Torch's profiler over the steps of ``train.profile``: a Chrome trace of each chosen rank, and on a GPU its memory."""
+"""Torch's profiler for the steps of ``train.profile``: a Chrome trace per chosen rank, on a GPU with its memory."""
 
 import contextlib
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ FOLDER = "profile"
 
 
 class Profile:
-    """Records the steps that the run asks for, where this rank is one of those that do."""
+    """Records the steps in ``train.profile`` if this rank is one of those to profile."""
 
     def __init__(self, context: Context) -> None:
         self._context, asked = context, context.spec.train.profile
@@ -25,11 +25,11 @@ class Profile:
 
     @contextlib.contextmanager
     def step(self, step: int) -> Iterator[None]:
-        """Around a step: begin to record before the first of them, and write the files behind the last."""
+        """Wrap a step: start recording before the first profiled step, and write the files after the last."""
         if step not in self._steps:
             yield
             return
-        if self._running is None:  # A run that goes on within them records what is left.
+        if self._running is None:  # A run that resumes among the profiled steps records the rest of them.
             self._begun, cuda = step, self._context.device.type == "cuda"
             kinds = [profiler.ProfilerActivity.CPU, *([profiler.ProfilerActivity.CUDA] if cuda else [])]
             self._running = profiler.profile(activities=kinds, record_shapes=True, profile_memory=True)
@@ -40,7 +40,7 @@ class Profile:
             self.end(step)
 
     def end(self, step: int) -> None:
-        """Write what was recorded until a step that may be the last; nothing where nothing was."""
+        """Write what was recorded up to this step; do nothing if nothing was."""
         if self._running is None:
             return
         running, self._running = self._running, None
@@ -53,5 +53,5 @@ class Profile:
         if context.device.type == "cuda":
             files.append(f"{name}.memory.pickle")
             torch.cuda.memory._dump_snapshot(str(context.directory / files[-1]))  # type: ignore[no-untyped-call]
-        text = f"rank {context.rank} has recorded the steps {self._begun} to {step}: {' and '.join(files)}"
+        text = f"rank {context.rank} recorded steps {self._begun} to {step}: {' and '.join(files)}"
         events.add(context.directory, "profile", text, step=step, rank=context.rank, files=files)

@@ -1,12 +1,12 @@
-"""Checkpoint folders: written whole or not at all, the newest found again, the oldest removed; all ranks agree on each.
+"""Checkpoint folders: written completely or not at all, the newest loaded, the oldest removed; all ranks agree on each.
 
-The engine writes into ``step-00000100.partial``; once every rank's part is on disk, rank 0 renames the folder, and only
-then removes those beyond ``save.keep``. With ``save.async`` the rename waits until all ranks have agreed, beside a
-later step, that none is still writing.
+The engine writes to ``step-00000100.partial``. Once every rank's part is on disk, rank 0 renames the folder, and only
+then removes checkpoints beyond ``save.keep``. With ``save.async`` the rename waits until all ranks have agreed, during
+a later step, that none is still writing.
 
-A rank that cannot write must not leave the others in a collective that it will never come to: each part of a save ends
-with an agreement to go on, to pause saving while the disk is full, or to fail. Only the last checkpoint of a run must
-succeed.
+A rank that cannot write must not leave the others waiting in a collective that it never reaches: each part of a save
+ends with an agreement to continue, to pause saving while the disk is full, or to fail. Only the last checkpoint of a
+run must succeed.
 """
 
 import contextlib
@@ -35,17 +35,17 @@ from launcher.worker.data.order import Position
 from launcher.worker.engine import Context, PendingSave, Stored
 
 FAILURES = (Exception, CheckpointException)
-"""Exceptions of an engine that reads or writes; torch's ``CheckpointException`` is not an ``Exception``."""
+"""Exceptions of an engine's reads and writes; torch's ``CheckpointException`` is not an ``Exception``."""
 
-_ALMOST_NOTHING = 2**20  # Bytes; below this a disk is full, whatever the error says.
-_SHORT_WRITE = "unexpected pos"  # torch's zip writer, where a file took less than was written.
+_ALMOST_NOTHING = 2**20  # Bytes; a disk with less free counts as full, whatever the error says.
+_SHORT_WRITE = "unexpected pos"  # From torch's zip writer, if a file took fewer bytes than were written to it.
 
 
 class Saving:
-    """The agreement of all ranks about the checkpoints of one run."""
+    """Makes all ranks agree on the outcome of each part of a save."""
 
     def __init__(self, context: Context, kept: Callable[[], str | None]) -> None:
-        """Begin without a pause; ``kept`` gives the name of the newest whole checkpoint."""
+        """Start unpaused; ``kept`` returns the name of the newest complete checkpoint."""
         self._context, self._kept = context, kept
         self._begun: dict[int, float] = {}
         self._blocked: dict[int, float] = {}
@@ -53,9 +53,9 @@ class Saving:
             end_pause(context.directory)
 
     def together(self, step: int, folder: Path, act: Callable[[], object], *, last: bool) -> bool:
-        """Do this rank's part of a save; True if all ranks have done theirs, False where saving is paused.
+        """Do this rank's part of a save; True if all ranks succeeded, False if saving is paused.
 
-        A failure removes ``folder`` and is a CheckpointError on all ranks alike; a full disk only at the ``last`` save.
+        A failure removes ``folder`` and raises CheckpointError on all ranks; a full disk only at the ``last`` save.
         """
         self._begun.setdefault(step, time.monotonic())
         try:
@@ -65,7 +65,7 @@ class Saving:
         return self.agree(step, folder, None, last=last)
 
     def agree(self, step: int, folder: Path, failed: BaseException | None, *, last: bool) -> bool:
-        """Tell all ranks if this one has failed, and conclude as :meth:`together` does."""
+        """Tell all ranks whether this one failed, and return or raise as :meth:`together` does."""
         mine = None if failed is None else why(failed, folder.parent)
         found: list[tuple[bool, str] | None] = [mine] * self._context.world
         if dist.is_initialized():
@@ -73,10 +73,10 @@ class Saving:
         troubles = [trouble for trouble in found if trouble is not None]
         if not troubles:
             return True
-        self._begun.pop(step, None)  # It may be tried again.
+        self._begun.pop(step, None)  # The save may be tried again.
         if self._context.rank == 0:
             shutil.rmtree(folder, ignore_errors=True)
-        # A writer that only hears of another rank's failure does not know the reason.
+        # Prefer a full disk as the reason: a writer that only sees another rank's failure does not know the cause.
         full = [text for is_full, text in troubles if is_full]
         failure = self.error(step, folder.parent, full[0] if full else troubles[0][1])
         if last or not full:
@@ -93,13 +93,13 @@ class Saving:
         print(f"launch: {error}; training goes on", file=sys.stderr, flush=True)  # noqa: T201
 
     def released(self, step: int) -> None:
-        """Note that training goes on while a checkpoint is still being written."""
+        """Record that training continues while a checkpoint is still being written."""
         self._blocked[step] = self._seconds(step)
 
     def note(self, path: Path, step: int) -> None:
-        """Say on rank 0 that a checkpoint is whole, with its bytes, its seconds, and those that training waited."""
+        """Report on rank 0 that a checkpoint is complete: its bytes, its seconds, and how long training waited."""
         with contextlib.suppress(OSError):
-            text, seconds = f"the checkpoint of step {step} is whole", self._seconds(step)
+            text, seconds = f"the checkpoint of step {step} is complete", self._seconds(step)
             blocked = {"blocking_seconds": self._blocked.pop(step)} if step in self._blocked else {}
             facts: dict[str, Any] = {"seconds": seconds, **blocked, "bytes": files.bytes_in(path)}
             events.add(self._context.directory, "save", text, step=step, node=machine.node(), **facts)
@@ -110,14 +110,14 @@ class Saving:
         return round(now - self._begun.get(step, now), 3)
 
     def error(self, step: int, folder: Path, text: str) -> CheckpointError:
-        """The error of a checkpoint that could not be written, with the one that is left."""
+        """The error for a checkpoint that could not be written; it names the newest one that is left."""
         kept = self._kept()
         intact = f"{kept} is intact" if kept is not None else "there was none before it"
         return CheckpointError(f"the checkpoint of step {step} could not be written to {folder}: {text}; {intact}")
 
 
 def why(error: BaseException, folder: Path) -> tuple[bool, str]:
-    """Return True if a full disk, a quota or a limit is behind an error of writing, and the reason in one line."""
+    """Return whether a full disk, a quota or a limit caused a write error, and the reason in one line."""
     free = machine.disk_free(folder)
     if out_of_memory.is_full(error) or (free is not None and free < _ALMOST_NOTHING):
         return True, out_of_memory.FULL
@@ -126,7 +126,7 @@ def why(error: BaseException, folder: Path) -> tuple[bool, str]:
 
 
 def reason(error: BaseException) -> str:
-    """The error as one line, without the stacks of every rank that torch's exception prints."""
+    """The error in one line, without the stacks of every rank that torch's exception prints."""
     if isinstance(error, CheckpointException):
         error = next((inner[0] for inner in error.failures.values()), error)
     if _SHORT_WRITE in str(error) or (isinstance(error, OSError) and error.errno == errno.EFBIG):
@@ -138,7 +138,7 @@ class Checkpoints:
     """The checkpoints of one run; every method is called by all ranks together."""
 
     def __init__(self, context: Context, identity: Callable[[], JsonObject]) -> None:
-        """Begin with none written; ``identity`` is that of the samples (:meth:`Batches.identity`)."""
+        """Start with none written; ``identity`` returns that of the samples (:meth:`Batches.identity`)."""
         self._context, self._spec, self._identity = context, context.spec, identity
         self._folder = context.directory / "checkpoints"
         self._pending: tuple[int, Path, PendingSave] | None = None
@@ -155,7 +155,7 @@ class Checkpoints:
         return self._pending is not None and not self._pending[2].done()
 
     def restore(self, engine: Stored) -> Position:
-        """Load the run's newest checkpoint, or else ``save.load``; return its place in the data, or the start."""
+        """Load the run's newest checkpoint, or else ``save.load``; return its position in the data, or the start."""
         source = newest(self._folder)
         if source is None and self._spec.save.load is not None:
             source = find(self._spec.save.load)
@@ -173,20 +173,20 @@ class Checkpoints:
         return self._start
 
     def go_back(self, engine: Stored, spike: spikes.Spike) -> Position:
-        """Load the newest checkpoint once more, and go on behind the samples that the jump has seen, if it may."""
+        """Reload the newest checkpoint and skip the samples up to the spike; TrainingError if that is not allowed."""
         self.wait()
         directory, to = self._context.directory, self.newest or None
         why = spikes.reason_against_rollback(self._spec, directory, to)
         if why is not None:
             raise TrainingError(f"{spike}; {why}")
-        dist.barrier()  # All have read the file of before.
+        dist.barrier()  # All ranks have read the file before rank 0 writes it.
         if self._context.rank == 0:
             spikes.note(directory, spike, to=to, samples=self._start.after(spike.step, self._spec.global_batch_size))
         dist.barrier()
         return self.restore(engine)
 
     def save(self, engine: Stored, step: int, *, last: bool = False) -> None:
-        """Write a checkpoint; with ``save.async`` :meth:`settle` or :meth:`wait` names it; else CheckpointError."""
+        """Write a checkpoint or raise CheckpointError; with ``save.async`` :meth:`settle` or :meth:`wait` ends it."""
         self.wait()
         partial = self._folder / f"step-{step:08d}.partial"
         pending: list[PendingSave | None] = []
@@ -208,12 +208,12 @@ class Checkpoints:
             (partial / STATE).write_text(json.dumps(state))
 
     def settle(self, *, still_writing: bool) -> None:
-        """Give a background write its name, once all ranks have agreed that none is still writing."""
+        """Complete a background write, once all ranks have agreed that none is still writing."""
         if self._pending is not None and not still_writing:
             self.wait()
 
     def wait(self, *, last: bool = False) -> None:
-        """Wait for a background write and give it its name; ``last`` as of :meth:`save`."""
+        """Wait for a background write and complete it; ``last`` as in :meth:`save`."""
         if self._pending is None:
             return
         step, partial, pending = self._pending
@@ -235,13 +235,13 @@ class Checkpoints:
 
 
 def newest(folder: Path) -> Path | None:
-    """The last whole checkpoint of a folder; a ``.partial`` that a kill left behind is none."""
+    """The newest complete checkpoint in a folder; a ``.partial`` that a kill left behind does not count."""
     found = worker_checkpoints(folder)
     return found[-1].path if found else None
 
 
 def find(word: str) -> Path:
-    """The checkpoint of ``save.load``, or a :class:`CheckpointError`; names of runs mean nothing inside the job."""
+    """The checkpoint that ``save.load`` names, or CheckpointError; run names are not resolved inside the job."""
     try:
         return find_saved(word, run_of=lambda name: None)
     except NoCheckpoint as error:
@@ -249,7 +249,7 @@ def find(word: str) -> Path:
 
 
 def fits(spec: RunSpec, state: Mapping[str, Any], source: Path, corpus: Mapping[str, Any]) -> None:
-    """Raise a :class:`CheckpointError` for a checkpoint of another model, adapter, samples or order of these."""
+    """Raise CheckpointError for a checkpoint of another model or adapter, other samples, or another sample order."""
     there, here = state["model"], content.sizes(spec)
     differing = [f"{key} is {there.get(key)} there and {here[key]} here" for key in here if there.get(key) != here[key]]
     if differing:

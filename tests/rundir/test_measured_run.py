@@ -114,7 +114,7 @@ def test_a_script_of_the_user_s_own_is_no_measured_run(tmp_path: Path) -> None:
 
 def saved(run: Path, *seconds: float, **also: Any) -> Path:
     for step, each in enumerate(seconds, 1):
-        events.add(run, "save", "the checkpoint is whole", step=step, seconds=each, bytes=6 * 2**30, **also)
+        events.add(run, "save", "the checkpoint is complete", step=step, seconds=each, bytes=6 * 2**30, **also)
     return run
 
 

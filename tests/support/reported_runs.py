@@ -47,7 +47,7 @@ def events() -> Iterator[dict[str, Any]]:
     for begun, end, word in ((10, 130, "requeued"), (160, 300, "finished")):
         yield _event(begun, "running", "running", node="gpu01")
         yield _event(begun + 2, "start", "the ranks are started", nodes=["gpu01", "gpu02"])
-        yield _event(begun + 80, "save", "the checkpoint of step 10 is whole", step=10, seconds=1.5, node="gpu01")
+        yield _event(begun + 80, "save", "the checkpoint of step 10 is complete", step=10, seconds=1.5, node="gpu01")
         text = "rank 1 on gpu02 is slow: its own work takes 50% longer"
         yield _event(begun + 90, "straggler", text, step=15, rank=1, host="gpu02")
         text = "preempted after step 20" if word == "requeued" else word

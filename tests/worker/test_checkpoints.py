@@ -259,14 +259,14 @@ def test_a_full_disk_pauses_saving_and_the_last_save_says_so_and_leaves_the_chec
     assert process.wait(300) != 0
     message = training.error(run)
     assert message == (
-        f"the checkpoint of step 23 could not be written to {run}/checkpoints: a file took less than was written to "
-        "it: the disk is full, or a quota or a limit is reached; step-00000020 is intact"
+        f"the checkpoint of step 23 could not be written to {run}/checkpoints: a write to a file was cut short: "
+        "the disk is full, or a quota or a limit is reached; step-00000020 is intact"
     )
     assert [line["step"] for line in training.lines(run)] == list(range(1, 24)), "training went on"
     assert [path.name for path in (run / "checkpoints").glob("step-0000002[1-9]*")] == []
     said = pause_text(run)
     assert said == (
-        "saving is paused since step 21, and tried again when the next is due: a file took less than was written to it:"
+        "saving is paused since step 21, and tried again when the next is due: a write to a file was cut short:"
         f" the disk is full, or a quota or a limit is reached ({run}/checkpoints); step-00000020 is the newest "
         "checkpoint"
     )

@@ -51,7 +51,7 @@ def test_a_slow_rank_is_named_with_its_node_and_what_was_measured(tmp_path: Path
     for error in errors.values():
         expected = (
             r"rank 1 on n7 is slow: a matrix product takes \S+ ms, \d+\.\d\d times the median of all ranks, \S+ ms "
-            r"\(the limit is 1\.3 times; cluster\.probe=false starts without this look\)"
+            r"\(the limit is 1\.3 times; cluster\.probe=false skips this test\)"
         )
         assert re.fullmatch(expected, error["message"]), error["message"]
     found = explain(tmp_path / "run", 1, ("n6", "n7"))
@@ -61,8 +61,8 @@ def test_a_slow_rank_is_named_with_its_node_and_what_was_measured(tmp_path: Path
 def test_a_rank_that_never_answers_is_named_in_a_minute(tmp_path: Path) -> None:
     errors = probed(tmp_path / "run", 2, "stop", limit_s=2, slower=probe.SLOWER)
     assert errors["error.rank0.json"]["message"] == (
-        "rank 1 on n7 did not come to the end of the matrix products of the first measurement within 2 s, for which "
-        "the others waited (cluster.probe)"
+        "rank 1 on n7 did not finish the matrix products of the first measurement within 2 s, and the others waited "
+        "(cluster.probe)"
     )
     assert explain(tmp_path / "run", 1, ("n6", "n7")).node == "n7"
 

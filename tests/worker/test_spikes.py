@@ -31,7 +31,7 @@ def jumps(losses: list[float], last: float) -> str | None:
 
 
 def test_a_loss_far_above_those_before_is_a_jump() -> None:
-    said = "the loss of step 41 jumped to 12, 13.8 standard deviations above the mean of 40 before (4.025)"
+    said = "the loss of step 41 jumped to 12, 13.8 standard deviations above the mean of the 40 before (4.025)"
     assert jumps(FALLING, 12.0) == said
     assert jumps(FALLING, 6.0) is None
     assert jumps(FALLING, 0.1) is None, "a loss that falls is none"
@@ -82,7 +82,7 @@ def test_a_jump_leads_back_to_the_newest_checkpoint_and_on_in_the_data(tmp_path:
     assert all(len(line["seconds"]) == 2 and min(line["seconds"]) > 0 for line in times)
     said = health.beside(run, "finished", None) or ""
     assert said.startswith("the loss of step 21 jumped to ")
-    assert said.endswith("; went back to the checkpoint of step 20, and on in the data")
+    assert said.endswith("; rolled back to the checkpoint of step 20, continuing with later data")
 
 
 def test_a_jump_can_be_the_end(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """Memory by phase of a run: counters of the CUDA allocator, or on the CPU the bytes of live tensors.
 
-On the CPU every tensor is followed, so a pile is a sum over tensors. On a GPU the allocator's counters are looked at
-between any two blocks; what the engine keeps is known by identity, what autograd saves by its hooks, and the rest is
-temporary.
+On the CPU every tensor is tracked, so a pile is a sum over tensors. On a GPU the allocator's counters are read between
+any two blocks; tensors that the engine keeps are known by identity, those that autograd saves by its hooks, and the
+rest is temporary.
 """
 
 import contextlib
@@ -38,32 +38,32 @@ class Sample:
     """Memory measured since the last sample was taken."""
 
     phases: dict[str, PhaseMemory] = field(default_factory=dict)  # The peak of each phase.
-    static: dict[str, int] | None = None  # Piles between two steps; None where no step was measured.
-    reserved_bytes: int | None = None  # The peak that the caching allocator has reserved; None on the CPU.
+    static: dict[str, int] | None = None  # Bytes by pile between two steps; None if no step was measured.
+    reserved_bytes: int | None = None  # The peak reserved by the caching allocator; None on the CPU.
 
 
 class MemoryTracker:
-    """Peak memory of one rank by phase. This class measures the CPU; :class:`CudaTracker` a GPU."""
+    """Measures one rank's peak memory by phase. This class measures the CPU; :class:`CudaTracker` a GPU."""
 
     method = CPU_METHOD
 
     def __init__(self, heard: Heard = lambda phase: None, *, vocabulary: frozenset[int] = frozenset()) -> None:
-        """Begin with nothing measured; ``heard`` is told of every phase, only logits are ``vocabulary`` wide."""
+        """Start with nothing measured; ``heard`` is called with every phase; only logits are ``vocabulary`` wide."""
         self._heard = heard
         self.layers = Layers()
-        self.kept: Callable[[], Iterable[Kept]] = tuple  # What the engine keeps, once there is one.
-        self.tokens: int | None = None  # Of the micro-batch that is worked on.
+        self.kept: Callable[[], Iterable[Kept]] = tuple  # Returns the engine's tensors, once there is an engine.
+        self.tokens: int | None = None  # Tokens of the current micro-batch.
         self.last: MemoryRecord | None = None  # This rank's newest line of ``memory.jsonl``.
-        self.followed = False  # True once something was measured, which takes time; whoever times steps sets it back.
+        self.followed = False  # True once something was measured, which takes time; the step timer resets it.
         self.recomputes = False  # True if backward passes run blocks again.
         self._live = LivePiles(vocabulary=vocabulary, layers=self.layers)
-        self.measured = self._one_phase = False  # ``measured`` while a step, or what follows one, is.
+        self.measured = self._one_phase = False  # ``measured`` is True while the current code is measured.
         self._peaks: dict[str, int] = {}
         self._static: int | None = None
         self._sample = Sample()
 
     def enter(self, phase: Phase) -> None:
-        """The engine enters a phase of its step; costs next to nothing while nothing is measured."""
+        """Enter a phase of a step; called by the engine, almost free while nothing is measured."""
         self._heard(phase)
         self.layers.now = None
         if self.measured and not self._one_phase:
@@ -71,7 +71,7 @@ class MemoryTracker:
 
     @contextlib.contextmanager
     def measuring(self, phase: Part, alive: Iterable[torch.Tensor] = (), *, summary: bool = True) -> Iterator[None]:
-        """Measure the code inside, where ``alive`` existed before; ``forward`` begins a step."""
+        """Measure the code inside; tensors in ``alive`` exist already; ``forward`` begins a step."""
         self.measured = self.layers.on = self.followed = True
         self._one_phase = phase != "forward"
         try:
@@ -87,16 +87,16 @@ class MemoryTracker:
             self.layers.forget()
 
     def enforce(self, limit: int) -> contextlib.AbstractContextManager[object]:
-        """Keep this rank within its capacity, in the code inside."""
+        """Hold this rank to its memory limit in the code inside."""
         self._live.limit = limit
         return self._live
 
     def tell(self, *, refused: Callable[[int, str], None], failed: Callable[[RuntimeError, str], None]) -> None:
-        """Tell somebody of requests beyond the capacity, and of operations that fail (:class:`LiveBytes`)."""
+        """Set callbacks for requests beyond the limit and for operations that fail (:class:`LiveBytes`)."""
         self._live.refused, self._live.failed = refused, failed
 
     def alive(self) -> list[Held] | None:
-        """Return the live allocations; None where they are not followed at the moment."""
+        """Return the live allocations; None if they are not tracked at the moment."""
         if not self._live.entered:
             return None
         self._label()
@@ -108,14 +108,14 @@ class MemoryTracker:
         ]
 
     def piles(self) -> dict[str, int]:
-        """Bytes alive now, by pile; empty where they are not followed at the moment."""
+        """Live bytes by pile; empty if they are not tracked at the moment."""
         found: dict[str, int] = {}
         for each in self.alive() or ():
             found[each.pile] = found.get(each.pile, 0) + each.bytes
         return found
 
     def rest(self, alive: Iterable[torch.Tensor], *, summary: bool = True) -> None:
-        """End a step: the tensors alive now are those between two steps."""
+        """End a step: the tensors live now are those between steps."""
         if not self.measured:
             return
         self._live.follow(alive)
@@ -126,17 +126,17 @@ class MemoryTracker:
             self._static = self._live.bytes
 
     def label(self, pile: Pile, tensors: Iterable[torch.Tensor]) -> None:
-        """Tell what tensors are for that come and go within a step; costs next to nothing while nothing is measured."""
+        """Assign tensors that live only within a step to a pile; almost free while nothing is measured."""
         if self.measured:
             self._live.label(pile, tensors)
 
     def take(self) -> Sample:
-        """Take the measurements since the last call."""
+        """Return the measurements since the last call, and reset them."""
         sample, self._sample = self._sample, Sample()
         return sample
 
     def peak_of_line(self) -> int | None:
-        """The peak of allocated bytes since a counter was last set back; None on the CPU, whose tensors have none."""
+        """The peak of allocated bytes since the counter was last reset; None on the CPU, which has no counter."""
         return None
 
     def has(self, phase: Phase) -> bool:
@@ -144,7 +144,7 @@ class MemoryTracker:
         return phase in self._peaks
 
     def summary(self) -> JsonObject:
-        """This rank's entry of ``memory.json``, in bytes; None where nothing was measured."""
+        """This rank's entry in ``memory.json``, in bytes; None for what was not measured."""
         allocated, reserved = self._highest()
         return {
             "static_bytes": self._static,
@@ -183,7 +183,7 @@ class MemoryTracker:
             self._live.label(pile, tensors)
 
     def _await_collectives(self) -> None:
-        """Wait up to 0.25 s for gloo's threads: on a busy machine they free a collective's tensors late."""
+        """Wait up to 0.25 s for gloo's threads, which free a collective's tensors late on a busy machine."""
         kept = {storage._cdata for _, tensors in self.kept() for storage in storages(tensors)}
         until = time.monotonic() + 0.25
         while self._live.in_collectives(kept) and time.monotonic() < until:
@@ -194,7 +194,7 @@ class MemoryTracker:
 
 
 class CudaTracker(MemoryTracker):
-    """The allocator's own counters; reading and resetting them does not wait for the GPU."""
+    """Measures a GPU by the allocator's own counters; reading and resetting them does not wait for the GPU."""
 
     method = CUDA_METHOD
 
@@ -211,17 +211,17 @@ class CudaTracker(MemoryTracker):
         self.layers.passed = self._look
 
     def enforce(self, limit: int) -> contextlib.AbstractContextManager[object]:
-        """The allocator keeps its own part of the device within the limit, and tells its observers."""
+        """Limit the allocator's part of the device; the allocator calls its observers when a request exceeds it."""
         _, total = torch.cuda.mem_get_info(self._device)
         torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total), self._device)
         return contextlib.nullcontext()
 
     def piles(self) -> dict[str, int]:
-        """Bytes allocated now, by pile; in a step that is not measured all that the engine does not keep is a rest."""
+        """Allocated bytes by pile; in an unmeasured step all that the engine does not keep is temporary."""
         return self._piles(torch.cuda.memory_allocated(self._device))
 
     def rest(self, alive: Iterable[torch.Tensor], *, summary: bool = True) -> None:
-        """End a step: the bytes allocated now are those between two steps."""
+        """End a step: the bytes allocated now are those between steps."""
         if not self.measured:
             return
         allocated = torch.cuda.memory_allocated(self._device)
@@ -230,7 +230,7 @@ class CudaTracker(MemoryTracker):
             self._static = allocated
 
     def label(self, pile: Pile, tensors: Iterable[torch.Tensor]) -> None:
-        """As of :class:`MemoryTracker`; they are remembered by weak references."""
+        """As in :class:`MemoryTracker`; the tensors are remembered by weak references."""
         if self.measured:
             for storage in storages(tensors):
                 self._labelled[storage._cdata] = (pile, weakref.ref(storage))
@@ -251,7 +251,7 @@ class CudaTracker(MemoryTracker):
         self._phase = None
 
     def _look(self) -> None:
-        """Note the peak since the last look where it is the phase's highest, with the piles alive now."""
+        """Record the peak since the last look, with its piles, if it is the phase's highest."""
         peak, reserved = self._counters()
         self._allocated, self._reserved = self._highest()
         self._allocated_of_line = max(self._allocated_of_line, peak)
@@ -277,7 +277,7 @@ class CudaTracker(MemoryTracker):
         return divided(allocated, dict(Counter(kept_bytes(kept, self._device)) + Counter(self._saved.peak)))
 
     def peak_of_line(self) -> int:
-        """The peak since the last call, or longer: the allocator's counter is set back in measured steps alone."""
+        """The peak since the last call, or longer: the allocator's counter is reset only in measured steps."""
         peak, self._allocated_of_line = max(self._allocated_of_line, self._counters()[0]), 0
         return peak
 

@@ -1,10 +1,10 @@
-"""The bytes of live tensors on the CPU, followed operation by operation.
+"""The bytes of live tensors on the CPU, tracked operation by operation.
 
 Every storage that an operation takes or returns is counted once, from then until it is freed. Not seen: workspaces
-inside one operation, gloo's buffers, and the allocator's own overhead. Of equal runs of FSDP2 over gloo some hold one
-block's all-gather too many at the peak, likely because gloo's thread lets go of a collective's tensors late. With a
-limit it is an allocator's budget, too: an operation whose new storages exceed it is undone, and fails as torch's own
-allocator on a GPU.
+inside one operation, gloo's buffers, and the allocator's own overhead. Among equal runs of FSDP2 over gloo some hold
+one block's all-gather too many at the peak, probably because gloo's thread releases a collective's tensors late. With a
+limit it also acts as an allocator with a budget: an operation whose new storages exceed it is undone, and raises the
+error that torch's allocator raises on a GPU.
 """
 
 import gc
@@ -22,24 +22,24 @@ from launcher.base.units import gib
 
 
 class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch types this class only in part.
-    """Counts live bytes while it is entered; it notices at all times when a counted storage is freed."""
+    """Counts live bytes while entered; a counted storage that is freed is subtracted at any time."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.bytes = 0  # Alive now.
-        self.peak = 0  # The highest ``bytes`` since somebody has set it.
-        self.limit: float = math.inf  # Bytes that may be alive.
-        # Told of a request beyond the limit, while all else is alive.
+        self.bytes = 0  # Live now.
+        self.peak = 0  # The highest ``bytes`` since a caller last set it.
+        self.limit: float = math.inf  # Most bytes that may be live.
+        # Called for a request beyond the limit, while all else is still live.
         self.refused: Callable[[int, str], None] = lambda requested, operation: None
-        # Told of an operation's error: the C library may have had no memory for it.
+        # Called for an operation's error: the C library may have had no memory for it.
         self.failed: Callable[[RuntimeError, str], None] = lambda error, operation: None
         self._sizes: dict[int, int] = {}  # By ``_cdata`` of the storage.
-        self._references: dict[int, weakref.ref[torch.UntypedStorage]] = {}  # They tell when it is freed.
+        self._references: dict[int, weakref.ref[torch.UntypedStorage]] = {}  # Their callbacks report a release.
         self._granularity = 1  # Bytes; an allocation takes a multiple of it.
-        self.entered = 0  # How often it is entered, one within the other; 0 while nothing is followed.
+        self.entered = 0  # Nesting depth of ``with``; 0 while nothing is tracked.
 
     def follow(self, tensors: Iterable[object]) -> None:
-        """Count the storages of tensors, also in lists and tuples of them; other objects are passed over."""
+        """Count the storages of tensors, also in lists and tuples of them; other objects are skipped."""
         for tensor in tensors:
             if isinstance(tensor, torch.Tensor):
                 self._follow(tensor)
@@ -65,11 +65,11 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ty
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Count an operation's tensors; subclasses (DTensor) are left to take themselves apart first."""
+        """Count an operation's tensors; subclasses (DTensor) first unwrap themselves into plain tensors."""
         return self._operate(func, types, args, kwargs or {})
 
     def _operate(self, func: Any, types: Sequence[type], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """For subclasses to extend: torch wraps each ``__torch_dispatch__`` in calls that take as long as this one."""
+        """Run and count; subclasses extend this, since torch's wrapper of each ``__torch_dispatch__`` takes as long."""
         if types and any(map(_takes_itself_apart, types)):
             return NotImplemented
         before = self.bytes
@@ -77,7 +77,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ty
         if kwargs:
             self.follow(kwargs.values())
         try:
-            inside = _is_in_python(func) and FakeTensor not in types  # A trace stands for a GPU's own kernels.
+            inside = _is_in_python(func) and FakeTensor not in types  # A trace stands for the GPU's fused kernels.
             result = self._inside(func, args, kwargs) if inside else func(*args, **kwargs)
         except RuntimeError as error:
             self.failed(error, str(func))
@@ -85,12 +85,12 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ty
         self.follow((result,))
         asked = self.bytes - before
         if asked > 0 and self.bytes > self.limit:
-            result = None  # So that what was refused is gone when it is told.
+            result = None  # Free the refused tensors before the refusal is reported.
             self._refuse(asked, str(func))
         return result
 
     def _inside(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Follow the operations that a kernel in Python is made of."""
+        """Track the operations inside a kernel written in Python."""
         TorchDispatchMode.__enter__(self)  # type: ignore[no-untyped-call]
         try:
             return func.redispatch(_CPU, *args, **kwargs)
@@ -126,7 +126,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ty
             self._set(key, size, tensor)
 
     def _set(self, key: int, size: int, tensor: torch.Tensor | None) -> None:
-        """Count a storage with another size: that of a tensor, or one that was resized."""
+        """Change the counted size of a storage: a tensor's, or one that was resized."""
         grown = size - self._sizes[key]
         self._sizes[key] = size
         self._grow(grown)
@@ -147,7 +147,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ty
         self.bytes -= self._sizes.pop(key)
 
     def _resizing(self, resize: Callable[..., Any]) -> Callable[..., Any]:
-        """FSDP2 keeps the storages of gathered parameters and only resizes them to nothing and back."""
+        """Wrap ``resize_`` to count it: FSDP2 keeps gathered parameters' storages and resizes them to zero and back."""
 
         def resized(storage: torch.UntypedStorage, *size: Any) -> Any:
             before = storage.nbytes()
@@ -168,7 +168,7 @@ _CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 
 @cache
 def _is_in_python(func: Any) -> bool:
-    """True of the steps of bitsandbytes' optimizers on the CPU (``backends/cpu/ops.py``)."""
+    """True for optimizer steps of bitsandbytes on the CPU (``backends/cpu/ops.py``)."""
     return str(func).startswith("bitsandbytes.optimizer_update_")
 
 
@@ -184,13 +184,13 @@ def _takes_itself_apart(kind: type) -> bool:
 
 
 def tensors_of_process() -> Iterator[torch.Tensor]:
-    """Every tensor of the process that Python knows; frameworks keep theirs in dozens of places."""
+    """Every tensor in the process that Python's garbage collector knows; frameworks keep theirs in dozens of places."""
     kinds = _kinds(torch.Tensor)
     return (thing for thing in gc.get_objects() if type(thing) in kinds and _is_defined(thing))
 
 
 def _kinds(kind: type[torch.Tensor]) -> set[type[torch.Tensor]]:
-    """A class and all that inherit from it; to look a type up among these is quickest for half a million objects."""
+    """A class and all its subclasses; looking a type up in this set is fastest for half a million objects."""
     return {kind}.union(*map(_kinds, kind.__subclasses__()))
 
 

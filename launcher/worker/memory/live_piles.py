@@ -1,8 +1,8 @@
 """Every allocation and release of tensors, in order, each with its phase, its pile and the block that made it.
 
 The pile of a storage is guessed from its operation, then corrected as more is known: tensors that autograd saves are
-activations, those of a collective are its buffers, and the caller labels what the engine keeps. So the piles of a
-moment are asked for after it.
+activations, those of a collective are its buffers, and the caller labels what the engine keeps. The piles at a moment
+are therefore final only later.
 """
 
 import contextlib
@@ -23,12 +23,12 @@ _CAST = "aten._to_copy.default"
 
 
 class LivePiles(LiveBytes):  # type: ignore[no-untyped-call]  # torch types the base class only in part.
-    """Follows tensors by purpose, over any number of recordings."""
+    """Tracks tensors by pile, over any number of recordings."""
 
     def __init__(self, *, vocabulary: frozenset[int] = frozenset(), layers: Layers | None = None) -> None:
-        """Begin with nothing followed; only logits have a last dimension of one of the sizes ``vocabulary``."""
+        """Start with nothing tracked; only logits have a last dimension in ``vocabulary``."""
         super().__init__()
-        self.recording = Recording()  # Events since :meth:`restart`, or since this was made.
+        self.recording = Recording()  # Events since :meth:`restart`, or since construction.
         self.layers = layers or Layers()
         self.operation = "load"
         self._vocabulary = vocabulary
@@ -36,7 +36,7 @@ class LivePiles(LiveBytes):  # type: ignore[no-untyped-call]  # torch types the 
         self._first = 0
 
     def restart(self) -> None:
-        """Forget all events; live tensors are the start of a new recording, before its first phase."""
+        """Start a new recording; live tensors are its first events, before its first phase."""
         before, self.recording = self.recording, Recording()
         self.begin(0, "")
         for key, number in list(self._numbers.items()):
@@ -44,11 +44,11 @@ class LivePiles(LiveBytes):  # type: ignore[no-untyped-call]  # torch types the 
         self._first = len(self.recording.allocations)
 
     def begin(self, step: int, phase: str) -> None:
-        """Begin a phase of a step (0 while loading), to which all events that follow belong."""
+        """Begin a phase of a step (0 while loading); all later events belong to it."""
         self.recording.marks.append(Mark(event=len(self.recording.events), step=step, phase=phase))
 
     def label(self, pile: Pile, tensors: Iterable[object], *, only: frozenset[Pile] | None = None) -> None:
-        """Assign tensors, if they are in one of ``only``, to a pile; of a DTensor its local part."""
+        """Assign tensors (of a DTensor the local part) to a pile, if their pile is in ``only``."""
         for tensor in tensors:
             for held in plain(tensor):
                 if self._counts(held):
@@ -64,7 +64,7 @@ class LivePiles(LiveBytes):  # type: ignore[no-untyped-call]  # torch types the 
 
     @contextlib.contextmanager
     def saving(self) -> Iterator[None]:
-        """Label tensors that autograd saves as activations; those that selective checkpointing keeps stay temporary."""
+        """Label tensors that autograd saves as activations; those kept by selective checkpointing stay temporary."""
 
         def pack(tensor: Any) -> Any:
             self.label("activations", (tensor,), only=frozenset(("temporary",)))
@@ -74,27 +74,27 @@ class LivePiles(LiveBytes):  # type: ignore[no-untyped-call]  # torch types the 
             yield
 
     def end_forward(self) -> None:
-        """Label tensors that outlive their forward pass: they were saved for the backward pass."""
+        """Label tensors that outlive their forward pass as activations: they were saved for the backward pass."""
         for number in list(self._numbers.values()):
             allocation = self.recording.allocations[number]
             if number >= self._first and allocation.pile == "temporary":
                 allocation.pile = "activations"
 
     def alive(self) -> list[Allocation]:
-        """The allocations that are alive now."""
+        """The live allocations."""
         return [self.recording.allocations[number] for number in list(self._numbers.values())]
 
     def in_collectives(self, kept: Container[int]) -> bool:
-        """True if a collective's buffer is alive whose storage (``_cdata``) is not among those that an engine keeps."""
+        """True if a collective's buffer is live whose storage (``_cdata``) is not in ``kept``, those of the engine."""
         alive = [number for key, number in list(self._numbers.items()) if key not in kept]
         return any(self.recording.allocations[number].pile in ("gather_buffers", "reduce_buffers") for number in alive)
 
     def piles(self) -> dict[Pile, int]:
-        """Bytes alive now, by pile; they sum to :attr:`bytes`."""
+        """Live bytes by pile; they sum to :attr:`bytes`."""
         return by_pile(self.alive())
 
     def _operate(self, func: Any, types: Sequence[type], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Follow an operation; tensors of a collective are its buffers, and so are a pass's own copies of weights."""
+        """Track an operation; a collective's tensors are its buffers, a forward pass's weight copies gather buffers."""
         name, pile = _known(func)
         before, self.operation = self.operation, name
         try:
@@ -104,7 +104,7 @@ class LivePiles(LiveBytes):  # type: ignore[no-untyped-call]  # torch types the 
         if pile is not None:
             self.label(pile, tree_iter((args, kwargs, result)), only=frozenset(("temporary",)))
         if name == _CAST and isinstance(args[0], nn.Parameter) and self._in_a_forward_pass:
-            self.label("gather_buffers", (result,))  # Autocast's, which the plan counts with what is gathered.
+            self.label("gather_buffers", (result,))  # Autocast's copy, which the plan counts as a gather buffer.
         return result
 
     def _set(self, key: int, size: int, tensor: torch.Tensor | None) -> None:
@@ -140,7 +140,7 @@ class LivePiles(LiveBytes):  # type: ignore[no-untyped-call]  # torch types the 
 
     @property
     def _recomputing(self) -> bool:
-        """True in a forward pass that the backward pass runs again: only that runs with gradients of its own."""
+        """True in a forward pass recomputed by the backward pass: only that runs with gradients enabled."""
         return self.recording.phase == "backward" and torch.is_grad_enabled()
 
     def _drop(self, key: int) -> None:

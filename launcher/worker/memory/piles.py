@@ -1,7 +1,7 @@
-"""Piles of memory without following operations: what the engine keeps, what autograd saves, and the block at work.
+"""Piles of memory without tracking operations: what the engine keeps, what autograd saves, and the current block.
 
-Hooks of saved tensors tell of each; weak references to their storages tell when they are gone. Hooks of a block, of its
-output and of its input tell when its forward and backward passes begin and end.
+Saved-tensor hooks report each saved tensor; weak references report when its storage is freed. Hooks on a block, its
+output and its input report when its forward and backward passes begin and end.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from torch.utils.hooks import RemovableHandle
 from launcher.estimate.memory.terms import Pile
 
 GATHERED: Pile = "gather_buffers"
-"""Pile of storages resized from nothing: FSDP2's gathered parameters, whose storages it keeps."""
+"""Pile of storages resized from zero: FSDP2's gathered parameters, whose storages it keeps."""
 
 _COLLECTIVES: dict[str, Pile] = {
     "all_gather": "gather_buffers",
@@ -36,8 +36,8 @@ _COLLECTIVES: dict[str, Pile] = {
 
 @functools.cache
 def pile_of_operation(operation: str) -> Pile | None:
-    """The pile of all that a collective, its packing or the loss reads and writes; None for any other operation."""
-    if operation.startswith("aten._log_softmax"):  # The loss alone takes a logarithm.
+    """The pile of tensors that a collective, its packing or the loss reads and writes; None for other operations."""
+    if operation.startswith("aten._log_softmax"):  # Only the loss uses it.
         return "logits"
     if not operation.startswith(("c10d.", "_c10d_functional.", "fsdp.")):
         return None
@@ -45,7 +45,7 @@ def pile_of_operation(operation: str) -> Pile | None:
 
 
 def pile_of_tensor(tensor: torch.Tensor, operation: str, vocabulary: frozenset[int]) -> Pile:
-    """The pile of a new tensor, of a collective or of logits; temporary where it is not known yet."""
+    """The pile of a new tensor: a collective's, logits, or temporary while it is not known."""
     known = pile_of_operation(operation)
     if known is not None:
         return known
@@ -53,23 +53,23 @@ def pile_of_tensor(tensor: torch.Tensor, operation: str, vocabulary: frozenset[i
 
 
 def has_logits(tensor: torch.Tensor, vocabulary: frozenset[int]) -> bool:
-    """True if the last dimension is one that only logits have."""
+    """True if the size of the last dimension occurs only in logits."""
     return tensor.dim() >= 2 and tensor.shape[-1] in vocabulary and tensor.is_floating_point()
 
 
 def with_recomputation(piles: Mapping[str, int], usual: int) -> dict[str, int]:
-    """Piles of a backward pass that computes blocks again: temporary bytes beyond the ``usual`` are activations."""
+    """Piles of a backward pass that recomputes blocks: temporary bytes beyond the ``usual`` become activations."""
     again = max(0, piles.get("temporary", 0) - usual)
     moved = {"activations": piles.get("activations", 0) + again, "temporary": piles.get("temporary", 0) - again}
     return {pile: size for pile, size in {**piles, **moved}.items() if size}
 
 
 type Kept = tuple[Pile, list[torch.Tensor]]
-"""Tensors that an engine keeps, and the pile that they belong to; a later pile counts where a tensor is in two."""
+"""A pile and the tensors that an engine keeps in it; a tensor in two piles counts in the later one."""
 
 
 def model_piles(modules: Iterable[nn.Module]) -> Iterator[Kept]:
-    """Parameters with buffers, and gradients; of parameters cut by ZeRO 3 the rank's part and the gathered values."""
+    """Parameters with buffers, and gradients; for parameters sharded by ZeRO 3 the rank's shard and gathered values."""
     made = list(modules)
     parameters = [parameter for module in made for parameter in module.parameters()]
     cut = [parameter for parameter in parameters if hasattr(parameter, "ds_tensor")]
@@ -82,19 +82,19 @@ def model_piles(modules: Iterable[nn.Module]) -> Iterator[Kept]:
 
 
 def flat(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors in lists, tuples and the values of dictionaries."""
+    """The tensors in nested lists, tuples and dictionary values."""
     return (leaf for leaf in tree_iter(value) if isinstance(leaf, torch.Tensor))
 
 
 def storages(tensors: Iterable[object]) -> Iterator[torch.UntypedStorage]:
-    """The memory of tensors; one that several share comes several times."""
+    """The storages of tensors; one that several tensors share is yielded several times."""
     for tensor in tensors:
         for held in plain(tensor):
             yield held.untyped_storage()
 
 
 def plain(tensor: object) -> Iterator[torch.Tensor]:
-    """The tensors with memory of their own that a tensor consists of; none for anything else."""
+    """The plain tensors that a tensor (DTensor, wrapper subclass) consists of; none for anything else."""
     if isinstance(tensor, DTensor):
         yield from plain(tensor._local_tensor)
     elif isinstance(tensor, torch.Tensor) and hasattr(tensor, "__tensor_flatten__"):
@@ -106,7 +106,7 @@ def plain(tensor: object) -> Iterator[torch.Tensor]:
 
 
 def divided(allocated: int, known: dict[str, int]) -> dict[str, int]:
-    """Known piles of an allocated sum, at most as much as it, and the rest as temporary."""
+    """Allocated bytes by pile: the known piles, capped so that they sum to at most ``allocated``; rest temporary."""
     found, left = {}, allocated
     for pile in sorted(known, key=lambda pile: pile in ("logits", "activations")):
         found[pile] = min(known[pile], left)
@@ -115,7 +115,7 @@ def divided(allocated: int, known: dict[str, int]) -> dict[str, int]:
 
 
 def kept_bytes(kept: Iterable[tuple[Pile, Iterable[torch.UntypedStorage]]], device: torch.device) -> dict[str, int]:
-    """Bytes on a device by pile; a storage that several tensors share counts once, for the last."""
+    """Bytes on a device by pile; a storage that several tensors share counts once, in the last pile."""
     piles: dict[int, tuple[str, int]] = {}
     for pile, held in kept:
         for storage in held:
@@ -139,21 +139,21 @@ class SavedBytes:
 
     @contextlib.contextmanager
     def following(self, kept: Iterable[Kept]) -> Iterator[None]:
-        """Count tensors that autograd saves from here on, but for those that the engine keeps."""
+        """Count tensors that autograd saves in the code inside, except those that the engine keeps."""
         self._kept = frozenset(storage._cdata for _, tensors in kept for storage in storages(tensors))
         with seeing_saved(self._packed):
             yield
 
     def forget_peak(self) -> None:
-        """Look for the highest sum anew."""
+        """Reset the peak to the current sum."""
         self.peak = dict(+self.now)
 
     def _packed(self, tensor: torch.Tensor) -> torch.Tensor:
-        # FSDP2 gathers into storages that were not there before, and only resizes them afterwards.
+        # FSDP2 gathers parameters into storages that are not in ``_kept`` yet, and only resizes them afterwards.
         if not isinstance(_base(tensor), nn.Parameter):
             for held in plain(tensor):
                 self._count(held, self._pile(tensor, held))
-        # An output that its own node held would never be freed; a parameter's values may be elsewhere by the time.
+        # A node that holds its own output would never free it; a parameter may have moved to other memory by then.
         return tensor if tensor.is_leaf else tensor.detach()
 
     def _pile(self, tensor: torch.Tensor, held: torch.Tensor) -> Pile:
@@ -180,9 +180,9 @@ class SavedBytes:
 
 @contextlib.contextmanager
 def seeing_saved(pack: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[None]:
-    """Hand each tensor that autograd saves to a function; those that selective checkpointing keeps do not pass."""
+    """Pass each tensor that autograd saves to ``pack``, except those kept by selective checkpointing."""
     with warnings.catch_warnings(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        warnings.filterwarnings("ignore", "A saved_tensors_hooks context", FutureWarning)  # It says just that.
+        warnings.filterwarnings("ignore", "A saved_tensors_hooks context", FutureWarning)  # It says that.
         yield
 
 
@@ -191,7 +191,7 @@ def _base(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _is_copy_of_weights(tensor: torch.Tensor) -> bool:
-    """True for autocast's copy of a trained parameter, and views of it: autograd's node of the copy leads to a leaf."""
+    """True for autocast's copy of a trained parameter, and views of it: the copy's autograd node leads to a leaf."""
     node = _base(tensor).grad_fn
     if node is None or node.name() != "ToCopyBackward0":
         return False
@@ -199,22 +199,22 @@ def _is_copy_of_weights(tensor: torch.Tensor) -> bool:
 
 
 class Layers:
-    """Numbers of blocks, counted from 0 as in the names of parameters."""
+    """Tracks which block runs; blocks are numbered from 0 as in parameter names."""
 
     def __init__(self) -> None:
         self.now: int | None = None  # The block that runs; None outside of blocks.
-        self.on = False  # True while it matters where backward passes end, and ``passed`` is called.
+        self.on = False  # True while the ends of backward passes are needed and ``passed`` is called.
         self.passed: Callable[[], None] = lambda: None  # Called wherever a block begins or ends.
         self._kept: list[RemovableHandle] = []
 
     def follow(self, blocks: Mapping[int, nn.Module]) -> None:
-        """Follow these blocks from now on."""
+        """Register the hooks on these blocks."""
         for number, block in blocks.items():
             block.register_forward_pre_hook(functools.partial(self._begin, number), with_kwargs=True)
             block.register_forward_hook(functools.partial(self._end, number), with_kwargs=True)
 
     def forget(self) -> None:
-        """Take the hooks off tensors that outlive a pass, as a pipeline stage receives them."""
+        """Remove the hooks from tensors that outlive a pass, such as a pipeline stage's inputs."""
         for handle in self._kept:
             handle.remove()
         self._kept.clear()
@@ -245,7 +245,7 @@ class Layers:
         self.now = number
 
     def _left(self, number: int) -> None:
-        """A block's input is the output of the one before, whose hook comes first and stays."""
+        """End a block's backward pass, unless the block before, whose output hook runs first, has begun its own."""
         if self.now == number:
             self.passed()
             self.now = None

@@ -1,9 +1,9 @@
-"""A recording as data, and its peaks.
+"""A recording of allocations as data, and its peaks.
 
-Allocations are numbered; events are their numbers as they come and ``-1 - n`` as allocation ``n`` goes; marks say where
-phases begin. The peak of a phase is looked for in the first and in the second half of each visit apart: those grow
-linearly with the number of layers (``launcher.worker.trace`` extrapolates them), and the higher of the two need
-not.
+Allocations are numbered. An event is ``n`` when allocation ``n`` is made and ``-1 - n`` when it is freed; marks tell
+where phases begin. The peak of a phase is searched separately in the first and the second half of each visit: each of
+these grows linearly with the number of layers (``launcher.worker.trace`` extrapolates them), but the higher of the two
+need not.
 """
 
 from collections import Counter
@@ -15,13 +15,13 @@ from launcher.estimate.memory.terms import Pile
 
 @dataclass(slots=True, kw_only=True)
 class Allocation:
-    """One allocation."""
+    """One allocation: its size, origin and pile."""
 
-    bytes: int  # As the allocator hands them out.
+    bytes: int  # As the allocator rounds it.
     stream: int  # The stream whose memory pool it comes from; 0 is the default stream.
     operation: str  # Name of the operation that allocated it.
-    pile: Pile  # Its purpose; known for certain only once it has been used.
-    shape: tuple[int, ...] | None = None  # Of the first tensor in it; None where it was only resized.
+    pile: Pile  # Its purpose; final only once it has been used.
+    shape: tuple[int, ...] | None = None  # Shape of the first tensor in it; None if it was only resized.
     # The block that ran, counted from 0 as in the names of parameters; None outside of blocks.
     layer: int | None = None
 
@@ -36,7 +36,7 @@ def by_pile(allocations: Iterable[Allocation]) -> dict[Pile, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """From this event on, everything belongs to this step (0 is loading) and phase."""
+    """The start of a phase: from this event on, everything belongs to this step (0 is loading) and phase."""
 
     event: int
     step: int
@@ -45,7 +45,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """A moment after an event, with the bytes alive."""
+    """A moment after an event, with the live bytes."""
 
     bytes: int
     event: int
@@ -53,7 +53,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One half of one visit of a phase: the first visit has number 1."""
+    """One half of one visit to a phase; visits are numbered from 1."""
 
     phase: str
     visit: int
@@ -69,16 +69,16 @@ class Recording:
     marks: list[Mark] = field(default_factory=list)
 
     def snapshot(self) -> "Recording":
-        """The recording as it is now, whatever is recorded later."""
+        """A copy of the recording that later events do not change."""
         return Recording(allocations=list(self.allocations), events=list(self.events), marks=list(self.marks))
 
     @property
     def phase(self) -> str:
-        """The phase that was entered last; empty before the first."""
+        """The current phase; empty before the first."""
         return self.marks[-1].phase if self.marks else ""
 
     def peaks(self, step: int) -> dict[str, Moment]:
-        """The peak of each phase of one step; a phase that is entered several times has one."""
+        """The peak of each phase of one step; a phase entered several times has one peak."""
         found: dict[str, Moment] = {}
         for mark, event, alive in self._levels():
             if mark.step == step and (mark.phase not in found or alive > found[mark.phase].bytes):
@@ -86,10 +86,10 @@ class Recording:
         return found
 
     def candidates(self, step: int) -> dict[Candidate, Moment]:
-        """The peaks of the first and the second half of each visit of a phase in one step."""
+        """The peaks of the first and the second half of each visit to a phase in one step."""
         found: dict[Candidate, Moment] = {}
         visits: Counter[str] = Counter()
-        ends = {mark.event: end for mark, end in self._spans()}  # Of marks at the same event the last counts.
+        ends = {mark.event: end for mark, end in self._spans()}  # Of marks at the same event, the last one counts.
         for mark, event, alive in self._levels():
             if mark.step != step:
                 continue
@@ -102,15 +102,15 @@ class Recording:
         return found
 
     def resting(self, step: int) -> int:
-        """Bytes alive at the end of a step."""
+        """Live bytes at the end of a step."""
         return [alive for mark, _, alive in self._levels() if mark.step <= step][-1]
 
     def piles(self, event: int) -> dict[Pile, int]:
-        """Bytes alive after an event, by pile."""
+        """Live bytes by pile after an event."""
         return by_pile(self.alive(event))
 
     def alive(self, event: int) -> list[Allocation]:
-        """The allocations that are alive after an event."""
+        """The allocations that are live after an event."""
         numbers: dict[int, None] = {}
         for change in self.events[: event + 1]:
             if change >= 0:

@@ -1,12 +1,12 @@
-"""The watch over a run that trains: the memory of all ranks, and the time of each rank's own work.
+"""Monitoring of a training run: the memory of all ranks, and the time of each rank's own work.
 
-``memory.jsonl`` has a line of every rank for the loading of the model (step 0), for the first two steps, and for every
+``memory.jsonl`` has a line per rank for loading the model (step 0), for the first two steps, and for every
 ``train.log_memory_every``-th; the first checkpoint and the first evaluation add one. Rank 0 writes for all.
 
-Synchronous ranks all take as long as the slowest, so steps tell none apart. Measured are the time in which a rank gets
-its micro-batches, and the forward passes of its blocks, which lie between the collectives of DDP, FSDP, ZeRO 0 to 2 and
-pipelines. Communication inside of a block counts with it: then the partners are slow together. Megatron-LM's loop is
-not measured. A rank is slow that took 20% more than the median of its pipeline stage over 50 steps.
+Synchronous ranks all take as long as the slowest one, so step times do not identify it. Instead each rank times getting
+its micro-batches and the forward passes of its blocks, which lie between the collectives of DDP, FSDP, ZeRO 0 to 2 and
+pipelines. Communication inside a block counts as its time: then the partners are slow together. Megatron-LM's loop is
+not measured. A rank is slow if it took 20% more than the median of its pipeline stage over 50 steps.
 """
 
 import contextlib
@@ -28,13 +28,13 @@ from launcher.worker.engine import Context
 from launcher.worker.watch.growth import Growth, Watch, fills_first
 
 FILE = "rank_times.jsonl"
-EVERY = 10
-_STEPS = 50
-_SLOW = 1.2  # A rank that takes a fifth longer, over fifty steps, makes the whole job a fifth slower.
+EVERY = 10  # Steps between two exchanges of times.
+_STEPS = 50  # Steps over which a rank is judged.
+_SLOW = 1.2  # Times the median: such a rank makes the whole job 20% slower.
 
 
 class MemoryLog:
-    """The lines of one run; every method is called by all ranks together."""
+    """Writes ``memory.jsonl`` of one run; every method is called by all ranks together."""
 
     def __init__(self, context: Context, *, resumed_at: int) -> None:
         self._context, self._every = context, context.spec.train.log_memory_every
@@ -44,20 +44,20 @@ class MemoryLog:
         self.rewind(resumed_at)
 
     def due(self, step: int) -> bool:
-        """True if a step behind the first ones is measured: each, where all of them are followed anyway."""
+        """True if a step after the first ones is measured: every step if all of them are tracked anyway."""
         if self._context.spec.train.enforce_memory and self._context.device.type == "cpu":
             return True
         return self._every is not None and step % self._every == 0
 
     def rewind(self, step: int) -> None:
-        """Cut the lines of steps that will be done again, from a checkpoint of ``step``."""
+        """Remove the lines after ``step``, the checkpoint's step: those steps will be repeated."""
         self._watch.rewind()
         if self._context.rank == 0:
             with contextlib.suppress(OSError):
                 files.cut(self._path, step)
 
     def write(self, step: int, tokens: int | None = None) -> None:
-        """Gather the ranks' measurements since the last call, and write them down; step 0 is the model's loading."""
+        """Gather the ranks' measurements since the last call and write them; step 0 is the loading of the model."""
         record = self._context.memory.last = self._record(step, tokens)
         own = (record, [growth for growth in self._watch.add(record) if growth.matters(self._context.spec.steps)])
         gathered: list[tuple[MemoryRecord, list[Growth]]] | None = None
@@ -67,7 +67,7 @@ class MemoryLog:
         if gathered is None:
             return
         lines = "".join(json.dumps(each.as_dict()) + "\n" for each, _ in gathered)
-        with contextlib.suppress(OSError), self._path.open("a") as file:  # No reason to end a job that trains.
+        with contextlib.suppress(OSError), self._path.open("a") as file:  # A failed write must not end the job.
             file.write(lines)
         if record.static is not None:
             self._warn(step, [growth for _, found in gathered for growth in found[:1]])
@@ -79,12 +79,12 @@ class MemoryLog:
             return
         directory, self._reported = self._context.directory, key
         if worst is None:
-            events.add(directory, "memory_growth", "memory grows no longer", step=step, over=True)
+            events.add(directory, "memory_growth", "memory no longer grows", step=step, over=True)
             return
         ranks = sorted({growth.rank for growth in found if (growth.where, growth.pile) == key})
         text = worst.sentence(self._context.spec.steps)
         if len(ranks) > 1 and worst.where != "node":
-            text += f"; so it does on {len(ranks)} ranks"
+            text += f"; the same on {len(ranks)} ranks in all"
         events.add(
             directory,
             "memory_growth",
@@ -116,7 +116,7 @@ class MemoryLog:
 
 
 def _device_memory(context: Context) -> tuple[int | None, int | None]:
-    """Bytes in use on the whole device by all processes, and that a rank may use there; on the CPU its budget alone."""
+    """Bytes in use on the device by all processes, and bytes that a rank may use; on the CPU only the latter."""
     if context.device.type == "cpu":
         return None, context.spec.hardware.memory_bytes
     free, total = torch.cuda.mem_get_info(context.device)
@@ -125,12 +125,12 @@ def _device_memory(context: Context) -> tuple[int | None, int | None]:
 
 
 def tokens_of(micro_batches: list[torch.Tensor]) -> int | None:
-    """Inputs of the largest micro-batch; each row has one token more, the last label."""
+    """Input tokens of the largest micro-batch; each row has one more token, the last label."""
     return max((rows.shape[0] * (rows.shape[1] - 1) for rows in micro_batches), default=None)
 
 
 class Pace:
-    """The times of all ranks; every method is called by all of them together."""
+    """Compares the ranks' own times and reports slow ranks; every method is called by all ranks together."""
 
     def __init__(self, context: Context) -> None:
         self._context, self._data, self._since = context, 0.0, 0
@@ -141,7 +141,7 @@ class Pace:
             dist.all_gather_object(self._hosts, machine.node())
 
     def timed[Item](self, batches: Iterable[Item]) -> Iterator[Item]:
-        """Hand on the batches; the time in which this rank gets them is its own."""
+        """Yield the batches, and count the time to get each as this rank's own."""
         began = time.perf_counter()
         for batch in batches:
             self._data += time.perf_counter() - began
@@ -149,7 +149,7 @@ class Pace:
             began = time.perf_counter()
 
     def step(self, step: int) -> None:
-        """Note that a step is done; every ten the ranks tell each other their times, on the host."""
+        """Record that a step is done; every ten steps the ranks exchange their times, on the host."""
         self._since += 1
         if step % EVERY or self._context.world == 1:
             return
@@ -164,7 +164,7 @@ class Pace:
         self._recent.append(times)
         line = json.dumps({"step": step, "seconds": [round(each, 6) for each in times]}) + "\n"
         path = self._context.directory / FILE
-        with contextlib.suppress(OSError), path.open("a") as file:  # No reason to end a job.
+        with contextlib.suppress(OSError), path.open("a") as file:  # A failed write must not end the job.
             file.write(line)
         if len(self._recent) == self._recent.maxlen:
             means = [statistics.fmean(each) for each in zip(*self._recent, strict=True)]
@@ -185,7 +185,7 @@ class Pace:
 
 
 def slow(spec: RunSpec, means: list[float]) -> dict[int, float]:
-    """Ranks that take 20% longer than the (lower) median of their pipeline stage, and by how much."""
+    """Ranks that take 20% longer than the (lower) median of their pipeline stage, and by what fraction."""
     size = len(means) // spec.parallel.pipeline
     found = {}
     for rank, mean in enumerate(means):

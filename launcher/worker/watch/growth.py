@@ -1,10 +1,10 @@
-"""Memory that grows from sample to sample: which pile, how fast, and when the place is full.
+"""Memory that grows from sample to sample: which pile, how fast, and when the memory will be full.
 
-Of a series' last eighteen samples, or of all of them, every value of the middle third lies above every value of the
-first, and every value of the last above those of the middle; and the median of the last third is more than 1% of the
-place's size above that of the first. Eighteen values without a trend come in such an order once in 17 million times
-(18! / (6!)^3). The rate is the difference of the two medians, by step. The first samples behind a start do not count;
-of a node only growth that fills it before the run's end is reported.
+The rule, for a series' last eighteen samples or for all of them: every value of the middle third is above every value
+of the first, every value of the last above those of the middle, and the median of the last third exceeds that of the
+first by more than 1% of the memory's size. Eighteen values without a trend come in such an order once in 17 million
+times (18! / (6!)^3). The rate is the difference of the two medians per step. The first samples after a start do not
+count; growth of a node's memory is reported only if it fills the node before the run ends.
 """
 
 import statistics
@@ -17,33 +17,33 @@ from launcher.base.units import MIB, gib
 from launcher.job.memory import MemoryRecord
 
 _FEWEST = 18  # Samples that a trend needs.
-_MOST = 72  # Samples that are kept; of more every second one goes.
+_MOST = 72  # Samples that are kept; beyond it every second older one is dropped.
 _WARM_UP = 2  # Samples that do not count: caches of the allocator, of kernels and of the interpreter fill up.
-_SHARE = 0.01  # Of the place's size: less is no growth that anybody has to know of.
+_SHARE = 0.01  # Of the memory's size: less growth is not worth a report.
 
 type Where = Literal["device", "rank", "node"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """One thing that grows."""
+    """Memory that grows: where, how fast, and when it will be full."""
 
     where: Where  # On the rank's device, in the rank's part of host memory, or on its node.
     pile: str = ""  # The pile of the device; empty elsewhere.
-    peak: bool = False  # True if the pile grows at its peak alone and not between steps.
+    peak: bool = False  # True if the pile grows only at its peak and not between steps.
     bytes_per_step: int
-    full_at: int | None  # The step at which the place is full; None where its size is unknown.
+    full_at: int | None  # The step at which the memory is full; None if its size is unknown.
     rank: int
     node: str
-    # Of the micro-batch in the first and the newest sample, where that grew, too.
+    # Tokens of the micro-batch in the first and the newest sample, if that grew, too.
     tokens: tuple[int, int] | None = None
 
     def matters(self, steps: int) -> bool:
-        """True but for a node that is not full by the last step: others may use it, too."""
+        """True unless it is a node's memory that is not full by the last step: other jobs may use that, too."""
         return self.where != "node" or (self.full_at is not None and self.full_at <= steps)
 
     def sentence(self, steps: int) -> str:
-        """Say it to a person; ``steps`` is the last step of the run."""
+        """Describe the growth for a person; ``steps`` is the last step of the run."""
         what = {
             "device": f"the {self.pile.replace('_', ' ')} pile of rank {self.rank} on {self.node} grows by",
             "rank": f"the host memory of rank {self.rank} on {self.node} grows by",
@@ -60,19 +60,19 @@ class Growth:
 
 
 def fills_first(growth: Growth) -> tuple[bool, int]:
-    """A key that sorts the place that is full first to the front."""
+    """Sort key: the memory that is full soonest comes first."""
     return growth.full_at is None, growth.full_at or 0
 
 
 class Watch:
-    """The samples of one rank."""
+    """The samples of one rank, searched for growth."""
 
     def __init__(self) -> None:
         self._ignored = 0
         self._records: list[MemoryRecord] = []
 
     def add(self, record: MemoryRecord) -> list[Growth]:
-        """Return the growth by this sample and earlier ones; the first to fill its place first."""
+        """Add a sample and return the growth found so far, the soonest to fill its memory first."""
         if record.static is None:  # A checkpoint or an evaluation.
             return []
         if self._ignored < _WARM_UP:
@@ -148,11 +148,11 @@ class Watch:
 
 
 def trend(steps: Sequence[int], values: Sequence[int], least: float) -> float | None:
-    """Bytes a step of a rise by more than ``least``; None where there is none by the rule of this module."""
+    """Bytes per step of a rise by more than ``least``; None if this module's rule finds no rise."""
     size = len(values) // 3
     if 3 * size < _FEWEST:
         return None
-    thirds = values[:size], values[size:-size], values[-size:]  # A remainder belongs to the middle.
+    thirds = values[:size], values[size:-size], values[-size:]  # A remainder goes to the middle.
     if not (max(thirds[0]) < min(thirds[1]) and max(thirds[1]) < min(thirds[2])):
         return None
     rise = statistics.median(thirds[2]) - statistics.median(thirds[0])
@@ -161,5 +161,5 @@ def trend(steps: Sequence[int], values: Sequence[int], least: float) -> float | 
 
 
 def highest(record: MemoryRecord) -> int:
-    """The highest allocated bytes of a record's phases."""
+    """The highest allocated bytes over a record's phases."""
     return max((phase.allocated_bytes for phase in record.phases.values()), default=0)

@@ -1,10 +1,10 @@
-"""A look at the ranks before the first step: does each compute, and talk to its neighbours, as fast as the others?
+"""Probe the ranks before the first step: does each compute, and communicate with its neighbours, as fast as the others?
 
-Each rank times matrix products, and then all-reduces with its neighbours in a ring of nodes, or of the ranks of one
-node; the better of the two counts, so that a neighbour of a slow one is not taken for it. A rank that takes more than
-``SLOWER`` of the (lower) median, twice in a row, is named, and the run ends; with two an exchange does not say whose
-fault it is, and the products alone do. A rank that gets no further for ``LIMIT_S`` ends the job and names the ranks
-that are furthest behind.
+Each rank times matrix products, and then all-reduces with its two neighbours in a ring of nodes, or of the ranks of one
+node; the better of the two counts, so that the neighbour of a slow one is not blamed. A rank that takes more than
+``SLOWER`` times the (lower) median, twice in a row, is named, and the run ends. With only two parts an all-reduce
+cannot tell which is slow, so only the products count. A rank that makes no progress for ``LIMIT_S`` ends the job and
+names the ranks that are furthest behind.
 """
 
 import json
@@ -22,16 +22,16 @@ from launcher.base.frozen import dataclass
 from launcher.worker import NodeFault, process
 from launcher.worker.engine import Context
 
-LIMIT_S = 60.0
-SLOWER = 1.3  # Times the median.
+LIMIT_S = 60.0  # Longest time without progress.
+SLOWER = 1.3  # Times the median: a rank beyond it is slow.
 _KEY = "launch_probe/{}"
-_LOOK_S = 0.5
-_BATCHES = 3  # Of equal products or all-reduces; the median of their times is a rank's.
+_LOOK_S = 0.5  # Interval at which the thread checks the time.
+_BATCHES = 3  # Timed batches of products or all-reduces; a rank's time is their median.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """The work of one batch: square matrices of ``width``, multiplied ``products`` times, and all-reduced ``sums``."""
+    """The work of one batch: square matrices of ``width``, ``products`` multiplications and ``sums`` all-reduces."""
 
     width: int
     products: int
@@ -39,7 +39,7 @@ class Load:
     dtype: torch.dtype
 
 
-# Of a GPU some 0.2 s (2 x 4096^3 x 1000 operations at 700 TFLOP/s), so that clocks rise first and then settle.
+# On a GPU about 0.2 s (2 x 4096^3 x 1000 operations at 700 TFLOP/s), long enough for clocks to rise and settle.
 _LOADS = {
     "cuda": Load(width=4096, products=1000, sums=20, dtype=torch.bfloat16),
     "cpu": Load(width=256, products=60, sums=4, dtype=torch.float32),
@@ -47,16 +47,16 @@ _LOADS = {
 
 
 def probe(context: Context) -> None:
-    """Compare the ranks, if the run says so, before anything else takes memory; a slow one is a :class:`NodeFault`."""
+    """Compare the ranks, if the run asks for it, before anything else takes memory; NodeFault for a slow one."""
     cluster = context.spec.cluster
-    # On one's own machine the cards may well differ, and there is no other node to go to.
+    # Cards of a workstation may differ by design, and there is no other node to move to.
     usual = context.device.type == "cuda" and cluster.kind == "slurm"
     if context.world == 1 or not (usual if cluster.probe is None else cluster.probe):
         return
     with _Watch(context) as watch:
         hosts = watch.hosts()
         found = _slow(context, hosts, watch.stage("the first measurement"))
-        if found is not None:  # Once may be chance.
+        if found is not None:  # A single slow measurement may be chance.
             again = _slow(context, hosts, watch.stage("the second measurement"))
             found = again if again is not None and again.node == found.node else None
     if context.device.type == "cuda":
@@ -67,11 +67,11 @@ def probe(context: Context) -> None:
 
 
 class _Watch:
-    """This rank's progress in the store, and a thread that ends the process when the ranks are not done in time."""
+    """Publishes this rank's progress in the store; its thread ends the process if the ranks are not done in time."""
 
     def __init__(self, context: Context) -> None:
         self._context, self._done = context, threading.Event()
-        # That in which the ranks have met; a client of its own, since a thread uses it.
+        # The store in which the ranks met; a separate client, since a thread uses it.
         self._store: Any = dist.distributed_c10d._get_default_store().clone()
         self._stage, self._since = 0, time.monotonic()
 
@@ -84,14 +84,14 @@ class _Watch:
         self._done.set()
 
     def hosts(self) -> list[str]:
-        """The node of each rank, once all have come; the thread says who has not."""
+        """Wait for all ranks and return each one's node; the thread reports ranks that never come."""
         keys = [_KEY.format(rank) for rank in range(self._context.world)]
         while not self._store.check(keys):
             time.sleep(0.01)
         return [self._progress_of(rank)[1] for rank in range(self._context.world)]
 
     def stage(self, name: str) -> Callable[[str], None]:
-        """Return a function that tells the others what this rank does now."""
+        """Return a function that tells the other ranks what this one is doing in this stage."""
         return lambda what: self._tell(f"{what} of {name}")
 
     def _tell(self, what: str) -> None:
@@ -111,16 +111,16 @@ class _Watch:
         ranks = range(self._context.world)
         absent = [rank for rank in ranks if not self._store.check([_KEY.format(rank)])]
         if absent:
-            return NodeFault(f"{_ranks(absent)} did not come to the probe within {LIMIT_S:.0f} s", None)
+            return NodeFault(f"{_ranks(absent)} did not reach the probe within {LIMIT_S:.0f} s (cluster.probe)", None)
         told = [self._progress_of(rank) for rank in ranks]
         least = min(stage for stage, _, _ in told)
         last = [rank for rank in ranks if told[rank][0] == least]
         nodes = sorted({told[rank][1] for rank in last})
         if len(last) == self._context.world:
-            return NodeFault(f"no rank came to the end of {told[0][2]} within {LIMIT_S:.0f} s (cluster.probe)", None)
+            return NodeFault(f"no rank finished {told[0][2]} within {LIMIT_S:.0f} s (cluster.probe)", None)
         where = f"on {nodes[0]}" if len(nodes) == 1 else f"on {', '.join(nodes[:4])}"
-        text = f"{_ranks(last)} {where} did not come to the end of {told[last[0]][2]} within {LIMIT_S:.0f} s"
-        return NodeFault(f"{text}, for which the others waited (cluster.probe)", nodes[0] if len(nodes) == 1 else None)
+        text = f"{_ranks(last)} {where} did not finish {told[last[0]][2]} within {LIMIT_S:.0f} s"
+        return NodeFault(f"{text}, and the others waited (cluster.probe)", nodes[0] if len(nodes) == 1 else None)
 
 
 def _ranks(ranks: Sequence[int]) -> str:
@@ -144,7 +144,7 @@ def _slow(context: Context, hosts: Sequence[str], tell: Callable[[str], None]) -
         if seconds[worst] > SLOWER * median:
             times = f"{1000 * seconds[worst]:.3g} ms, {seconds[worst] / median:.2f} times the median of all ranks"
             text = f"rank {worst} on {hosts[worst]} is slow: {what} takes {times}, {1000 * median:.3g} ms"
-            way_out = "cluster.probe=false starts without this look"
+            way_out = "cluster.probe=false skips this test"
             return NodeFault(f"{text} (the limit is {SLOWER:g} times; {way_out})", hosts[worst])
     return None
 
@@ -168,7 +168,7 @@ def _timed(act: Callable[[], object], times: int, device: torch.device) -> float
 
 
 def _exchanges(context: Context, hosts: Sequence[str], load: Load, tell: Callable[[str], None]) -> float | None:
-    """Seconds of this rank's best all-reduce with neighbours; None where there are too few to tell them apart."""
+    """Seconds of this rank's best all-reduce with neighbours; None if there are too few to identify a slow one."""
     parts = _parts(hosts)
     if len(parts) < 3:
         return None
@@ -177,7 +177,7 @@ def _exchanges(context: Context, hosts: Sequence[str], load: Load, tell: Callabl
     best = float("inf")
     for number, pairs in enumerate(_rounds(parts), start=1):
         tell(f"the connections of round {number}")
-        groups = [dist.new_group(pair, backend=backend) for pair in pairs]  # All ranks take part in each.
+        groups = [dist.new_group(pair, backend=backend) for pair in pairs]  # All ranks must call each.
         tell(f"the all-reduces of round {number}")
         for pair, group in zip(pairs, groups, strict=True):
             if context.rank in pair:
@@ -195,7 +195,7 @@ def _parts(hosts: Sequence[str]) -> list[list[int]]:
 
 
 def _rounds(parts: Sequence[list[int]]) -> Iterator[list[list[int]]]:
-    """Rounds of pairs, in which each part meets the next one and the one before, around a ring."""
+    """Rounds of disjoint pairs in which each part is paired with both of its neighbours in a ring."""
     last = len(parts) - 1
     yield [parts[n] + parts[n + 1] for n in range(0, last, 2)]
     around = [[*parts[0], *parts[last]]]
