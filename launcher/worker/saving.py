@@ -251,9 +251,10 @@ def find(word: str) -> Path:
 def fits(spec: RunSpec, state: Mapping[str, Any], source: Path, corpus: Mapping[str, Any]) -> None:
     """Raise CheckpointError for a checkpoint of another model or adapter, other samples, or another sample order."""
     there, here = state["model"], content.sizes(spec)
-    differing = [f"{key} is {there.get(key)} there and {here[key]} here" for key in here if there.get(key) != here[key]]
-    if differing:
-        raise CheckpointError(f"{source} is a checkpoint of another model: {', '.join(differing)}")
+    keys = [key for key in here if there.get(key) != here[key]]
+    if keys:
+        differing = ", ".join(f"{key} is {there.get(key)} in it and {here[key]} in this run" for key in keys)
+        raise CheckpointError(f"{source} is a checkpoint of another model: {differing}")
     found = [f"{error.where}: {error.rule} ({' '.join(error.way_out)})" for error in content.obstacles(spec, state)]
     other = content.other_samples(spec, state, corpus)
     if found or other is not None:

@@ -308,7 +308,7 @@ def test_a_checkpoint_of_another_model_is_refused_with_what_differs(runs: Runs, 
     with pytest.raises(CheckpointError) as caught:
         saving.fits(spec, json.loads((source / STATE).read_text()), source, {})
     assert str(caught.value) == (
-        f"{source} is a checkpoint of another model: model.hidden_size is 64 there and 128 here"
+        f"{source} is a checkpoint of another model: model.hidden_size is 64 in it and 128 in this run"
     )
 
 

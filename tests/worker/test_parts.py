@@ -230,10 +230,10 @@ def test_weights_of_another_model_are_refused_with_what_differs(tmp_path: Path) 
     with pytest.raises(CheckpointError) as caught:
         weights.load(made, tmp_path, 0)
     assert str(caught.value) == (
-        f"model.weights={tmp_path} is of another model: "
-        "model.layers.0.mlp.gate_proj.weight is (688, 64) there and (32, 64) here, "
-        "model.layers.0.mlp.up_proj.weight is (688, 64) there and (32, 64) here, "
-        "model.layers.0.mlp.down_proj.weight is (64, 688) there and (64, 32) here and 3 more"
+        f"model.weights={tmp_path} is another model: "
+        "model.layers.0.mlp.gate_proj.weight has shape (688, 64) in it and (32, 64) in this run, "
+        "model.layers.0.mlp.up_proj.weight has shape (688, 64) in it and (32, 64) in this run, "
+        "model.layers.0.mlp.down_proj.weight has shape (64, 688) in it and (64, 32) in this run and 3 more"
     )
     deeper = network.network(make_spec(*SMALL, "model.num_hidden_layers=3").model, torch.float32)
     with pytest.raises(CheckpointError, match=r"lacks 9 tensors of this model: model.layers.2.self_attn.q_proj.weight"):

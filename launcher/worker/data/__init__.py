@@ -1,12 +1,12 @@
 """Batches of one rank, as tensors on its device.
 
-A step number decides its samples (``launcher.worker.data.order``), so no state of a loader is saved in a checkpoint. A
-step's micro-batches are one array of shape ``(micro-batches, micro_batch_size, sequence_length + 1)``, read in this
-process or ahead by ``data.workers`` processes. Evaluation reads the end of the corpus, which training never sees.
+The step number determines its samples (``launcher.worker.data.order``), so checkpoints save no loader state. A step's
+micro-batches are one array of shape ``(micro-batches, micro_batch_size, sequence_length + 1)``, read in this process or
+ahead by ``data.workers`` processes. Evaluation reads the end of the corpus, which training never sees.
 
-Texts are tokenised before the job's ranks start (``launcher.worker.prepare``), and ``tokens.json`` of the run directory
-names the folder. Where ranks are started without a launcher rank 0 makes it; the others then wait in a broadcast, in
-which rank 0 sends the path or the error, so that all of them end alike.
+Texts are tokenised before the job's ranks start (``launcher.worker.prepare``), and ``tokens.json`` in the run directory
+names the folder. If ranks are started without the launcher, rank 0 makes the folder; the others wait in a broadcast of
+its path or of the error, so that all ranks fail together.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ _FIRST = Position()
 
 @dataclass(frozen=True, slots=True)
 class _Steps(Dataset[torch.Tensor]):
-    """Item ``step`` is this rank's share of the step: (micro-batches, micro_batch_size, sequence_length + 1)."""
+    """Item ``step`` is this rank's share of a step, of shape (micro-batches, micro_batch_size, sequence_length + 1)."""
 
     corpus: Corpus
     order: Order
@@ -50,16 +50,16 @@ class _Steps(Dataset[torch.Tensor]):
 
 
 class Batches:
-    """The run's data as one rank sees them."""
+    """The run's batches for one rank."""
 
     def __init__(self, context: Context, whole: Corpus, training: Corpus, held_out: Mapping[str, Corpus]) -> None:
         self._context, self.whole, self._training, self._held_out = context, whole, training, held_out
 
     def identity(self) -> JsonObject:
-        """The identity of the training samples: how many, a hash of three, and of prepared data one of all.
+        """The identity of the training samples: their number, a hash of three, and for prepared data a hash of all.
 
         It names no files, which may be moved or made again between two attempts. Token files, which may be too large to
-        be read for it, lack ``all``.
+        hash, lack ``all``.
         """
         size, digest = self._training.size, hashlib.sha256()
         for index in (0, size // 2, size - 1):
@@ -77,14 +77,14 @@ class Batches:
         else:
             loader = DataLoader(
                 source,
-                batch_size=None,  # An item is a whole step already.
+                batch_size=None,  # An item is already a whole step.
                 sampler=steps,
                 num_workers=spec.data.workers,
                 pin_memory=device.type == "cuda",
                 multiprocessing_context="fork",
                 worker_init_fn=_ignore_signals,
             )
-            with warnings.catch_warnings():  # Python warns of any fork beside threads; the loaders only read.
+            with warnings.catch_warnings():  # Python warns of any fork in a process with threads; loaders only read.
                 warnings.simplefilter("ignore", DeprecationWarning)
                 rows = iter(loader)
         for step, tokens in zip(steps, rows, strict=True):
@@ -92,13 +92,13 @@ class Batches:
 
     @property
     def evaluated(self) -> tuple[str, ...]:
-        """The names of the data sets of an evaluation, "" for one without a name; none where nothing evaluates."""
+        """Names of the data sets of an evaluation, "" for an unnamed one; empty if the run does not evaluate."""
         return tuple(self._held_out)
 
     def held_out(self, name: str) -> Iterator[torch.Tensor]:
-        """This rank's micro-batches of one data set of an evaluation: the same every time, in the corpus's order.
+        """This rank's micro-batches of one evaluation data set: the same every time, in the corpus's order.
 
-        Of a mix some of each data set are among the first.
+        A mix is shuffled, so that its first samples come from every data set.
         """
         stream = self.held_out_stream(name)
         assert stream is not None, "a run that evaluates has held samples out"
@@ -107,19 +107,19 @@ class Batches:
             yield from source[step].to(self._context.device)
 
     def training_stream(self, start: Position = _FIRST) -> tuple[Corpus, Order]:
-        """The training samples and their order, for an engine that walks through them by itself."""
+        """The training samples and their order, for an engine that iterates over them itself."""
         return self._training, order_of(
             self._context, self._training.size, shuffle=self._context.spec.data.shuffle, start=start
         )
 
     def held_out_stream(self, name: str = "") -> tuple[Corpus, Order] | None:
-        """The held-out samples of a data set and their order; None where the run does not evaluate."""
+        """The held-out samples of a data set and their order; None if the run does not evaluate."""
         found = self._held_out.get(name)
         return None if found is None else (found, order_of(self._context, found.size, shuffle=isinstance(found, Mix)))
 
 
 def order_of(context: Context, size: int, *, shuffle: bool, start: Position = _FIRST) -> Order:
-    """The order of so many samples, as a rank of the run takes them."""
+    """The order in which this rank reads ``size`` samples."""
     spec = context.spec
     return Order(
         size=size,
@@ -134,16 +134,16 @@ def order_of(context: Context, size: int, *, shuffle: bool, start: Position = _F
 
 
 def _ignore_signals(worker: int) -> None:
-    """Ignore signals, which are the rank's: a reader that SIGUSR2 kills would end it."""
+    """Ignore signals meant for the rank: a reader killed by SIGUSR2 would end the rank."""
     for number in (signal.SIGUSR2, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def batches(context: Context, opened: Sequence[Corpus] | None = None) -> Batches:
-    """The run's data as :func:`open_corpora` opens them, with samples held out for evaluation where the run evaluates.
+    """The batches of the run's data (:func:`open_corpora`), with samples held out if the run evaluates.
 
-    They are the data sets of evaluations, or else the end of each that is trained on.
+    Held out are the evaluation data sets, or else the end of each training data set.
     """
     opened, data = open_corpora(context) if opened is None else opened, context.spec.data
     number = len(opened) - len(data.evaluated)
@@ -161,9 +161,9 @@ def _joined(corpora: Sequence[Corpus], weights: Sequence[float]) -> Corpus:
 
 
 def counted(context: Context) -> tuple[Context, Sequence[Corpus] | None]:
-    """The context with the samples of an epoch counted, where numbers of the run follow from them, and the corpora.
+    """The context and the corpora, with an epoch's samples counted if the run's steps depend on them.
 
-    Called by all ranks together, before an engine is made of the run's steps; other data are opened when it is there.
+    Called by all ranks together, before the engine, which needs the steps, is made. Else corpora are opened after it.
     """
     if not epoch.is_counted(context.spec):
         return context, None
@@ -173,7 +173,7 @@ def counted(context: Context) -> tuple[Context, Sequence[Corpus] | None]:
 
 
 def open_corpora(context: Context) -> Sequence[Corpus]:
-    """Open the run's data sets; called by all ranks together. Data that cannot be used are a :class:`DataError`."""
+    """Open the run's data sets, or raise DataError if they cannot be used; called by all ranks together."""
     spec = context.spec
     data, length, vocabulary = spec.data, spec.sequence_length, spec.model.vocab_size
     if data.source == "synthetic":
@@ -206,7 +206,7 @@ def _corpus(spec: RunSpec, found: TokenFolder, span: Span, key: str) -> Corpus:
 
 
 def _tokenised(context: Context) -> TokenFolder:
-    """The folder of token ids: as the run directory says, else made by rank 0 while the other ranks wait."""
+    """The folder of token ids: the one that the run directory names, else made by rank 0 while the others wait."""
     answer: list[TokenFolder | LauncherError | None] = [None]
     if context.rank == 0:
         data, cache = context.spec.data, os.environ.get(CACHE)

@@ -1,10 +1,10 @@
-"""Corpora: a long row of tokens cut into samples of one length, documents, or samples made on the spot.
+"""Corpora: a long row of tokens cut into samples of one length, documents, or synthetic samples.
 
 Sample ``i`` of a row is tokens ``i * length`` to ``(i + 1) * length``, both included: inputs are all but the last,
-labels all but the first, so neighbours share one token and none is lost between them; document borders are not looked
-at. Otherwise a document or a conversation is a sample, or as many as fit into one (``data.packing``). Marks
-(``launcher.worker.marks``) say what is not trained. Files are mapped, not read, since every rank opens all of them; ids
-are compared with the vocabulary as a sample is read.
+labels all but the first, so neighbours share one token and none is lost between them; document boundaries are ignored.
+Otherwise a sample is one document or conversation, or as many as fit (``data.packing``). Marks
+(``launcher.worker.marks``) tell which tokens are not trained. Files are memory-mapped, not read, since every rank opens
+all of them; ids are checked against the vocabulary when a sample is read.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ type Tokens = npt.NDArray[np.int64]
 
 
 class Corpus(Protocol):
-    """Samples by number; sample ``i`` is the same whenever and wherever it is asked for."""
+    """Samples by number; sample ``i`` is the same on every rank and at any time."""
 
     @property
     def size(self) -> int:
@@ -34,7 +34,7 @@ class Corpus(Protocol):
 
     @property
     def sha256(self) -> str | None:
-        """The hash of all that it was cut from, where that was taken as it was written."""
+        """Hash of the whole source, if one was computed while it was written; else None."""
 
     def sample(self, index: int) -> Tokens:
         """Read ``sequence_length + 1`` token ids; ids that are not trained as labels are marked."""
@@ -42,7 +42,7 @@ class Corpus(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Synthetic:
-    """Rows that are learnt quickly: each token follows from the one before, ``5 x + 1`` modulo the vocabulary."""
+    """Rows that a model learns quickly: each token is ``5 x + 1`` modulo the vocabulary of the one before, ``x``."""
 
     vocabulary: int
     length: int
@@ -51,7 +51,7 @@ class Synthetic:
     sha256: None = None
 
     def sample(self, index: int) -> Tokens:
-        """Make a row that begins anywhere in the vocabulary."""
+        """Make a row that begins with a random token."""
         row = np.empty(self.length + 1, dtype=np.int64)
         token = mixed(self.seed, index) % self.vocabulary
         for place in range(self.length + 1):
@@ -61,7 +61,7 @@ class Synthetic:
 
 
 class TokenFiles:
-    """Token files end to end, read through memory maps; neighbouring samples share one token."""
+    """Concatenated token files, read through memory maps; neighbouring samples share one token."""
 
     def __init__(
         self,
@@ -75,24 +75,24 @@ class TokenFiles:
         part: slice = slice(None),
         key: str = "data.path",
     ) -> None:
-        """Map files of raw little-endian unsigned integers below ``vocabulary``, which must hold one sample.
+        """Map files of raw little-endian unsigned integers below ``vocabulary``; they must hold at least one sample.
 
-        ``trained`` has a mark for each token of ``part``, which is all of one file; None trains all of them. ``key``
-        named the files.
+        ``trained`` has a mark for each token of ``part``, a part of one file; None trains all tokens. ``key`` is the
+        setting that named the files.
         """
         self._trained = trained
         self._paths, self._length, self._vocabulary, self.sha256 = list(paths), length, vocabulary, sha256
         width = np.dtype(dtype).itemsize
         for path in self._paths:
             if path.stat().st_size % width:
-                raise DataError(f"{path} has {path.stat().st_size} bytes, which is no multiple of {width} ({dtype})")
+                raise DataError(f"{path} has {path.stat().st_size} bytes, which is not a multiple of {width} ({dtype})")
         self.maps = [np.memmap(path, dtype=dtype, mode="r")[part] for path in self._paths if path.stat().st_size]
         self._ends = np.cumsum([len(tokens) for tokens in self.maps])
         total = int(self._ends[-1]) if self.maps else 0
         if total < length + 1:
             raise DataError(
-                f"{key} holds {total} tokens in {len(self._paths)} files, and one sample needs {length + 1} "
-                f"(train.sequence_length={length} and one more): name more data or set a shorter length"
+                f"{key} has {total} tokens in {len(self._paths)} files, but one sample needs {length + 1} "
+                f"(train.sequence_length={length} plus one): add data or set a shorter length"
             )
         self.size = (total - 1) // length
 
@@ -118,10 +118,10 @@ class TokenFiles:
 
 
 class Documents:
-    """Documents or conversations: one a sample, cut at the length, or ``apart`` as many as fit whole.
+    """Documents or conversations: one per sample, truncated to its length, or with ``apart`` as many as fit whole.
 
-    Behind their end a sample is padded by untrained tokens, at which causal attention does not look. Of several,
-    attention and positions keep each apart, and one that is longer than a sample goes on in others.
+    Samples are padded at the end with untrained tokens, which causal attention does not see. Documents packed in one
+    sample are separated by attention and positions; one that is longer than a sample continues in others.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Documents:
         apart: bool = False,
         key: str = "data.path",
     ) -> None:
-        """Map the files that ``launcher.data.prepare`` has written: tokens, marks of a byte for each, and ends."""
+        """Map the files that ``launcher.data.prepare`` wrote: tokens, one mark byte per token, and document ends."""
         self._tokens, self._trained = mapped(folder)
         self._ends = np.memmap(folder.path / ENDS, dtype=np.uint64, mode="r")[span.documents]
         self._start = span.tokens.start
@@ -145,10 +145,10 @@ class Documents:
             self._packed = packed(ends, length, split=not folder.marked, start=self._start)
             self.size = len(self._packed.ends)
             if not self.size:
-                raise DataError(f"{key} holds no document of two tokens or more")
+                raise DataError(f"{key} has no document of two tokens or more")
 
     def sample(self, index: int) -> Tokens:
-        """Read a document's start, or the documents of a sample, and padding."""
+        """Read the start of a document, or the documents packed in the sample, with padding."""
         ids, trained = np.zeros((2, self._length + 1), dtype=np.int64)
         begins, place = list[int](), 0
         for start, stop in self._pieces(index):
@@ -169,7 +169,7 @@ class Documents:
 
 
 def mapped(folder: TokenFolder) -> tuple[Any, Any]:
-    """The ids of a folder, and its marks where it has some."""
+    """Memory maps of a folder's token ids, and of its marks (None if it has none)."""
     tokens = np.memmap(folder.path / TOKENS, dtype=folder.dtype, mode="r")
     return tokens, np.memmap(folder.path / TRAINED, dtype=np.uint8, mode="r") if folder.marked else None
 
@@ -178,14 +178,14 @@ def _check(row: Tokens, vocabulary: int) -> None:
     largest = int(row.max(initial=0))
     if largest >= vocabulary:
         raise DataError(
-            f"the data hold token id {largest}, and the model has rows for ids below model.vocab_size="
+            f"the data have token id {largest}, but the model has rows only for ids below model.vocab_size="
             f"{vocabulary}: check data.tokenizer and data.token_dtype, or set model.vocab_size={largest + 1}"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A range of a corpus, to train on or to evaluate on."""
+    """A range of samples of a corpus, for training or evaluation."""
 
     whole: Corpus
     start: int
@@ -193,30 +193,30 @@ class Part:
 
     @property
     def sha256(self) -> str | None:
-        """The hash of the whole."""
+        """Hash of the whole corpus."""
         return self.whole.sha256
 
     def sample(self, index: int) -> Tokens:
-        """Read the sample with this number in the part."""
+        """Read a sample by its number in the part."""
         return self.whole.sample(self.start + index)
 
 
 class Mix:
-    """Several corpora as one: of each as many samples as its weight says (``launcher.data.epoch``)."""
+    """Several corpora as one, each with as many samples as its weight gives it (``launcher.data.epoch``)."""
 
     def __init__(self, parts: Sequence[Corpus], weights: Sequence[float]) -> None:
-        """Join corpora, which have samples of one length; without weights each is there once."""
+        """Join corpora with samples of one length; without weights each sample occurs once."""
         self._parts = parts
         self._ends = np.cumsum(drawn([part.size for part in parts], weights))
         self.size = int(self._ends[-1])
 
     @property
     def sha256(self) -> str | None:
-        """The hash of the folder in which all of them lie."""
+        """Hash of the folder that contains all of them."""
         return self._parts[0].sha256
 
     def sample(self, index: int) -> Tokens:
-        """Read a sample of one of them; beyond its end it begins again."""
+        """Read a sample; a corpus drawn more often than its size starts again from its beginning."""
         part = int(np.searchsorted(self._ends, index, side="right"))
         first = int(self._ends[part - 1]) if part else 0
         corpus = self._parts[part]
@@ -224,11 +224,11 @@ class Mix:
 
 
 def split(corpus: Corpus, held_out: float) -> tuple[Part, Part]:
-    """Split a corpus in a part to train on and its end to evaluate on; a :class:`DataError` if one would be empty."""
+    """Split a corpus into a training part and its end for evaluation; DataError if one would be empty."""
     count = max(1, round(corpus.size * held_out))
     if count >= corpus.size:
         raise DataError(
-            f"the corpus has {corpus.size} samples and data.eval_fraction={held_out} holds {count} of them out: "
-            "name more data, set a shorter train.sequence_length, or train.eval_every=null"
+            f"the corpus has {corpus.size} samples and data.eval_fraction={held_out} holds out {count} of them: "
+            "add data, set a shorter train.sequence_length, or train.eval_every=null"
         )
     return Part(corpus, 0, corpus.size - count), Part(corpus, corpus.size - count, count)

@@ -1,13 +1,13 @@
-"""The order of samples: pure functions of the seed, the same for every number of ranks."""
+"""The order of samples, a pure function of the seed that is the same for any number of ranks."""
 
 from launcher.base.frozen import dataclass
 
-_ROUNDS = 4  # Of the Feistel network: four are a strong permutation (Luby, Rackoff, SIAM J. Comput. 17(2), 1988).
+_ROUNDS = 4  # Feistel rounds: four give a strong permutation (Luby, Rackoff, SIAM J. Comput. 17(2), 1988).
 _MASK = (1 << 64) - 1
 
 
 def mixed(*numbers: int) -> int:
-    """64 bits that depend on all the numbers (the finaliser of SplitMix64, Steele et al., OOPSLA 2014)."""
+    """A 64-bit hash of the numbers (the finaliser of SplitMix64, Steele et al., OOPSLA 2014)."""
     state = 0
     for number in numbers:
         state = (state + number + 0x9E3779B97F4A7C15) & _MASK
@@ -18,10 +18,10 @@ def mixed(*numbers: int) -> int:
 
 
 def permuted(index: int, size: int, seed: int) -> int:
-    """The place of ``index`` in a pseudo-random permutation of ``range(size)``, with no table of the permutation.
+    """The image of ``index`` under a pseudo-random permutation of ``range(size)``, computed without a table.
 
-    A Feistel network permutes the next larger power of four; an image outside of ``size`` is permuted again until it
-    is inside (cycle walking; Black and Rogaway, CT-RSA 2002), which takes four rounds through it at most on average.
+    A Feistel network permutes the next larger power of four; an image outside ``size`` is permuted again until it is
+    inside (cycle walking; Black and Rogaway, CT-RSA 2002), which takes at most four passes on average.
     """
     half = max(1, ((size - 1).bit_length() + 1) // 2)
     low = (1 << half) - 1
@@ -36,16 +36,16 @@ def permuted(index: int, size: int, seed: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """A place in the stream of samples: ``step`` steps have seen the first ``samples``.
+    """A position in the stream of samples: ``step`` steps have read the first ``samples``.
 
-    A run starts at the first sample. One that was resumed with another batch is not at ``step`` times its batch.
+    A run starts at the first sample. After a resume with another batch size, ``samples`` is not ``step`` times it.
     """
 
     step: int = 0
     samples: int = 0
 
     def after(self, step: int, batch: int) -> int:
-        """Samples seen once a later step is done, with ``batch`` of them in each step from here on."""
+        """Samples read once a later step is done, with ``batch`` samples in each step from here on."""
         return self.samples + (step - self.step) * batch
 
 
@@ -53,19 +53,19 @@ class Position:
 class Order:
     """The assignment of samples to steps and ranks."""
 
-    size: int  # Samples of one epoch.
+    size: int  # Samples in one epoch.
     seed: int
-    shuffle: bool  # True for another order than the corpus's own.
+    shuffle: bool  # False keeps the corpus's own order.
     global_batch_size: int
     micro_batch_size: int
-    data_rank: int  # This rank among the ``data_ranks`` that see different samples.
+    data_rank: int  # This rank's index among the ``data_ranks`` that read different samples.
     data_ranks: int
-    start: Position = Position()  # The place at which the run has started, or gone on.
+    start: Position = Position()  # Where the run started or resumed.
 
     def positions(self, step: int) -> list[list[int]]:
-        """Places in the endless stream of samples, a list a micro-batch.
+        """Positions in the endless stream of samples that this rank reads at a step, one list per micro-batch.
 
-        A step owns ``global_batch_size`` places, from where the step before has ended, whatever the ranks are.
+        A step has the ``global_batch_size`` positions after those of the step before, for any number of ranks.
         """
         first, together = self.start.after(step - 1, self.global_batch_size), self.micro_batch_size * self.data_ranks
         mine = first + self.data_rank * self.micro_batch_size
@@ -73,10 +73,10 @@ class Order:
         return [list(range(start, start + self.micro_batch_size)) for start in starts]
 
     def sample(self, position: int) -> int:
-        """The sample at a place of the stream; every epoch has each sample once, in an order of its own."""
+        """The sample at a position in the stream; every epoch has each sample once, in its own order."""
         epoch, index = divmod(position, self.size)
         return permuted(index, self.size, mixed(self.seed, epoch)) if self.shuffle else index
 
     def samples(self, step: int) -> list[list[int]]:
-        """The samples of this rank at a step, a list a micro-batch."""
+        """The samples of this rank at a step, one list per micro-batch."""
         return [[self.sample(position) for position in micro_batch] for micro_batch in self.positions(step)]

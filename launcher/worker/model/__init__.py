@@ -1,4 +1,4 @@
-"""From tokens to the mean loss, in one module: so that FSDP's root also gathers the output head for the loss."""
+"""The model from tokens to the mean loss, as one module so that FSDP's root also gathers the output head."""
 
 import functools
 import inspect
@@ -16,7 +16,7 @@ from launcher.worker import marks
 from launcher.worker.model.network import DTYPES, Absent, apart, base, masks
 
 type Share = Callable[..., Sequence[torch.Tensor]]
-"""This rank's tokens of each of its arguments, which are of shape (batch, sequence)."""
+"""Returns this rank's tokens of each argument, which has shape (batch, sequence)."""
 
 
 class LanguageModel(nn.Module):
@@ -24,12 +24,12 @@ class LanguageModel(nn.Module):
 
     def __init__(self, network: Any, spec: RunSpec, share: Share | None = None) -> None:
         super().__init__()
-        self.network = network  # Of ``transformers``.
-        self.divisor: torch.Tensor | float = 1.0  # Divides the summed loss where labels are marked; an engine sets it.
+        self.network = network  # A ``transformers`` model.
+        self.divisor: torch.Tensor | float = 1.0  # Divides the summed loss if labels are marked; set by an engine.
         self._share = share
         self._marked = spec.data.marked
         self._apart = spec.data.packed == "documents"
-        self._masked = self._apart and spec.model.attention != "flash"  # Which finds documents by their positions.
+        self._masked = self._apart and spec.model.attention != "flash"  # Flash finds documents by their positions.
         self._compute = DTYPES[spec.precision.compute]
         self._places = "position_ids" in inspect.signature(base(network).forward).parameters
         found = families.of(spec.model).transformers_config(spec.model)
@@ -41,10 +41,10 @@ class LanguageModel(nn.Module):
         self._chunk = spec.train.loss_chunk if spec.train.loss == "chunked" else None
 
     def forward(self, tokens: torch.Tensor, entering: torch.Tensor | None = None) -> torch.Tensor:
-        """The mean cross entropy of each next token, or, without the output head, the states for the next stage.
+        """The mean cross entropy of each next token, or, without an output head, the states for the next stage.
 
-        Where ranks share a sequence, it is of this rank's tokens; where labels are marked, the sum over trained ones,
-        divided by ``divisor``. A later stage gets its states in ``entering``.
+        If ranks share a sequence, the mean is over this rank's tokens; if labels are marked, it is the sum over trained
+        ones divided by ``divisor``. A later stage gets its input states in ``entering``.
         """
         states = self.states(tokens, entering)
         return states if isinstance(self.network.get_output_embeddings(), Absent) else self.loss(states, tokens)
@@ -53,7 +53,7 @@ class LanguageModel(nn.Module):
         return rows if self._share is None else self._share(*rows)
 
     def states(self, tokens: torch.Tensor, entering: torch.Tensor | None = None) -> torch.Tensor:
-        """Hidden states behind this rank's blocks."""
+        """Hidden states after this rank's blocks."""
         rows = inputs = tokens[:, :-1]
         if self._marked and entering is None:
             inputs = marks.ids(rows)
@@ -70,7 +70,7 @@ class LanguageModel(nn.Module):
         return made
 
     def loss(self, hidden: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """The mean cross entropy, given the states behind the last norm."""
+        """The mean cross entropy, given the states after the last norm."""
         (labels,) = self._own(marks.labels(tokens) if self._marked else tokens[:, 1:])
         divisor = self.divisor if self._marked else labels.numel()
         if self._fused:
@@ -85,7 +85,7 @@ class LanguageModel(nn.Module):
         return mean
 
     def _fused_loss(self, hidden: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        from liger_kernel.transformers.functional import liger_fused_linear_cross_entropy  # Only where it is asked for.
+        from liger_kernel.transformers.functional import liger_fused_linear_cross_entropy  # Optional package.
 
         head = self.network.get_output_embeddings()
         states = hidden.flatten(0, 1) if self._factor == 1.0 else hidden.flatten(0, 1) * self._factor
@@ -102,7 +102,7 @@ class LanguageModel(nn.Module):
         return loss
 
     def _loss(self, hidden: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """The summed cross entropy; softmax in fp32 whatever the logits' format; ignored labels add zero."""
+        """The summed cross entropy; softmax in fp32 whatever the logits' dtype; ignored labels add zero."""
         logits = self.network.get_output_embeddings()(hidden)
         if self._factor != 1.0:
             logits = logits * self._factor
@@ -115,7 +115,7 @@ class LanguageModel(nn.Module):
 
 
 def _add_noise(alpha: float, table: nn.Module, _: object, made: torch.Tensor) -> torch.Tensor:
-    """NEFTune (Jain et al., 2023), as ``neftune_post_forward_hook`` of ``transformers/integrations/neftune.py``."""
+    """Add NEFTune noise (Jain et al., 2023), as ``neftune_post_forward_hook`` of ``transformers`` (``neftune.py``)."""
     if not table.training:
         return made
     most = alpha / (made.shape[-2] * made.shape[-1]) ** 0.5
@@ -123,9 +123,9 @@ def _add_noise(alpha: float, table: nn.Module, _: object, made: torch.Tensor) ->
 
 
 class _WithSquaredDenominator(torch.autograd.Function):
-    """The summed cross entropy of fp32 logits and ``weight`` times the square of softmax's log-denominator (PaLM).
+    """The summed cross entropy of fp32 logits, plus ``weight`` times the squared log-denominator of softmax (PaLM).
 
-    Kept for the backward pass is the log-softmax alone, which becomes the gradient.
+    The backward pass keeps only the log-softmax, which becomes the gradient.
     """
 
     @staticmethod

@@ -22,7 +22,7 @@ _NAME = "default"
 
 def settings(spec: RunSpec) -> Any:
     """The ``peft`` configuration of the run's adapter."""
-    import peft  # Seconds of imports that only a run with an adapter pays.
+    import peft  # Late: it takes seconds, and only runs with an adapter need it.
 
     adapter, task = spec.adapter, "SEQ_CLS" if spec.task.name == "reward" else "CAUSAL_LM"
     modules = {"target_modules": sorted(adapter.targets), "task_type": task}
@@ -43,13 +43,13 @@ def settings(spec: RunSpec) -> Any:
 
 
 def start(spec: RunSpec) -> str:
-    """How PiSSA's matrices begin, in ``peft``'s word: by so many iterations, or by an exact SVD."""
+    """``peft``'s name for PiSSA's initialization: by a number of iterations, or by an exact SVD."""
     iterations = spec.adapter.pissa
     return f"pissa_niter_{iterations}" if iterations else "pissa"
 
 
 def keep_start(network: Any, context: Context) -> None:
-    """Keep PiSSA's first matrices, with which an export is told as LoRA beside the weights as they were."""
+    """Save PiSSA's initial matrices, which an export needs to express the result as LoRA on the original weights."""
     if context.spec.adapter.pissa is not None and context.rank == 0:
         found = network.peft_config[_NAME]
         with replaced(found, "init_lora_weights", True):
@@ -57,11 +57,11 @@ def keep_start(network: Any, context: Context) -> None:
 
 
 PISSA = "pissa"
-"""The folder of a run directory with PiSSA's first matrices."""
+"""The folder in a run directory with PiSSA's initial matrices."""
 
 
 def quantise(network: Any, spec: RunSpec, compute: torch.dtype) -> None:
-    """Pack the weights of QLoRA's blocks in a network on the meta device; before :func:`inject`."""
+    """Replace the linears of QLoRA's blocks by packed ones in a network on the meta device; before :func:`inject`."""
     if spec.adapter.name == "qlora":
         wide = not spec.parallel.shard
         _quantised().quantise(network, spec, compute, torch.float32 if wide else compute)
@@ -70,7 +70,7 @@ def quantise(network: Any, spec: RunSpec, compute: torch.dtype) -> None:
 def access(
     network: Any, spec: RunSpec, device: torch.device, otherwise: initial.Access = contextlib.nullcontext
 ) -> initial.Access:
-    """The context in which a parameter of a network is filled (``initial.fill``), ``otherwise`` if it is not packed."""
+    """The context in which ``initial.fill`` fills a parameter: ``otherwise`` if it is not packed."""
     if spec.adapter.name != "qlora":
         return otherwise
     found: initial.Access = _quantised().access(network, device, otherwise)
@@ -78,7 +78,7 @@ def access(
 
 
 def let_inputs_go(network: nn.Module, spec: RunSpec) -> None:
-    """Let products of ``transformers``' 8-bit linears keep no inputs, as the worker's own keep none."""
+    """Stop ``transformers``' 8-bit linears from keeping their inputs, which the worker's own do not keep either."""
     if spec.adapter.bits == 8:
         packed = _quantised()
         for module in network.modules():
@@ -87,14 +87,14 @@ def let_inputs_go(network: nn.Module, spec: RunSpec) -> None:
 
 
 def _quantised() -> Any:
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # On the CPU it recommends kernels for inference.
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # On the CPU it logs advice about inference kernels.
     from launcher.worker.model import quantised
 
     return quantised
 
 
 def inject(network: Any, spec: RunSpec) -> None:
-    """Add the adapter to a network on the meta device and freeze all else; its targets must be modules of the model."""
+    """Add the adapter to a network on the meta device, freeze the rest; TrainingError for a target it does not have."""
     if spec.adapter.name == "none":
         return
     import peft
@@ -113,13 +113,13 @@ def inject(network: Any, spec: RunSpec) -> None:
     peft.inject_adapter_in_model(found, network, adapter_name=_NAME, low_cpu_mem_usage=True)
     for name, parameter in network.named_parameters():
         parameter.requires_grad_(".lora_" in name or ".modules_to_save." in name)
-        if parameter.requires_grad:  # ``peft`` takes the format from the linear, where QLoRA has bytes.
+        if parameter.requires_grad:  # ``peft`` copies the dtype of the linear, which is bytes in QLoRA.
             parameter.data = parameter.data.to(unquantised)
 
 
 @torch.no_grad()
 def set_magnitudes(network: Any) -> None:
-    """Give DoRA's magnitude vectors their first values, the norms of the weights' rows, whole one at a time."""
+    """Initialize DoRA's magnitude vectors to the norms of the weights' rows, with one whole weight at a time."""
     for module in network.modules():
         for vector in getattr(module, "lora_magnitude_vector", {}).values():
             weight = _whole(module.base_layer)
@@ -136,7 +136,7 @@ def _whole(linear: Any) -> torch.Tensor:
 def rated(
     groups: list[dict[str, Any]], named: Iterable[tuple[str, nn.Parameter]], ratio: float | None
 ) -> list[dict[str, Any]]:
-    """Parameter groups with LoRA+'s faster ones apart, as ``peft.optimizers.create_loraplus_optimizer`` has them."""
+    """Parameter groups split for LoRA+'s faster parameters, as ``peft.optimizers.create_loraplus_optimizer`` does."""
     if ratio is None:
         return groups
     faster = {id(each) for name, each in named if ".lora_B." in name or each.dim() == 1}
@@ -149,7 +149,7 @@ def rated(
 
 
 def export(tensors: dict[str, torch.Tensor], spec: RunSpec, directory: Path) -> None:
-    """Write the adapter as ``peft`` loads it: its tensors by ``peft``'s own names, and its configuration."""
+    """Write the adapter for ``peft`` to load: its tensors under ``peft``'s names, and its configuration."""
     renamed = {f"base_model.model.{_saved_name(name)}": value for name, value in tensors.items()}
     save_file(renamed, directory / "adapter_model.safetensors", metadata={"format": "pt"})
     settings(spec).save_pretrained(str(directory))

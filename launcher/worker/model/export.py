@@ -1,8 +1,8 @@
-"""Export to safetensors that ``transformers`` loads: tensors gathered one at a time, each rank writes its share.
+"""Export to safetensors that ``transformers`` loads: tensors are gathered one at a time, each rank writes its share.
 
-Tensors are shared out, the largest first to the rank with the least so far, and all ranks go through all of them in one
-order. Each owner writes one file, and rank 0 the index and ``config.json``. Each pipeline stage shares its own tensors
-out among its own ranks. An adapter is small: rank 0 writes all of it, as ``peft`` has it.
+Tensors are assigned to ranks, the largest first and each to the rank with the least so far; all ranks gather all of
+them in the same order. Each owner writes one file, and rank 0 the index and ``config.json``. A pipeline stage assigns
+its tensors to its own ranks. An adapter is small: rank 0 writes all of it, in ``peft``'s format.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from launcher.worker.engine import Context
 from launcher.worker.model import adapters, weights
 
 type Whole = Callable[[torch.Tensor], contextlib.AbstractContextManager[torch.Tensor]]
-"""Gathers one parameter for as long as it is read; called by all ranks together."""
+"""Gathers one parameter while the context is open; called by all ranks together."""
 
 
 @contextlib.contextmanager
@@ -41,8 +41,8 @@ def write(
 ) -> None:
     """Write a model, or only its adapter, into an existing directory; called by all ranks together.
 
-    No rank ever holds more than its share of the files and one whole tensor. ``whole`` gathers a parameter as the
-    engine does, ``elements`` counts those of a whole one; ``stages`` are ranks with other pipeline stages' networks.
+    No rank holds more than its share of the files and one whole tensor. ``whole`` gathers one of the engine's
+    parameters, ``elements`` counts a whole one's elements; ``stages`` are the ranks with the other pipeline stages.
     """
     wanted = {name: value for made in parts for name, value in (*made.named_parameters(), *weights.persistent(made))}
     if context.spec.adapter.name != "none":
@@ -73,7 +73,7 @@ def _everywhere[T](mine: T, stages: dist.ProcessGroup | None) -> list[T]:
 
 
 def _owners(everywhere: Sequence[Mapping[str, tuple[int, int]]], together: int) -> dict[str, int]:
-    """The rank that writes each tensor: one that has it, and of a tied table's two copies the first."""
+    """The rank that writes each tensor: one that has it; of a tied table's two copies, the first is written."""
     owners: dict[str, int] = {}
     for stage, sizes in enumerate(everywhere):
         own = {name: count for name, (count, _) in sizes.items() if name not in owners}
@@ -84,7 +84,7 @@ def _owners(everywhere: Sequence[Mapping[str, tuple[int, int]]], together: int) 
 def finish(
     made: Any, tensors: dict[str, torch.Tensor], owners: dict[str, int], total: int, rank: int, directory: Path
 ) -> None:
-    """Write this rank's whole tensors and, on rank 0, the index and the configuration; ``total`` counts all bytes."""
+    """Write this rank's whole tensors and, on rank 0, the index and the configuration; ``total`` is in bytes."""
     writers = sorted(set(owners.values()))
     files = {
         writer: f"model-{number:05d}-of-{len(writers):05d}.safetensors"
@@ -100,7 +100,7 @@ def finish(
 
 
 def shares(sizes: dict[str, int], ranks: int) -> dict[str, int]:
-    """The rank that writes each tensor: the largest first, always to the rank with the least so far."""
+    """The rank that writes each tensor, assigned largest first to the rank with the least so far."""
     load = [0] * ranks
     owners = {}
     for name in sorted(sizes, key=lambda item: (-sizes[item], item)):

@@ -1,8 +1,8 @@
-"""Fresh values for parameters, the same however they are sharded: blocks of rows, each drawn from a seed of its own.
+"""Initial values of parameters, the same however they are sharded: blocks of rows, each drawn from its own seed.
 
-What a class of ``transformers`` gives by code of its own is found by its ``_init_weights``, called with a copy of each
-such module, whose small tensors are real and hold no number: what is one afterwards was set. Matrices are drawn as
-those of any other class, except those that the module around them draws.
+Values that a ``transformers`` class sets in its own code are found by calling its ``_init_weights`` with a copy of the
+module whose small tensors are real and hold NaN: any number found afterwards was set. Matrices are drawn like those of
+any other class, except those that their parent module draws.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from launcher.base.frozen import dataclass
 from launcher.estimate.rank.shards import DRAWN_ELEMENTS
 from launcher.worker import TrainingError
 
-BLOCK_ELEMENTS = DRAWN_ELEMENTS  # Of one block of rows, which a rank holds beside its shard while it draws values.
+BLOCK_ELEMENTS = DRAWN_ELEMENTS  # Size of one block of rows, which a rank holds besides its shard while drawing.
 
 type Draw = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
 """Fills a block of rows, of shape (rows, *rest)."""
@@ -32,7 +32,7 @@ type Draw = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """A rank's part of a parameter: ``tensor`` lies at ``offset`` in the whole, whose shape is ``shape``."""
+    """A rank's part of a parameter: ``tensor`` is at ``offset`` in the whole parameter of shape ``shape``."""
 
     tensor: torch.Tensor
     shape: tuple[int, ...]
@@ -40,16 +40,16 @@ class Local:
 
     @property
     def region(self) -> tuple[slice, ...]:
-        """Slices of the whole parameter that the rank's part is."""
+        """Slices that select the rank's part from the whole parameter."""
         return tuple(slice(start, start + size) for start, size in zip(self.offset, self.tensor.shape, strict=True))
 
 
 type Access = Callable[[torch.Tensor], contextlib.AbstractContextManager[torch.Tensor | Local | None]]
-"""Opens a parameter that an engine keeps in a form of its own while it is filled; None where another rank fills it."""
+"""Opens a parameter that an engine stores in its own format, to be filled; yields None if another rank fills it."""
 
 
 def local(parameter: torch.Tensor | Local) -> Local:
-    """A rank's part of a parameter that may be sharded."""
+    """This rank's part of a parameter that may be sharded."""
     if isinstance(parameter, Local):
         return parameter
     if not isinstance(parameter, DTensor):
@@ -60,15 +60,15 @@ def local(parameter: torch.Tensor | Local) -> Local:
 
 @torch.no_grad()
 def fill(made: nn.Module, seed: int, access: Access = contextlib.nullcontext) -> None:
-    """Give every parameter and buffer of a network on a real device its fresh value.
+    """Initialize every parameter and buffer of a network on a real device.
 
-    Raises TrainingError where nothing says what a buffer begins with.
+    Raises TrainingError for a buffer whose initial value is not known.
     """
     for name, parameter, draw in draws(made):
         with access(parameter) as opened:
             if opened is not None:
                 draw_into(local(opened), name, seed, draw)
-        del opened  # Else it would outlive the next one's making.
+        del opened  # Free it before the next one is allocated.
     _fill_buffers(made)
 
 
@@ -86,14 +86,14 @@ def _fill_buffers(made: Any) -> None:
     for name in others.values():
         if name not in outer:
             raise TrainingError(
-                f"transformers' {made.config.model_type} computes its buffer {name} in a way that the worker does not "
-                "know, and the worker reads no buffer from a checkpoint: train it by script=path/to/train.py"
+                f"launch does not know how transformers' {made.config.model_type} computes its buffer {name}, and "
+                "does not read it from a checkpoint: train this model by script=path/to/train.py"
             )
         made.get_buffer(name).copy_(outer[name])
 
 
 def draw_into(part: Local, name: str, seed: int, draw: Draw) -> None:
-    """Fill a rank's part of the parameter ``name``, block of rows by block of rows."""
+    """Fill a rank's part of the parameter ``name``, one block of rows at a time."""
     if part.tensor.numel() == 0:
         return
     rows = max(1, BLOCK_ELEMENTS // max(1, math.prod(part.shape[1:])))
@@ -114,12 +114,12 @@ def _draw_rows(part: Local, rows: range, draw: Draw, generator: torch.Generator)
 
 
 def seed_of(*content: object) -> int:
-    """63 bits that depend on all the arguments, the same in every process."""
+    """A 63-bit hash of the arguments, the same in every process."""
     return int.from_bytes(hashlib.sha256("/".join(map(str, content)).encode()).digest()[:8], "little") >> 1
 
 
 def draws(made: Any) -> Iterator[tuple[str, torch.Tensor, Draw]]:
-    """Name, parameter and how it begins, for every parameter of a network."""
+    """The name, the parameter and its initializer, for every parameter of a network."""
     seen: set[int] = set()
     own, drawn = own_values(made), own_draws(made)
     for path, module in made.named_modules():
@@ -140,20 +140,20 @@ _PACKED = re.compile(r"\.parametrizations\.(\w+)\.original$")
 
 
 def plain(name: str) -> str:
-    """The name of a parameter in the model without an adapter, whose modules ``peft`` wraps."""
+    """The name that a parameter has in the model without an adapter (``peft`` wraps modules and renames)."""
     name = _PACKED.sub(r".\1", name)
     return _WRAPPED.sub("", name) if ".lora_" not in name else name
 
 
 _ACTIVATION = {"alpha_p": math.log(math.expm1(0.8)), "alpha_n": math.log(math.expm1(0.8 - 0.5))}
-"""First values of the learned numbers of xIELU (transformers ``activations.py``, ``XIELUActivation``)."""
+"""Initial values of xIELU's learned parameters (transformers ``activations.py``, ``XIELUActivation``)."""
 
 
 def _draw(path: str, module: nn.Module, name: str, config: Any) -> Draw:
-    """The first values of ``transformers`` (``_init_weights``) and, for LoRA, ``peft`` (``reset_lora_parameters``)."""
+    """The initializer of ``transformers`` (``_init_weights``) or, for LoRA, ``peft`` (``reset_lora_parameters``)."""
     kind = type(module).__name__
     if "Norm" in kind and name == "weight":
-        start = 0.0 if "Gemma" in kind else 1.0  # Gemma's norms multiply with 1 and their weight.
+        start = 0.0 if "Gemma" in kind else 1.0  # Gemma's norms multiply by 1 plus their weight.
         return lambda values, _: values.fill_(start)
     if (name.endswith("bias") and kind != "GptOssTopKRouter") or ".lora_B." in path:
         return lambda values, _: values.zero_()
@@ -170,13 +170,13 @@ def _draw(path: str, module: nn.Module, name: str, config: Any) -> Draw:
 
 
 def _uniform_by_inputs(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """``kaiming_uniform_(a=sqrt(5))``: uniform within one over the square root of the inputs."""
+    """``kaiming_uniform_(a=sqrt(5))``: uniform within 1 / sqrt(number of inputs) of zero."""
     bound = 1 / math.sqrt(values.shape[1])
     return values.uniform_(-bound, bound, generator=generator)
 
 
 def buffer_values(made: Any) -> Iterator[tuple[nn.Module, str, torch.Tensor]]:
-    """Module, name and CPU tensor of each buffer; all follow from the configuration, and none is in a checkpoint."""
+    """Module, name and CPU value of each buffer that follows from the configuration; checkpoints do not hold these."""
     for module in made.modules():
         for name, _ in module.named_buffers(recurse=False):
             if name in _BY_NAME:
@@ -187,20 +187,20 @@ def buffer_values(made: Any) -> Iterator[tuple[nn.Module, str, torch.Tensor]]:
 
 
 def _can_be_made(module: nn.Module) -> bool:
-    """True if a module can be made anew for its buffers: it has no parameters, or takes no argument (activations)."""
+    """True if a module can be rebuilt for its buffers: it has no parameters, or takes no argument (activations)."""
     wanted = inspect.signature(type(module)).parameters.values()
     return all(each.default is not each.empty for each in wanted) or not any(True for _ in module.parameters())
 
 
 def _again(module: nn.Module, config: Any) -> nn.Module:
-    """A module of the same class with its buffers filled in; some keep the configuration that they were made of."""
+    """A new module of the same class, which computes its buffers; some modules keep their own configuration."""
     if "config" in inspect.signature(type(module)).parameters:
         return type(module)(config=getattr(module, "config", config))
     return type(module)()
 
 
 def _sines(module: Any, config: Any) -> torch.Tensor:
-    """GPT-J's and CodeGen's rotary table, by the function beside their attention."""
+    """GPT-J's and CodeGen's rotary table, computed by the function in their modelling file."""
     table: torch.Tensor = sys.modules[type(module).__module__].create_sinusoidal_positions(
         config.max_position_embeddings, config.rotary_dim or config.hidden_size
     )
@@ -216,30 +216,30 @@ def _earlier(module: Any, config: Any) -> torch.Tensor:
 
 
 _BY_NAME: dict[str, Callable[[Any, Any], torch.Tensor]] = {
-    "embed_scale": lambda module, _: torch.tensor(module.scalar_embed_scale),  # Gemma's.
+    "embed_scale": lambda module, _: torch.tensor(module.scalar_embed_scale),  # Gemma.
     "embed_positions": _sines,
     "bias": _earlier,
-    "weight": lambda module, _: torch.ones(module.weight.shape),  # Of Falcon-Mamba's norms, which train none.
+    "weight": lambda module, _: torch.ones(module.weight.shape),  # Falcon-Mamba's untrained norms.
 }
-"""Buffers of modules that have parameters as well, or whose class takes more than a configuration."""
+"""Values of buffers in modules that also have parameters, or whose class takes more than a configuration."""
 
 
-_MOST = 2**22  # Elements of a tensor that is made on every rank.
+_MOST = 2**22  # Largest tensor made whole on every rank, in elements.
 _MATRICES = frozenset(("weight", "gate_proj", "up_proj", "gate_up_proj", "down_proj"))
 _PLAIN = (nn.Linear, nn.Embedding)
 
 
 def own_values(made: Any) -> dict[str, torch.Tensor]:
-    """Values by the name of the parameter or buffer, the same on every rank."""
+    """Values set by a class's own code, by parameter or buffer name; the same on every rank."""
     found: dict[str, torch.Tensor] = {}
-    for path, module in reversed([*made.named_modules()]):  # What a module sets of those in it stands.
+    for path, module in reversed([*made.named_modules()]):  # Children first: values set by a parent win.
         if _is_odd(module):
             found |= {f"{path}.{name}": value for name, value in _set(made, path, module)}
     return found
 
 
 def own_draws(made: Any) -> dict[str, Draw]:
-    """How linears begin whose weight the module around them draws, by the name of the parameter."""
+    """Initializers, by parameter name, of linear weights that their parent module draws."""
     found: dict[str, Draw] = {}
     by_class: dict[type, list[str]] = {}
     for path, module in made.named_modules():
@@ -252,7 +252,7 @@ def own_draws(made: Any) -> dict[str, Draw]:
 
 
 def _drawn(made: Any, module: nn.Module) -> list[str]:
-    """The weights of linears in a module that ``_init_weights`` writes to when it is called with the module."""
+    """The linear weights in a module that ``_init_weights`` writes when it is called with that module."""
     twin = _twin(module, depth=-1)
     linears = [path for path, each in twin.named_modules() if path and isinstance(each, nn.Linear)]
     before = {path: twin.get_submodule(path).weight._version for path in linears}
@@ -272,7 +272,7 @@ def _drawn_rows(made: Any, module: nn.Module, name: str) -> Draw:
 
 
 def outer_buffers(made: Any, names: Collection[str]) -> dict[str, torch.Tensor]:
-    """Values of the named buffers that ``_init_weights`` sets when it is called with a module around theirs."""
+    """Values of the named buffers that ``_init_weights`` sets when it is called with a module that contains theirs."""
     around = {name.rsplit(".", cut)[0] for name in names for cut in range(2, name.count(".") + 1)}
     found: dict[str, torch.Tensor] = {}
     for path in sorted(around, key=lambda each: -each.count(".")):
@@ -310,22 +310,22 @@ def _set(made: Any, path: str, module: nn.Module) -> Iterator[tuple[str, torch.T
 
 @torch.no_grad()
 def _initialise(made: Any, twin: nn.Module, seed: int, device: torch.device | None = None) -> None:
-    """Let the network's class give a module its first values, drawn from a seed."""
+    """Let the network's class initialize a module from a seed."""
     cuda = (device,) if device is not None and device.type == "cuda" else ()
     with torch.random.fork_rng(devices=cuda):
         for each in (torch.default_generator, *(torch.cuda.default_generators[gpu.index] for gpu in cuda)):
-            each.manual_seed(seed)  # ``torch.manual_seed`` keeps a formatted stack for each kind of GPU.
+            each.manual_seed(seed)  # Cheaper than ``torch.manual_seed``, which formats a stack for each kind of GPU.
         if isinstance(twin, nn.Conv1d):
             twin.reset_parameters()
         made._init_weights(twin)
 
 
 def _twin(module: nn.Module, depth: int = 1) -> nn.Module:
-    """A copy with tensors of its own: real ones without a number where they are small, else without memory.
+    """A copy with new tensors: small ones are real and filled with NaN, others are on the meta device.
 
-    Matrices of linears are without memory, as their values come from elsewhere.
+    Matrices of linears are on the meta device, since their values come from elsewhere.
     """
-    twin: nn.Module = object.__new__(type(module))  # Calling __new__ of a class that FSDP made would build another.
+    twin: nn.Module = object.__new__(type(module))  # ``__new__`` of a class made by FSDP would build another object.
     twin.__dict__ |= module.__dict__
     twin._parameters = {
         name: None if each is None else nn.Parameter(_empty(each, -1 if _is_matrix(module, each) else depth), False)

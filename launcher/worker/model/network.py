@@ -1,4 +1,4 @@
-"""The network of a model specification, from ``transformers`` classes on the meta device, with no hub and no memory."""
+"""The network of a model spec, built from ``transformers`` classes on the meta device, without hub or memory."""
 
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -15,8 +15,8 @@ from launcher.estimate.rank import recomputed
 from launcher.spec import ModelSpec, PrecisionSpec, RunSpec
 from launcher.worker.engine import Context
 
-# Where torchao is installed, transformers imports it with its first model, for weights that torchao has quantised, and
-# no run of ours reads those: 0.35 s and two warnings of every rank.
+# If torchao is installed, transformers imports it with its first model, for weights quantised by torchao, which launch
+# never reads: that would cost every rank 0.35 s and two warnings.
 _asked = transformers.utils.is_torchao_available
 transformers.utils.is_torchao_available = lambda *_, **__: False
 try:
@@ -26,14 +26,14 @@ finally:
     transformers.utils.is_torchao_available = _asked
 
 CAUSAL_SDPA = "causal_sdpa"
-"""SDPA by its causal flag alone. Samples are packed, or padded behind their end, where no token before looks, so no
-mask is needed, and ``transformers`` makes none for an attention function whose name it does not know; finding out that
-its own needs none waits for the GPU."""
+"""SDPA with only its causal flag. Samples are packed, or padded at their end, which no earlier token sees, so no mask
+is needed, and ``transformers`` makes none for an attention function whose name it does not know; for its own function
+it would wait for the GPU to find out that none is needed."""
 
-_ROWS = 256  # Rows of a mask that are made at once.
-_DISTRIBUTED = "distributed"  # An attention function that ranks compute together; an engine brings it.
+_ROWS = 256  # Rows of a mask computed at once, which bounds the temporary memory.
+_DISTRIBUTED = "distributed"  # An attention function that ranks compute together; supplied by an engine.
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, **dict.fromkeys(("bf16", "fp8", "fp4"), torch.bfloat16)}
-"""By word; in fp8 and fp4 all but the products of linears is in bf16."""
+"""Dtypes by ``precision.compute``; with fp8 and fp4 all but the matrix products of linears is in bf16."""
 
 _LAST_NORMS = (
     "ln_f",
@@ -41,16 +41,16 @@ _LAST_NORMS = (
     "norm_f",
     "final_layernorm",
     "final_layer_norm",
-)  # Where the classes have the norm behind their layers.
-_PAIRS = ("bamba", "falcon_h1")  # Types whose layers return a tuple, the states first.
-_INDEXER = ".indexer."  # What chooses tokens is computed without gradients.
+)  # Names of the norm after the last layer, by class.
+_PAIRS = ("bamba", "falcon_h1")  # Model types whose layers return a tuple, the states first.
+_INDEXER = ".indexer."  # The module that selects tokens, which runs without gradients.
 _ATTENTION = {"sdpa": CAUSAL_SDPA, "eager": "eager", "flash": "flash_attention_2"}
 
 ALL_ATTENTION_FUNCTIONS.register(CAUSAL_SDPA, sdpa_attention_forward)
 
 
 def config(model: ModelSpec) -> Any:
-    """The ``transformers`` configuration of a model that ``launcher.backends.fsdp.check`` has let through."""
+    """The ``transformers`` configuration of a model that ``launcher.backends.fsdp.check`` accepted."""
     found = families.of(model).transformers_config(model)
     if found is None:
         raise AssertionError(f"check has let the family {model.family} through, which names no class")
@@ -58,16 +58,16 @@ def config(model: ModelSpec) -> Any:
 
 
 def use_kernels(made: Any, spec: RunSpec) -> None:
-    """Let Liger's kernels stand for the norms, the rotation and the MLPs of a network, where they are asked for."""
+    """Replace the norms, rotary embeddings and MLPs of a network by Liger's kernels, with ``train.kernels=liger``."""
     if spec.train.kernels == "liger":
-        from liger_kernel.transformers.monkey_patch import _apply_liger_kernel_to_instance  # Seconds, for few runs.
+        from liger_kernel.transformers.monkey_patch import _apply_liger_kernel_to_instance  # Takes seconds.
 
         ours = {"cross_entropy": False, "fused_linear_cross_entropy": False}
         _apply_liger_kernel_to_instance(model=made, rope=True, rms_norm=True, swiglu=True, **ours)
 
 
 def network(model: ModelSpec, dtype: torch.dtype, attention: Callable[..., Any] | None = None) -> Any:
-    """The network on the meta device; where ranks share a sequence, ``attention`` stands for ``model.attention``."""
+    """The network on the meta device; if ranks share a sequence, ``attention`` replaces ``model.attention``."""
     settings, name = config(model), _attention_name(model)
     if attention is not None:
         name = _DISTRIBUTED
@@ -75,7 +75,7 @@ def network(model: ModelSpec, dtype: torch.dtype, attention: Callable[..., Any] 
     with torch.device("meta"):
         made = transformers.AutoModelForCausalLM.from_config(settings, dtype=dtype, attn_implementation=name)
     made.config.use_cache = False
-    for name, parameter in made.named_parameters():  # A class may give a few numbers of its activation another format.
+    for name, parameter in made.named_parameters():  # A class may create a few activation parameters in another dtype.
         parameter.data = parameter.data.to(dtype)
         if _INDEXER in name:
             parameter.requires_grad_(False)
@@ -84,7 +84,7 @@ def network(model: ModelSpec, dtype: torch.dtype, attention: Callable[..., Any] 
 
 
 def narrow(made: Any, spec: RunSpec) -> None:
-    """Hold the numbers that Falcon-H1 multiplies a projection with in the projection's format, which FSDP leaves."""
+    """Cast Falcon-H1's multipliers of a projection to the projection's dtype, which FSDP does not do for buffers."""
     for module in made.modules():
         if hasattr(module, "mup_vector"):
             module.mup_vector = module.mup_vector.to(DTYPES[spec.precision.compute])
@@ -97,7 +97,7 @@ def _attention_name(model: ModelSpec) -> str:
 
 
 def masks(made: Any, length: int, like: torch.Tensor) -> dict[str, Any]:
-    """The mask of attention with a window, where the kernel is told nothing of it; one serves all layers."""
+    """The mask of windowed attention if the kernel does not get the window itself; one mask serves all layers."""
     settings = made.config
     chunk, kinds = getattr(settings, "attention_chunk_size", None), getattr(settings, "layer_types", None)
     window, word = (
@@ -113,7 +113,7 @@ def masks(made: Any, length: int, like: torch.Tensor) -> dict[str, Any]:
 
 
 def _band(length: int, window: int, like: torch.Tensor, *, chunked: bool) -> torch.Tensor:
-    """Numbers to add to the scores of a query (row) and a key, made in rows: all pairs at once take many times more."""
+    """The additive mask of a query (row) and a key, computed by rows: all pairs at once take many times the memory."""
     band = torch.full((length, length), torch.finfo(like.dtype).min, dtype=like.dtype, device=like.device)
     places = torch.arange(length, device=like.device)
     for first in range(0, length, _ROWS):
@@ -125,7 +125,7 @@ def _band(length: int, window: int, like: torch.Tensor, *, chunked: bool) -> tor
 
 
 def apart(places: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Numbers to add to the scores, by which a token sees those before it in its document, given the places there."""
+    """The additive mask, from positions in documents, that shows a token only earlier tokens of its document."""
     batch, length = places.shape
     document = (places == 0).cumsum(1)
     mask = torch.full((batch, 1, length, length), torch.finfo(like.dtype).min, dtype=like.dtype, device=like.device)
@@ -138,13 +138,13 @@ def apart(places: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 
 class Absent(nn.Module):
-    """A module in the place of one that another pipeline stage has: it returns its input."""
+    """A stand-in for a module of another pipeline stage: it returns its input."""
 
-    block_type = ""  # Of a layer of Nemotron-H, by which its class finds a mask.
+    block_type = ""  # Nemotron-H's class reads it from a layer to choose a mask.
 
     def __init__(self, *, pair: bool = False) -> None:
         super().__init__()
-        self._pair = pair  # True if its class takes the first of what a layer returns.
+        self._pair = pair  # True if the model takes the first element of what a layer returns.
 
     def forward(self, hidden: torch.Tensor, *_: object, **__: object) -> Any:
         """Return the first argument."""
@@ -152,15 +152,15 @@ class Absent(nn.Module):
 
 
 class Nothing(nn.Module):
-    """In the place of learnt positions that another pipeline stage adds."""
+    """A stand-in for learned positions that another pipeline stage adds."""
 
     def forward(self, positions: torch.Tensor) -> torch.Tensor:
-        """Return a zero."""
+        """Return zero, without dimensions."""
         return positions.new_zeros(())
 
 
 def cut(made: Any, layers: Collection[int], *, first: bool, last: bool) -> None:
-    """Reduce a network on the meta device to the chunk with these layers; its parameters keep their names."""
+    """Reduce a network on the meta device to the pipeline chunk with these layers; parameters keep their names."""
     if first and last:
         return
     inner, table = base(made), made.get_input_embeddings()
@@ -182,29 +182,29 @@ def cut(made: Any, layers: Collection[int], *, first: bool, last: bool) -> None:
 
 
 def blocks(made: Any) -> nn.ModuleList:
-    """The transformer blocks that this rank has, in order."""
+    """This rank's transformer blocks, in order."""
     return nn.ModuleList(numbered(made).values())
 
 
 def base(made: Any) -> Any:
-    """The network without its output head; a class whose prefix names nothing of it has it as ``model``."""
+    """The network without its output head; it is ``model`` if the class's prefix does not name it."""
     return made.model if made.base_model is made else made.base_model
 
 
 def numbered(made: Any) -> dict[int, nn.Module]:
-    """The transformer blocks that this rank has, by their numbers in the whole model, from 0."""
+    """This rank's transformer blocks by their index in the whole model, from 0."""
     return {number: block for number, block in enumerate(every_block(made)) if not isinstance(block, Absent)}
 
 
 def every_block(made: Any, *default: object) -> Any:
-    """The list of a network's transformer blocks, the absent ones too; a default where none is at its usual place."""
+    """The list of a network's transformer blocks, absent ones included; the default if no usual attribute has it."""
     inner = base(made)
     inner = getattr(inner, "decoder", inner)
     return next((getattr(inner, name) for name in ("h", "layers", "blocks") if hasattr(inner, name)), *default)
 
 
 def shared_modules(every: Iterable[nn.Module]) -> list[nn.Module]:
-    """The modules that several blocks use (``zamba2``), each once; blocks whose parameters are tied get one module."""
+    """The modules that several blocks share (``zamba2``), each once; blocks with tied parameters get one module."""
     first, shared = dict[int, nn.Module](), dict[int, nn.Module]()
     for block in every:
         for name, child in block.named_children():
@@ -217,7 +217,7 @@ def shared_modules(every: Iterable[nn.Module]) -> list[nn.Module]:
 
 
 def prepare_blocks(networks: Iterable[Any], context: Context) -> None:
-    """Let a rank's blocks be recomputed, followed by clock and memory tracker, and compiled, as the run says."""
+    """Set up a rank's blocks as the run says: recomputation, clock and memory hooks, compilation."""
     found = {number: block for made in networks for number, block in numbered(made).items()}
     recompute(found, context.spec)
     context.clock.follow(found.values(), context.device)
@@ -228,7 +228,7 @@ def prepare_blocks(networks: Iterable[Any], context: Context) -> None:
 
 
 def retie(made: Any) -> None:
-    """Make the output head share the input embedding's parameter again, after parameters were replaced."""
+    """Tie the output head to the input embedding again, after parameters were replaced."""
     head = made.get_output_embeddings()
     if made.config.tie_word_embeddings and not isinstance(head, Absent):
         head.weight = made.get_input_embeddings().weight
@@ -243,11 +243,11 @@ _KEPT = frozenset((
     _aten._scaled_dot_product_flash_attention_for_cpu.default,
     torch.ops._c10d_functional.reduce_scatter_tensor.default,
 ))
-"""Dear to compute again and small to keep: attention, and communication (torchtitan, ``activation_checkpoint.py``)."""
+"""Expensive to recompute, cheap to keep: attention and communication (torchtitan, ``activation_checkpoint.py``)."""
 
 
 def recompute(blocks: Mapping[int, nn.Module], spec: RunSpec) -> None:
-    """Wrap the forward functions of a stage's blocks, or of their modules, that are recomputed; names stay."""
+    """Wrap the forward functions of the blocks, or modules in them, that are recomputed; parameter names stay."""
     settings, parts = spec.checkpointing, recomputed.recomputed(spec)
     first = None if settings.method == "uniform" else settings.layers
     random = spec.model.dropout > 0 or spec.adapter.dropout > 0
@@ -279,7 +279,7 @@ def _selective() -> Any:
 
 
 def _policy() -> Callable[..., CheckpointPolicy]:
-    """Keep attention, communication and every second matrix product, counted alike in forward and recomputation."""
+    """Keep attention, communication and every second matrix product, counted the same way in recomputation."""
     counts = {False: 0, True: 0}
 
     def decide(context: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
@@ -293,9 +293,9 @@ def _policy() -> Callable[..., CheckpointPolicy]:
 
 
 def fake_quantise(made: Any, spec: RunSpec) -> None:
-    """Make the linears of a network's blocks, but an adapter's, those of torchao that round as a quantised model will.
+    """Replace the linears of a network's blocks, except an adapter's, by torchao's, which round as a quantised model.
 
-    Weights stay as they are, so that checkpoints and exports do; frozen ones stay frozen.
+    Weights do not change, and neither do checkpoints and exports; frozen weights stay frozen.
     """
     if spec.precision.qat is None:
         return
@@ -310,13 +310,13 @@ def fake_quantise(made: Any, spec: RunSpec) -> None:
 
 
 def _rounded(precision: PrecisionSpec) -> Any:
-    """The configuration of ``torchao.quantization.qat``; that of nvfp4 is the one of its quantised models."""
+    """The configuration of ``torchao.quantization.qat``; nvfp4 uses the configuration of torchao's quantised models."""
     from torchao.prototype.mx_formats import NVFP4DynamicActivationNVFP4WeightConfig
     from torchao.prototype.qat import MXFakeQuantizeConfig
     from torchao.quantization.qat import IntxFakeQuantizeConfig, QATConfig
     from torchao.quantization.qat.fake_quantize_config import Int4WeightFakeQuantizeConfig
 
-    types: Any = torch  # Whose annotations lack ``int4``.
+    types: Any = torch  # Its annotations lack ``int4``.
     inputs, group = None, precision.qat_group_size
     if precision.qat == "nvfp4":
         return QATConfig(NVFP4DynamicActivationNVFP4WeightConfig(use_triton_kernel=False), step="prepare")
@@ -333,7 +333,7 @@ def _rounded(precision: PrecisionSpec) -> Any:
 
 
 def switch_rounding(made: nn.Module, spec: RunSpec, step: int) -> None:
-    """Let the linears of quantization-aware training round, or not yet, in a step."""
+    """Turn the rounding of quantization-aware training on after ``precision.qat_after`` steps, off before."""
     if not spec.precision.qat_after:
         return
     from torchao.quantization.qat import FakeQuantizerBase  # Late: it takes a second.

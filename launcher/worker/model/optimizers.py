@@ -16,11 +16,11 @@ from launcher.worker.model import adapters, network
 
 
 def learning_rate(optimizer: OptimizerSpec, step: int, steps: int) -> float:
-    """The rate of one step, counted from 1; without ``decay_steps`` it decays over the ``steps`` of the run.
+    """The learning rate of one step, counted from 1; without ``decay_steps`` it decays over the run's ``steps``.
 
-    From ``warmup_lr`` to ``lr``, then by the schedule to ``min_lr``, which the step after the last of ``decay_steps``
-    has first (cosine: arXiv:1608.03983, equation 5, one period; WSD: arXiv:2404.06395, equation 1; inverse square root:
-    as Megatron-LM's ``OptimizerParamScheduler``, from the rate that warm-up ends with).
+    It rises from ``warmup_lr`` to ``lr``, then follows the schedule to ``min_lr``, first reached in the step after the
+    last of ``decay_steps`` (cosine: arXiv:1608.03983, equation 5, one period; WSD: arXiv:2404.06395, equation 1;
+    inverse square root: as Megatron-LM's ``OptimizerParamScheduler``, from the rate at the end of warm-up).
     """
     warmup, end = optimizer.warm_up(steps), optimizer.schedule_steps(steps)
     if step <= warmup:
@@ -44,14 +44,14 @@ _DECAYS: Mapping[str, Callable[[float], float]] = {
     "exponential": lambda done: 2 * 0.5**done - 1,
     "minus_sqrt": lambda done: 1 - math.sqrt(done),
 }
-"""What is left of the decay when a share of it is done: 1 at its start, 0 at its end (the shapes are Megatron-LM's)."""
+"""The remaining fraction of the decay for a fraction done: 1 at the start, 0 at the end (Megatron-LM's shapes)."""
 
 
 def _warmed_up(kind: str, step: int, warmup: int) -> float:
-    """The share of the way up that a step has: its number's, or its logarithm's as in DeepSpeed's ``WarmupLR``.
+    """The fraction of warm-up reached at a step: linear, or logarithmic as in DeepSpeed's ``WarmupLR``.
 
     DeepSpeed (``runtime/lr_schedules.py``) counts iterations from 0 and warms up over at least 2; here the first step
-    has the rate of its iteration 1, since those of -1 and 0 are idle.
+    has the rate of DeepSpeed's iteration 1, since its iterations -1 and 0 make no progress.
     """
     if kind == "linear":
         return step / warmup
@@ -59,7 +59,7 @@ def _warmed_up(kind: str, step: int, warmup: int) -> float:
 
 
 def set_rate(stepped: Iterable[Optimizer], spec: RunSpec, step: int) -> float:
-    """Set the learning rate of a step, and return it; a parameter group may have one in proportion to it."""
+    """Set the learning rate of a step and return it; a parameter group may have a fixed ``ratio`` to it."""
     rate = learning_rate(spec.optimizer, step, spec.steps)
     for group in (each for optimizer in stepped for each in optimizer.param_groups):
         own = rate * group.get("ratio", 1.0)
@@ -75,9 +75,9 @@ type Groups = list[dict[str, Any]]
 
 
 def parameter_groups(model: nn.Module, spec: RunSpec) -> Groups:
-    """The trainable parameters for one optimizer: those that it steps by its own rule, then the rest.
+    """Groups of the trainable parameters for one optimizer: those updated by its own rule, then the rest.
 
-    Biases and the scales of norms, vectors both, do not decay.
+    Vectors (biases and norm scales) have no weight decay.
     """
     own, rest = _parted(spec, model, [model])
     bits = {"optim_bits": 8} if spec.optimizer.name in FEW_BITS else {}
@@ -94,10 +94,10 @@ def _groups(parameters: Parameters, weight_decay: float, **settings: object) -> 
 
 
 def optimizers(spec: RunSpec, model: nn.Module, networks: Sequence[nn.Module]) -> list[Optimizer]:
-    """The optimizers over a model's trainable parameters, of which each has one; on a GPU fused unless told otherwise.
+    """The optimizers of a model, one for each trainable parameter; on a GPU fused unless the run says otherwise.
 
-    Muon steps the matrices of the blocks, and the 8-bit optimizers all matrices but embeddings, whose rows without a
-    token have no gradient (Hugging Face's Trainer keeps those in 32 bits, too); AdamW steps the rest.
+    Muon updates the matrices of the blocks, and the 8-bit optimizers all matrices except embeddings, whose rows without
+    a token have no gradient (Hugging Face's Trainer keeps those in 32 bits, too); AdamW updates the rest.
     """
     own, rest = _parted(spec, model, networks)
     named = list(model.named_parameters())
@@ -112,14 +112,14 @@ def optimizers(spec: RunSpec, model: nn.Module, networks: Sequence[nn.Module]) -
 
 
 def _parted(spec: RunSpec, model: nn.Module, networks: Sequence[nn.Module]) -> tuple[Parameters, Parameters]:
-    """The trainable parameters that the optimizer steps by its own rule, and the rest."""
+    """The trainable parameters that the optimizer updates by its own rule, and the rest."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     ruled = _with_own_rule(spec, model, networks)
     return [each for each in trained if each in ruled], [each for each in trained if each not in ruled]
 
 
 def _with_own_rule(spec: RunSpec, model: nn.Module, networks: Sequence[nn.Module]) -> set[torch.Tensor]:
-    """The parameters that the optimizer steps by its own rule; AdamW and SGD are torch's for all of them."""
+    """The parameters that the optimizer updates by its own rule; none for torch's AdamW and SGD."""
     name = spec.optimizer.name
     if name in ("adamw", "sgd"):
         return set()
@@ -135,7 +135,7 @@ def _with_own_rule(spec: RunSpec, model: nn.Module, networks: Sequence[nn.Module
 def _library(spec: RunSpec, groups: Groups) -> Optimizer:
     wanted = spec.optimizer
     if wanted.name == "muon":
-        # The rate of AdamW serves both: an update has the size of AdamW's (arXiv:2502.16982, section 2.2).
+        # AdamW's learning rate fits both: updates have the size of AdamW's (arXiv:2502.16982, section 2.2).
         return torch.optim.Muon(groups, wanted.lr, momentum=wanted.beta1, adjust_lr_fn="match_rms_adamw")
     from launcher.worker.model import shards  # Late: torchao and bitsandbytes take seconds.
 
@@ -159,7 +159,7 @@ def clip(
     stages: dist.ProcessGroup | None = None,
     copies: Collection[torch.Tensor] = (),
 ) -> torch.Tensor:
-    """Scale all gradients, with those of ``stages`` and less ``copies``, to a norm; returns the norm before."""
+    """Clip all gradients to a norm; return the norm before, over all ``stages`` and without ``copies``."""
     found = [parameter for parameter in parameters if parameter.grad is not None]
     counted = [each.grad for each in found if each.grad is not None and each not in copies]
     norms = [torch.nn.utils.get_total_norm(some) for some in _by_mesh(counted)]
@@ -176,7 +176,7 @@ def clip(
 
 
 def _by_mesh(tensors: Iterable[torch.Tensor]) -> list[list[torch.Tensor]]:
-    """Tensors of the same ranks together, one list at least: DTensors of two meshes take part in no operation."""
+    """Tensors grouped by mesh, at least one list: one operation cannot take DTensors of two meshes."""
     groups: dict[object, list[torch.Tensor]] = {}
     for tensor in tensors:
         groups.setdefault(getattr(tensor, "device_mesh", None), []).append(tensor)

@@ -1,9 +1,9 @@
-"""Frozen weights of few bits beside an adapter, packed and unpacked by bitsandbytes: QLoRA's 4 bits, LLM.int8's 8.
+"""Frozen low-bit weights under an adapter, packed and unpacked by bitsandbytes: QLoRA's 4 bits, LLM.int8's 8 bits.
 
-From the meta device on, a weight is its codes, which ranks replicate or shard as those of any parameter: bytes of two
-values each in 4 bits, and in 8 bits a matrix. It is quantised on the device, one weight at a time. The quantisation
-constants are no parameters: every rank has all of them. The experts of a layer, one tensor of three dimensions, are
-unpacked for each of its passes by a parametrization of torch's.
+Already on the meta device, a weight consists of its codes, which ranks replicate or shard like any parameter: bytes of
+two values each in 4 bits, a matrix in 8 bits. Weights are quantised on the device, one at a time. The quantisation
+constants are not parameters: every rank has all of them. The experts of a layer, one tensor of three dimensions, are
+unpacked in each pass by a torch parametrization.
 """
 
 import contextlib
@@ -26,31 +26,31 @@ from launcher.estimate.rank.counts import block_weights
 from launcher.spec import RunSpec
 from launcher.worker.model import initial, network
 
-_OUTLIER = 6.0  # Inputs from here on multiply in 16 bits (LLM.int8, arXiv:2208.07339, 3.2; transformers' default).
-_EXPERTS = 3  # Dimensions of the weights of all experts of a layer.
+_OUTLIER = 6.0  # Larger inputs are multiplied in 16 bits (LLM.int8, arXiv:2208.07339, 3.2; transformers' default).
+_EXPERTS = 3  # Dimensions of the tensor with the weights of all experts of a layer.
 
 
 class Format(NamedTuple):
-    """The number format of codes: ``nf4``, ``fp4`` or ``int8``; ``double`` quantises the constants of 4 bits, too."""
+    """The number format of codes: ``nf4``, ``fp4`` or ``int8``; ``double`` also quantises the constants of 4 bits."""
 
     kind: str
     double: bool
 
     def codes(self, shape: torch.Size) -> torch.Tensor:
-        """Codes on the meta device of weights of a shape."""
+        """Codes on the meta device for weights of this shape."""
         if self.kind == "int8":
             return torch.empty(shape, dtype=torch.int8, device="meta")
         return torch.empty((prod(shape) + 1) // 2, 1, dtype=torch.uint8, device="meta")
 
     def parameter(self, shape: torch.Size) -> nn.Parameter:
-        """A linear's codes; no ``Int8Params``, which would lose its constants where FSDP2 shards it."""
+        """A linear's codes as a parameter; not ``Int8Params``, which would lose its constants when FSDP2 shards it."""
         codes = self.codes(shape)
         if self.kind == "int8":
             return nn.Parameter(codes, requires_grad=False)
         return Params4bit(codes, compress_statistics=self.double, quant_type=self.kind, bnb_quantized=True)  # type: ignore[no-any-return]
 
     def pack(self, values: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """The codes of values, and the constants that :meth:`unpack` needs: in 8 bits the largest value of each row."""
+        """The codes of values, and the constants that :meth:`unpack` needs: in 8 bits each row's largest magnitude."""
         if self.kind == "int8":
             codes, largest, _ = int8_vectorwise_quant(values.reshape(-1, values.shape[-1]).to(torch.float16))
             return codes.view(values.shape), largest.view(values.shape[:-1])
@@ -58,7 +58,7 @@ class Format(NamedTuple):
         return packed, state
 
     def unpack(self, codes: torch.Tensor, state: Any, dtype: torch.dtype) -> torch.Tensor:
-        """The values of codes; of 8 bits in place, as ``MatMul8bitFp`` of bitsandbytes does."""
+        """The values of codes; for 8 bits scaled in place, as ``MatMul8bitFp`` of bitsandbytes does."""
         if self.kind == "int8":
             return codes.to(dtype).mul_(state.unsqueeze(-1).mul(1 / 127))
         values: torch.Tensor = dequantize_4bit(codes, state)
@@ -66,23 +66,23 @@ class Format(NamedTuple):
 
 
 class _Linear(nn.Linear):
-    """A frozen linear in few bits, on the meta device; under autocast it computes in autocast's format, as others do.
+    """A frozen low-bit linear on the meta device; under autocast it computes in autocast's dtype, as others do.
 
-    GPT-2's ``Conv1D`` has a transposed weight, which is drawn and read so, and packed by rows of outputs.
+    GPT-2's ``Conv1D`` has a transposed weight, which is drawn and read transposed but packed by rows of outputs.
     """
 
     quant_state: Any = None
 
     def __init__(self, like: nn.Linear | Conv1D, compute: torch.dtype, form: Format) -> None:
-        """Stand for a linear, computing in ``compute``."""
+        """Replace the linear ``like``, computing in ``compute``."""
         transposed = isinstance(like, Conv1D)
         rows, columns = like.weight.shape[::-1] if transposed else like.weight.shape
-        super().__init__(columns, rows, bias=False, device="meta")  # Of the class of bitsandbytes beside this one.
+        super().__init__(columns, rows, bias=False, device="meta")  # The bitsandbytes class is next in the MRO.
         self.compute_dtype, self._format, self._transposed = compute, form, transposed
         self.weight, self.bias = form.parameter(torch.Size((rows, columns))), like.bias
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Multiply with the weight, for the time being in the compute format."""
+        """Multiply by the weight, unpacked temporarily to the compute dtype."""
         device = x.device.type
         if torch.is_autocast_enabled(device):
             x = x.to(torch.get_autocast_dtype(device))
@@ -93,22 +93,22 @@ class _Linear(nn.Linear):
 
     @property
     def W_q(self) -> torch.Tensor:  # noqa: N802
-        """The packed weight, by the name at which ``peft`` knows a linear that it must ask to :meth:`dequantize`."""
+        """The packed weight, under the name by which ``peft`` recognizes a linear that has :meth:`dequantize`."""
         return self.weight
 
     def dequantize(self) -> torch.Tensor:
-        """The weight in the compute format, which DoRA needs."""
+        """The weight in the compute dtype, which DoRA needs."""
         return self.unpacked(self.weight)
 
     def unpacked(self, packed: torch.Tensor) -> torch.Tensor:
-        """The weight of which these are the codes; on the meta device one without values."""
+        """The weight that these codes encode; on the meta device a tensor without values."""
         if packed.is_meta:
             return torch.empty(self.out_features, self.in_features, dtype=self.compute_dtype, device="meta")
         return self._format.unpack(packed, self.quant_state, self.compute_dtype)
 
     @contextlib.contextmanager
     def filling(self, device: torch.device, access: initial.Access) -> Any:
-        """The whole weight to be filled in the compute format; this rank then keeps its part in few bits."""
+        """Yield the whole weight in the compute dtype, to be filled; this rank then stores its part of the codes."""
         shape = (self.in_features, self.out_features) if self._transposed else (self.out_features, self.in_features)
         values = torch.empty(shape, dtype=self.compute_dtype, device=device)
         yield values
@@ -118,7 +118,7 @@ class _Linear(nn.Linear):
 
 
 class Linear4(_Linear, Linear4bit):  # type: ignore[misc]  # Frameworks are not type-checked.
-    """One in 4 bits."""
+    """A frozen linear in 4 bits."""
 
     def _multiplied(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         product: torch.Tensor = bitsandbytes.matmul_4bit(x, self.weight, bias=bias, quant_state=self.quant_state)
@@ -126,7 +126,7 @@ class Linear4(_Linear, Linear4bit):  # type: ignore[misc]  # Frameworks are not 
 
 
 class Linear8(_Linear, Linear8bitLt):  # type: ignore[misc]  # Frameworks are not type-checked.
-    """One in 8 bits."""
+    """A frozen linear in 8 bits."""
 
     def _multiplied(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         state = bitsandbytes.MatmulLtState(CB=self.weight, SCB=self.quant_state)
@@ -138,7 +138,7 @@ class Linear8(_Linear, Linear8bitLt):  # type: ignore[misc]  # Frameworks are no
 def let_go(product: torch.Tensor) -> torch.Tensor:
     """The product of 8-bit weights, without the input that bitsandbytes keeps for the gradient of a trained weight.
 
-    It is an attribute of the autograd node, which recomputation cannot drop, and read of an empty input alone.
+    That input is an attribute of the autograd node, which recomputation cannot free; only an empty input needs it.
     """
     node: Any = product.grad_fn
     if node is not None and not getattr(node, "is_empty", False):
@@ -147,7 +147,7 @@ def let_go(product: torch.Tensor) -> torch.Tensor:
 
 
 class Unpacked(nn.Module):
-    """A parametrization of the weights of all experts of a layer: from codes to values, at each use."""
+    """A parametrization that unpacks the weights of all experts of a layer at each use."""
 
     def __init__(self, shape: torch.Size, dtype: torch.dtype, form: Format) -> None:
         super().__init__()
@@ -156,21 +156,21 @@ class Unpacked(nn.Module):
 
     @torch.no_grad()
     def forward(self, packed: torch.Tensor) -> torch.Tensor:
-        """Return the values; on the meta device a tensor without any."""
+        """Return the values; on the meta device a tensor without values."""
         if self._state is None or packed.is_meta:
             return packed.new_empty(self._shape, dtype=self._dtype)
         return self._format.unpack(packed, self._state, self._dtype)
 
     @contextlib.contextmanager
     def filling(self, packed: torch.Tensor, device: torch.device, access: initial.Access) -> Iterator[torch.Tensor]:
-        """The whole weights to be filled; this rank then keeps its part of them in few bits."""
+        """Yield the whole weights, to be filled; this rank then stores its part of the codes."""
         values = torch.empty(self._shape, dtype=self._dtype, device=device)
         yield values
         self._state = _pack(values, packed, access, self._format)
 
 
 def _pack(values: torch.Tensor, into: torch.Tensor, access: initial.Access, form: Format) -> Any:
-    """Put this rank's part of quantised values into a packed parameter; the constants of all of them."""
+    """Quantise values and copy this rank's part of the codes into a parameter; return the constants of all values."""
     packed, state = form.pack(values)
     with access(into) as opened:
         if opened is not None:
@@ -180,9 +180,9 @@ def _pack(values: torch.Tensor, into: torch.Tensor, access: initial.Access, form
 
 
 def quantise(made: Any, spec: RunSpec, compute: torch.dtype, experts: torch.dtype) -> None:
-    """Pack the linears and the experts in the blocks of a network on the meta device; formats of what is unpacked.
+    """Pack the linears and experts in a network's blocks on the meta device, to unpack to these dtypes.
 
-    Routers, convolutions and the linears whose weights other code reads stay whole.
+    Routers, convolutions and linears whose weights other code reads are not quantised.
     """
     form, family = Format(spec.adapter.quant_type, spec.adapter.double_quant), families.of(spec.model)
     linear = Linear8 if form.kind == "int8" else Linear4
@@ -199,19 +199,19 @@ def quantise(made: Any, spec: RunSpec, compute: torch.dtype, experts: torch.dtyp
                     setattr(module, name, nn.Parameter(form.codes(weight.shape), requires_grad=False))
                     unpacked = Unpacked(weight.shape, experts, form)
                     parametrize.register_parametrization(module, name, unpacked, unsafe=True)
-    # ``peft`` knows it by this.
+    # ``peft`` recognizes a quantised model by this attribute.
     setattr(made, "is_loaded_in_8bit" if form.kind == "int8" else "is_loaded_in_4bit", True)
 
 
 class ParamWrapper(layer.ParamWrapper):  # type: ignore[misc]  # Frameworks are not type-checked.
-    """The adapter of packed weights of all experts, whose product is added behind their unpacking.
+    """The adapter of a layer's packed experts; its product is added after they are unpacked.
 
-    ``peft`` knows it by the name of its own class, which reads such weights while torch keeps what it has unpacked for
-    the pass, and then computes without the adapter (0.21.2).
+    It has the name of ``peft``'s own class, which ``peft`` looks for. That class reads such weights while torch caches
+    the unpacked values for the pass, and therefore computes without the adapter (0.21.2).
     """
 
     def get_param(self) -> torch.Tensor:
-        """A tensor of the unpacked weights' shape and format, without values."""
+        """A meta tensor with the shape and dtype of the unpacked weights."""
         unpacked = self.get_base_layer().parametrizations[self.parameter_name]
         values: torch.Tensor = unpacked[0](unpacked.original.to("meta"))
         return values
@@ -228,7 +228,7 @@ class ParamWrapper(layer.ParamWrapper):  # type: ignore[misc]  # Frameworks are 
 
 
 def match_packed(settings: Any, made: nn.Module) -> None:
-    """Let ``peft`` find packed weights, which it does by whole names, and wrap them in :class:`ParamWrapper`."""
+    """Give ``peft`` the full names of packed weights, by which it finds them, and :class:`ParamWrapper` for them."""
     wanted = tuple(f".{name}" for name in settings.target_parameters)
     names = [initial.plain(name) for name, _ in made.named_parameters()]
     settings.target_parameters = [name for name in names if name.endswith(wanted)]
@@ -237,7 +237,7 @@ def match_packed(settings: Any, made: nn.Module) -> None:
 
 
 def access(made: nn.Module, device: torch.device, otherwise: initial.Access) -> initial.Access:
-    """The context in which a parameter of a network is filled (``initial.fill``), ``otherwise`` if it is not packed."""
+    """The context in which ``initial.fill`` fills a parameter: ``otherwise`` if it is not packed."""
     packed: dict[int, Callable[[], contextlib.AbstractContextManager[torch.Tensor]]] = {}
     for module in made.modules():
         if isinstance(module, _Linear):

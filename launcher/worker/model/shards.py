@@ -1,8 +1,8 @@
-"""Optimizers of torch, torchao and bitsandbytes that know shards of FSDP2 in part, or not at all.
+"""Optimizers of torch, torchao and bitsandbytes that support FSDP2's shards only in part, or not at all.
 
-torchao's AdamW of 8 and 4 bits works on them, and compiles its step, which is left out on the CPU. bitsandbytes takes
-the tensors of one rank (:class:`_OfShards`), and checkpoints hold its states under the parameter's own placements.
-Adafactor needs the sums of whole rows and columns, so each matrix is gathered for its step (:class:`_Gathering`).
+torchao's 8- and 4-bit AdamW works on shards and compiles its step, except on the CPU. bitsandbytes gets the local
+tensors of one rank (:class:`_OfShards`), and checkpoints store its states with the parameter's own placements.
+Adafactor needs sums over whole rows and columns, so each matrix is gathered for its step (:class:`_Gathering`).
 """
 
 import logging
@@ -18,13 +18,13 @@ from launcher.spec import RunSpec
 
 type Groups = list[dict[str, Any]]
 
-_BLOCK = 256  # Values of a state that share a scale (bitsandbytes ``optim/optimizer.py``).
+_BLOCK = 256  # State values that share one scale (bitsandbytes ``optim/optimizer.py``).
 
 
 def optimizer(spec: RunSpec, groups: Groups, *, flat: bool = False) -> Optimizer:
-    """The optimizer over parameters, sharded or whole, or over ``flat`` tensors of ZeRO, whose states bitsandbytes has.
+    """The optimizer over parameters, sharded or whole, or over ZeRO's ``flat`` tensors.
 
-    torchao would keep the states of flat tensors in full.
+    bitsandbytes serves flat tensors, since torchao would keep their states unquantised.
     """
     wanted = spec.optimizer
     betas = (wanted.beta1, wanted.beta2)
@@ -36,12 +36,12 @@ def optimizer(spec: RunSpec, groups: Groups, *, flat: bool = False) -> Optimizer
 
         kind = AdamW4bit if wanted.name == "adamw_4bit" else AdamW8bit
         made = kind(groups, wanted.lr, betas, wanted.epsilon, bf16_stochastic_round=wanted.stochastic_rounding)
-        # Beside bf16 parameters torchao 0.18 says bf16 of a state whose shard says fp32, and steps neither.
+        # For bf16 parameters torchao 0.18 declares a state bf16 whose shard is fp32, and then cannot step.
         made._subclass_zeros = lambda *of: kind._subclass_zeros(*of).float()  # type: ignore[attr-defined]
-        if groups[0]["params"][0].device.type == "cpu":  # Whose compiler takes half a minute.
+        if groups[0]["params"][0].device.type == "cpu":  # The CPU's compiler takes half a minute.
             made.step = torch.compiler.set_stance("force_eager")(made.step)  # type: ignore[method-assign]
         return made
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # On the CPU it recommends kernels for inference.
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # On the CPU it logs advice about inference kernels.
     from bitsandbytes import optim
 
     known = {"lion": optim.Lion, "adamw_8bit": optim.AdamW8bit, "paged_adamw_8bit": optim.PagedAdamW8bit}
@@ -52,7 +52,7 @@ def optimizer(spec: RunSpec, groups: Groups, *, flat: bool = False) -> Optimizer
 
 
 class _BitsOfGroup:
-    """An optimizer of bitsandbytes with states of 32 bits but for groups that say otherwise."""
+    """Mixin for a bitsandbytes optimizer: states have 32 bits except in groups with their own ``optim_bits``."""
 
     def get_config(self, group_index: int, index: int, group: dict[str, Any]) -> dict[str, Any]:
         """The settings of one tensor's step."""
@@ -61,11 +61,11 @@ class _BitsOfGroup:
 
 
 class _Gathering(Adafactor):
-    """Adafactor whose sharded parameters are gathered one by one: on shards torch 2.15 refuses its operations."""
+    """Adafactor that gathers sharded parameters one at a time: torch 2.15 refuses its operations on shards."""
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """Make a step."""
+        """Step each parameter in turn."""
         groups = self.param_groups
         for group in groups:
             for parameter in group["params"]:
@@ -90,14 +90,14 @@ def _gathered(tensor: torch.Tensor) -> Any:
 
 
 class _OfShards:
-    """An optimizer of bitsandbytes whose step of a sharded parameter is that of this rank's shard."""
+    """Mixin for a bitsandbytes optimizer: it steps a sharded parameter by stepping this rank's shard."""
 
     state: Any
     param_groups: Groups
-    _cpu_paged_warned = True  # The check says already that nothing is paged there.
+    _cpu_paged_warned = True  # The check already says that the CPU has no paged optimizer.
 
     def init_state(self, group: Any, parameter: torch.Tensor, group_index: int, index: int) -> None:
-        """Make the states of a parameter's shard."""
+        """Create the states of a parameter's shard."""
         shard = _local(parameter)
         super().init_state(group, shard, group_index, index)  # type: ignore[misc]
         self.state[parameter] = self.state.pop(shard)
@@ -114,7 +114,7 @@ class _OfShards:
         del self.state[shard]
 
     def state_dict(self) -> dict[str, Any]:
-        """The states for a checkpoint: those of a sharded parameter as parts of whole ones."""
+        """The states for a checkpoint: a sharded parameter's states are DTensors."""
         packed: dict[str, Any] = Optimizer.state_dict(self)  # type: ignore[arg-type]
         for parameter, number in zip(self._members(), _numbers(packed), strict=True):
             if number in packed["state"]:
@@ -123,7 +123,7 @@ class _OfShards:
         return packed
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Put the states that :meth:`state_dict` gave into their places; settings are the run's own."""
+        """Load the states from :meth:`state_dict`; the settings stay those of this run."""
         for parameter, number in zip(self._members(), _numbers(state_dict), strict=True):
             own = self.state[parameter]
             for name, value in state_dict["state"][number].items():
@@ -148,7 +148,7 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _of_all(name: str, value: Any, parameter: torch.Tensor) -> Any:
-    """The state of this rank's shard as a part of all ranks'; scales are filled up to the number of the first rank."""
+    """The state of this rank's shard as a DTensor; scales are padded to the number that the first rank has."""
     if not isinstance(parameter, DTensor) or not isinstance(value, torch.Tensor) or name.startswith("qmap"):
         return value
     mesh, placements = parameter.device_mesh, parameter.placements

@@ -1,4 +1,4 @@
-"""DeepSpeed-Ulysses (arXiv:2309.14509): a rank has some tokens of every sequence, and inside attention some heads."""
+"""DeepSpeed-Ulysses (arXiv:2309.14509): a rank has some tokens of every sequence, and in attention some heads."""
 
 from math import lcm
 from typing import Any
@@ -15,7 +15,7 @@ from launcher.spec import RunSpec
 def connect(device: torch.device) -> None:
     """Start DeepSpeed's communication over torch's process groups, without its shared-memory allreduce on the CPU.
 
-    It would be compiled (``deepspeed_shm_comm``) for minutes, and take 69 MB of /dev/shm for each rank.
+    That (``deepspeed_shm_comm``) would be compiled for minutes, and take 69 MB of /dev/shm per rank.
     """
     if device.type == "cpu":
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
@@ -26,10 +26,10 @@ _BATCH, _TOKENS, _HEADS = 0, 1, 2  # Dimensions of the tensors that are exchange
 
 
 class Ulysses:
-    """The ranks that share a sequence, as one of them sees them."""
+    """One rank's view of the group that shares a sequence: its tokens, and attention over all tokens."""
 
     def __init__(self, group: torch.distributed.ProcessGroup) -> None:
-        """Called by all ranks of a group together, once ``deepspeed.comm`` has started."""
+        """Join a group; called by all of its ranks together, once ``deepspeed.comm`` has started."""
         self._degree, self._place = torch.distributed.get_world_size(group), torch.distributed.get_rank(group)
         self._exchanging: Any = DistributedAttention(_local, group, scatter_idx=_HEADS, gather_idx=_TOKENS)
 
@@ -48,9 +48,9 @@ class Ulysses:
         scaling: float | None = None,
         **_: Any,
     ) -> tuple[torch.Tensor, None]:
-        """Compute causal attention of all tokens, as ``transformers`` calls it with this rank's part of them.
+        """Compute causal attention over all tokens; ``transformers`` calls it with this rank's tokens.
 
-        Key and value heads are repeated until the ranks divide them.
+        Key and value heads are repeated until their number is divisible by the ranks.
         """
         heads = key.shape[1]
         copies = lcm(heads, self._degree) // heads
@@ -72,13 +72,13 @@ def _local(
 
 
 def grouped(spec: RunSpec) -> Ulysses:
-    """The ranks that share a sequence, by DeepSpeed's own groups; called by all together, once it has started."""
+    """The ranks that share a sequence, in DeepSpeed's own groups; called by all ranks, once DeepSpeed has started."""
     parallel_state_sp.initialize_sequence_parallel(spec.parallel.ulysses)
     return Ulysses(parallel_state_sp.get_sequence_parallel_group())
 
 
 def excess(spec: RunSpec) -> int:
-    """The factor of gradients of the mean loss that are too large once DeepSpeed 0.19.8 has reduced them.
+    """The factor by which gradients of the mean loss are too large after DeepSpeed 0.19.8 reduced them.
 
     Stages 0 to 2 sum over the ranks of a sequence and average over the others (``runtime/zero/stage_1_and_2.py``),
     stage 3 averages over all (``reduce_scatter_coalesced``).

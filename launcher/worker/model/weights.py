@@ -1,7 +1,7 @@
-"""Start from a local Hugging Face folder: each rank reads only its own part of each tensor, whole or sharded.
+"""Load weights from a local Hugging Face folder: each rank reads only its own part of each tensor, whole or sharded.
 
-All that is missing, or of another shape, is named in one error. A LoRA adapter's own parameters get fresh values.
-Experts that lie in the files one by one are read into the one tensor of their layer (``conversion_mapping.py`` of
+One error names all tensors that are missing, or have another shape. A LoRA adapter's own parameters are initialized.
+Experts stored as separate tensors are read into the one tensor of their layer (``conversion_mapping.py`` of
 ``transformers``).
 """
 
@@ -20,11 +20,11 @@ from launcher.spec import RunSpec
 from launcher.worker import CheckpointError
 from launcher.worker.model import adapters, initial
 
-_EXPERTS = 3  # Dimensions of the weights of all experts of a layer.
+_EXPERTS = 3  # Dimensions of the tensor with the weights of all experts of a layer.
 
 
 def begin(made: Any, spec: RunSpec, access: initial.Access) -> None:
-    """Give a network that has memory its first values: those of ``model.weights``, or fresh ones."""
+    """Give a network on a real device its initial values: those of ``model.weights``, or drawn ones."""
     if spec.model.weights is None:
         initial.fill(made, spec.train.seed, access)
     else:
@@ -37,9 +37,9 @@ def begin(made: Any, spec: RunSpec, access: initial.Access) -> None:
 def load(
     made: Any, folder: Path, seed: int, access: initial.Access = contextlib.nullcontext, *, grows: bool = False
 ) -> None:
-    """Fill a network, possibly sharded, from a folder's safetensors. Raises CheckpointError where they do not fit.
+    """Fill a network, possibly sharded, from a folder's safetensors; CheckpointError if they do not fit.
 
-    Where it ``grows`` by added tokens, rows of the vocabulary that the folder lacks keep their fresh values.
+    If it ``grows`` by added tokens, vocabulary rows that the folder lacks keep their drawn values.
     """
     source = Folder(folder, made)
     ends = (made.get_input_embeddings(), made.get_output_embeddings()) if grows else ()
@@ -60,14 +60,14 @@ def load(
             shape = tuple(stored.get_shape())
             fewer = id(parameter) in tables and shape[0] < part.shape[0] and shape[1:] == part.shape[1:]
             if shape != part.shape and not fewer:
-                differing.append(f"{name} is {shape} there and {part.shape} here")
+                differing.append(f"{name} has shape {shape} in it and {part.shape} in this run")
             elif part.tensor.numel():
                 for place, region in _pieces(part, shape[0]):
                     part.tensor[place].copy_(stored[region])
-        del opened, part  # Else they would outlive the next one's making.
+        del opened, part  # Free them before the next one is allocated.
     _load_buffers(made, source)
     if differing:
-        raise CheckpointError(f"model.weights={folder} is of another model: {_some(differing)}")
+        raise CheckpointError(f"model.weights={folder} is another model: {_some(differing)}")
 
 
 def _load_buffers(made: Any, source: "Folder") -> None:
@@ -77,9 +77,9 @@ def _load_buffers(made: Any, source: "Folder") -> None:
 
 
 def _pieces(part: initial.Local, rows: int) -> Iterator[tuple[slice, tuple[slice, ...]]]:
-    """Places in a rank's part and the regions to read into them: all at once, or of experts one after the other.
+    """Slices of a rank's part and the file regions to read into them: all at once, or one expert after the other.
 
-    ``rows`` is how many the file has.
+    ``rows`` is the number of rows in the file.
     """
     count = max(0, min(part.tensor.shape[0], rows - part.offset[0])) if part.shape else 1
     step = 1 if len(part.shape) == _EXPERTS else count
@@ -89,7 +89,7 @@ def _pieces(part: initial.Local, rows: int) -> Iterator[tuple[slice, tuple[slice
 
 
 def persistent(made: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """The buffers that ``transformers`` saves, such as the biases by which DeepSeek-V3 chooses experts."""
+    """The buffers that ``transformers`` saves, such as the biases with which DeepSeek-V3 selects experts."""
     for path, module in made.named_modules():
         for name, buffer in module.named_buffers(recurse=False):
             if name not in module._non_persistent_buffers_set:
@@ -97,14 +97,14 @@ def persistent(made: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 class _Stacked:
-    """Experts that lie in a folder one by one, each in tensors below each other, read as the one tensor of all."""
+    """Experts stored separately, each as one or more row blocks, read as one tensor of all experts."""
 
     def __init__(self, experts: list[list[Any]]) -> None:
         self._experts = experts
         self._rows = [one.get_shape()[0] for one in experts[0]]
 
     def get_shape(self) -> list[int]:
-        """The shape of the one tensor."""
+        """The shape of the tensor of all experts."""
         return [len(self._experts), sum(self._rows), *self._experts[0][0].get_shape()[1:]]
 
     def __getitem__(self, region: tuple[slice, ...]) -> torch.Tensor:
@@ -121,7 +121,7 @@ class _Stacked:
 
 
 class Folder:
-    """The tensors of a Hugging Face folder, read region by region."""
+    """The tensors of a Hugging Face folder, read by regions."""
 
     def __init__(self, path: Path, made: Any) -> None:
         self._path, self._files, self._prefix = path, _files(path), f"{made.base_model_prefix}."
@@ -129,22 +129,22 @@ class Folder:
         self._opened: dict[Path, Any] = {}
 
     def has(self, name: str) -> bool:
-        """True if there is such a tensor, or the experts that it is made of."""
+        """True if the folder has this tensor, or the experts that make it up."""
         return self._stored(name) is not None or bool(self._experts(name))
 
     def read(self, name: str, shape: tuple[int, ...], region: tuple[slice, ...]) -> torch.Tensor:
-        """Read a region of a tensor, or raise a :class:`CheckpointError` if it is missing or has another shape."""
+        """Read a region of a tensor, or raise CheckpointError if it is missing or has another shape."""
         whole = self.slices(name)
         there = tuple(whole.get_shape())
         if there != shape:
             raise CheckpointError(
-                f"model.weights={self._path} is of another model: {name} is {there} there and {shape} here"
+                f"model.weights={self._path} is another model: {name} has shape {there} in it and {shape} in this run"
             )
         values: torch.Tensor = whole[region]
         return values
 
     def slices(self, name: str) -> Any:
-        """Open a tensor to read slices of it, or raise a :class:`CheckpointError` if it is missing."""
+        """Open a tensor to read slices of it, or raise CheckpointError if it is missing."""
         stored = self._stored(name)
         if stored is not None:
             return self._slices(stored)
@@ -156,8 +156,8 @@ class Folder:
         scale = next((f"{stored}{end}" for end in SCALES if f"{stored}{end}" in self._files), None)
         if scale is not None:
             raise CheckpointError(
-                f"model.weights={self._path} is quantised ({scale}): weights are read in 16 or 32 bits, and "
-                "adapter=qlora packs them here"
+                f"model.weights={self._path} is quantised ({scale}), and launch reads only 16- or 32-bit weights: "
+                "name a folder with those; adapter=qlora quantises them itself"
             )
         file = self._files[stored]
         if file not in self._opened:
@@ -194,7 +194,7 @@ type _Names = list[tuple[str, str]]
 
 
 def _conversions(model_type: str) -> tuple[_Names, list[tuple[str, list[str]]]]:
-    """What a class's files call otherwise: older and newer parts of names, and the tensors of stacked experts."""
+    """A class's name conversions: (old, new) parts of names, and the stored tensors of each stacked experts' tensor."""
     from transformers.conversion_mapping import get_checkpoint_conversion_mapping  # Late: few runs load weights.
 
     renamed, stacked = list[tuple[str, str]](), list[tuple[str, list[str]]]()

@@ -105,8 +105,8 @@ def test_a_cache_folder_is_shared_by_runs(tmp_path: Path, monkeypatch: pytest.Mo
         ),
         (
             {"a": b"short"},
-            "data.path holds 5 tokens in 1 files, and one sample needs 17 (train.sequence_length=16 and one more): "
-            "name more data or set a shorter length",
+            "data.path has 5 tokens in 1 files, but one sample needs 17 (train.sequence_length=16 plus one): "
+            "add data or set a shorter length",
         ),
     ],
     ids=["missing", "empty", "binary", "zero", "short"],
@@ -140,7 +140,7 @@ def test_a_token_outside_of_the_vocabulary_is_named(tmp_path: Path) -> None:
 
 def test_a_token_file_that_ends_within_a_token_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.bin").write_bytes(b"12345")
-    with pytest.raises(DataError, match=r"a\.bin has 5 bytes, which is no multiple of 2 \(uint16\)"):
+    with pytest.raises(DataError, match=r"a\.bin has 5 bytes, which is not a multiple of 2 \(uint16\)"):
         TokenFiles([tmp_path / "a.bin"], "uint16", length=1, vocabulary=2**16)
 
 
@@ -176,7 +176,7 @@ def test_token_files_and_synthetic_rows_are_known_by_three_samples(tmp_path: Pat
 
 
 def test_a_corpus_too_small_to_hold_something_out_is_refused() -> None:
-    with pytest.raises(DataError, match=r"the corpus has 1 samples and data.eval_fraction=0.5 holds 1 of them out"):
+    with pytest.raises(DataError, match=r"the corpus has 1 samples and data.eval_fraction=0.5 holds out 1 of them"):
         split(Synthetic(256, 4, 1, size=1), 0.5)
 
 

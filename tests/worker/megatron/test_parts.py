@@ -140,7 +140,7 @@ def test_checkpoints_are_checked_thinned_out_and_intact_after_a_failure(tmp_path
     content = json.loads(state.read_text())
     content["model"]["model.hidden_size"] = 1
     state.write_text(json.dumps(content))
-    differing = re.escape("another model: model.hidden_size is 1 there and 256 here")
+    differing = re.escape("another model: model.hidden_size is 1 in it and 256 in this run")
     with pytest.raises(CheckpointError, match=differing), checkpoints.loading():
         raise AssertionError("Megatron is not asked")
 
