@@ -1,1 +1,1 @@
-"""PyTorch's FSDP2 and DDP in the job, with tensor, pipeline and context parallelism."""
+"""The worker of PyTorch FSDP2 and DDP, with tensor, pipeline and context parallelism."""

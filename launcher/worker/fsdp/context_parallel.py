@@ -1,7 +1,7 @@
-"""Context parallelism: a rank has some tokens of every sequence, and keys and values pass around a ring of ranks.
+"""Context parallelism: a rank has some tokens of every sequence, and keys and values travel around a ring of ranks.
 
-``torch.distributed.tensor.experimental``'s ring attention (arXiv:2310.01889), with two chunks of the sequence on each
-rank, one from each end, so that the causal mask loads all alike.
+This is the ring attention (arXiv:2310.01889) of ``torch.distributed.tensor.experimental``, with two chunks of the
+sequence on each rank, one from each end, so that the causal mask gives every rank the same work.
 """
 
 from collections.abc import Iterable
@@ -24,21 +24,21 @@ from launcher.worker import TrainingError
 from launcher.worker.engine import Context
 from launcher.worker.fsdp import sharding
 
-_TOKENS = 2  # Their dimension in (batch, heads, tokens, head size).
+_TOKENS = 2  # The tokens' dimension in (batch, heads, tokens, head size).
 _KERNELS = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION]
-"""Kernels of ring attention; torch's plain attention would see the tokens of one rank in the wrong order."""
+"""Kernels with ring attention; torch's math attention would see the tokens of one rank in the wrong order."""
 
 
 class Ring:
-    """The ranks that share a sequence, as one of them sees them."""
+    """One rank's view of the ring that shares a sequence: its tokens, and attention over all tokens."""
 
     def __init__(self, context: Context) -> None:
-        """Called by all ranks together."""
+        """Set up ring attention; called by all ranks together."""
         self._mesh = sharding.sequence_mesh(context)
         self._order = _HeadTailLoadBalancer(context.spec.sequence_length, self._mesh.size(), context.device)
         if context.device.type == "cpu":
             install_cpu_kernel()
-        set_rotate_method("alltoall")  # Two neighbours' keys and values in memory, not those of the whole ring.
+        set_rotate_method("alltoall")  # Holds keys and values of two neighbours in memory, not of the whole ring.
         _enable_context_parallel_dispatcher()
 
     def share(self, *rows: torch.Tensor) -> list[torch.Tensor]:
@@ -48,7 +48,7 @@ class Ring:
     def attention(
         self, _: object, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *__: object, **options: Any
     ) -> tuple[torch.Tensor, None]:
-        """Causal attention of this rank's tokens to all before them, as ``transformers`` calls it."""
+        """Causal attention of this rank's tokens to all earlier ones, as ``transformers`` calls it."""
         mine: Any = _sharded((query, key, value), self._mesh)
         grouped, scale = key.shape[1] != query.shape[1], options.get("scaling")
         settings: Any = {"is_causal": True, "scale": scale, "enable_gqa": grouped}
@@ -62,15 +62,15 @@ _BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.
 
 
 def install_cpu_kernel() -> None:
-    """Add the CPU's attention kernel to ring attention's table, which names GPUs' alone; refused where there is a GPU.
+    """Add the CPU's attention kernel to ring attention's table, which has only GPU kernels; refused if there is a GPU.
 
-    Nothing of the ring is replaced: which keys and values are attended to in what order, how results are joined and how
-    gradients travel back is ``torch.distributed.tensor.experimental._context_parallel._attention`` of torch 2.15.
+    The ring itself is unchanged: the order of keys and values, how results are merged and how gradients travel back are
+    those of ``torch.distributed.tensor.experimental._context_parallel._attention`` in torch 2.15.
     """
     if torch.cuda.is_available():
         raise TrainingError(
-            "hardware.device=cpu puts the CPU's kernel into torch's ring attention, and this node has a GPU: "
-            "hardware=auto"
+            "hardware.device=cpu would put the CPU's kernel into torch's ring attention, but this node has a GPU: "
+            "set hardware=auto"
         )
     operations: dict[Any, Any] = _attention.custom_ops
     operations |= {_FORWARD: _forward, _BACKWARD: _backward}

@@ -1,10 +1,10 @@
-"""A model in training with PyTorch: FSDP2 or DDP, tensor and context parallel parts, pipeline stages.
+"""The engine of PyTorch: FSDP2 or DDP, with tensor parallel, context parallel and pipeline parallel ranks.
 
 :func:`rank_parts` makes the network on the meta device and changes it in this order: 4-bit linears and adapters,
-recomputation, compilation, then tensor parallel cuts and FSDP2. :func:`filled` then gives it memory and values, each
-rank its own part. DDP wraps a model with memory, so it comes last, in :func:`passes`. Micro-batches run
-one after the other (:class:`Whole`) or by a pipeline schedule (:class:`pipeline.Pipeline`). Checkpoints hold tensors by
-their names in the whole model, whatever the rank's chunks.
+recomputation, compilation, then tensor parallelism and FSDP2. :func:`filled` then allocates and initializes each rank's
+own part. DDP wraps an allocated model, so it comes last, in :func:`passes`. Micro-batches run one after the other
+(:class:`Whole`) or by a pipeline schedule (:class:`pipeline.Pipeline`). Checkpoints name tensors as in the whole model,
+whatever the rank's chunks.
 """
 
 import contextlib
@@ -36,19 +36,19 @@ from launcher.worker.model import LanguageModel, adapters, export, initial, netw
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankParts:
-    """A rank's part of the model on the meta device (of a pipeline, its chunks), and the mesh of the ranks."""
+    """A rank's part of the model on the meta device (its chunks, in a pipeline), and the mesh of the ranks."""
 
     models: tuple[LanguageModel, ...]
     ranks: DeviceMesh | None
 
 
 def build(context: Context) -> "FsdpEngine":
-    """Make the model on the meta device, cut it, give every rank its part of the values, and add the optimizer."""
+    """Make the model on the meta device, shard it, fill this rank's part, and add the optimizer."""
     return filled(context, rank_parts(context))
 
 
 def rank_parts(context: Context) -> RankParts:
-    """The model on the meta device, adapted, recomputed and sharded as the run says; it takes no memory yet."""
+    """The model on the meta device with adapters, recomputation and sharding as the run says; no memory is taken."""
     spec = context.spec
     shared = _sequence_ranks(context)
     ranks = sharding.mesh(context) if spec.parallel.shard or spec.parallel.pipeline > 1 else None
@@ -75,7 +75,7 @@ def _sequence_ranks(context: Context) -> Any:
 
         return Ring(context)
     if parallel.ulysses > 1:
-        from launcher.worker.model.ulysses import Ulysses, connect  # Late, because other runs go without DeepSpeed.
+        from launcher.worker.model.ulysses import Ulysses, connect  # Late, because only these runs need DeepSpeed.
 
         connect(context.device)
         return Ulysses(sharding.sequence_mesh(context).get_group())
@@ -83,22 +83,22 @@ def _sequence_ranks(context: Context) -> Any:
 
 
 def filled(context: Context, parts: RankParts) -> "FsdpEngine":
-    """Give the parts that :func:`rank_parts` made memory and values, and return their engine."""
+    """Allocate and fill the parts that :func:`rank_parts` made, and return their engine."""
     spec = context.spec
     offloaded = spec.zero.offload_parameters == "cpu"
     for model in parts.models:
-        for module in reversed([*model.modules()]):  # Each once, as several blocks may use one, and parents last.
+        for module in reversed([*model.modules()]):  # Each once, since blocks may share one; parents last.
             module.to_empty(device="cpu" if offloaded else context.device, recurse=False)
         network.retie(model.network)
         weights.begin(model.network, spec, adapters.access(model.network, spec, context.device))
     return FsdpEngine(context, parts)
 
 
-SCALE = "loss_scale"  # Of fp16, in a checkpoint.
+SCALE = "loss_scale"  # Name of fp16's loss scale in a checkpoint.
 
 
 class Whole:
-    """The passes of a rank that has all layers: micro-batch by micro-batch; see :class:`pipeline.Pipeline`."""
+    """Passes of a rank that has all layers, one micro-batch at a time; with stages see :class:`pipeline.Pipeline`."""
 
     group: dist.ProcessGroup | None = None
     copies: Collection[torch.Tensor] = ()
@@ -107,7 +107,7 @@ class Whole:
         self._context, self._spec, self._wrapped, self._scaler = context, context.spec, wrapped, scaler
 
     def train(self, micro_batches: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Run every micro-batch forward and backward."""
+        """Run every micro-batch forward and backward; return the mean loss."""
         memory, total = self._context.memory, torch.zeros((), device=self._context.device)
         for index, tokens in enumerate(micro_batches):
             with self._synchronising(last=index == len(micro_batches) - 1):
@@ -121,7 +121,7 @@ class Whole:
         return total
 
     def evaluate(self, batches: Iterable[torch.Tensor]) -> torch.Tensor:
-        """The mean over the batches."""
+        """The mean loss over the batches."""
         total, count = torch.zeros((), device=self._context.device), 0
         for tokens in batches:
             with autocast(self._context):
@@ -131,7 +131,7 @@ class Whole:
 
     @contextlib.contextmanager
     def _synchronising(self, *, last: bool) -> Iterator[None]:
-        """Reduce gradients over the ranks in the last micro-batch's backward pass, or in each (``micro_step_sync``)."""
+        """Reduce gradients in the last micro-batch's backward pass only, or in each (``micro_step_sync``)."""
         if isinstance(self._wrapped, DistributedDataParallel):
             with contextlib.nullcontext() if last else self._wrapped.no_sync():
                 yield
@@ -142,7 +142,7 @@ class Whole:
 
 
 def autocast(context: Context) -> contextlib.AbstractContextManager[object]:
-    """Autocast, where the parameters are wider than the format of the computation and FSDP2 does not cast them."""
+    """Autocast, if parameters are wider than the compute dtype and FSDP2 does not cast them; else a null context."""
     formats = dtypes(context.spec)
     if not formats.autocast:
         return contextlib.nullcontext()
@@ -150,7 +150,7 @@ def autocast(context: Context) -> contextlib.AbstractContextManager[object]:
 
 
 def passes(context: Context, parts: RankParts, scaler: Scaler) -> Whole | pipeline.Pipeline:
-    """The passes of a rank's part of the model, in DDP where nothing is sharded."""
+    """The passes of a rank's part of the model, wrapped in DDP if nothing is sharded."""
     ranks, stages = parts.ranks, context.spec.parallel.pipeline
     modules: list[nn.Module] = list(parts.models)
     if stages > 1 and not (context.spec.parallel.shard and splits(context.spec)):
@@ -163,7 +163,7 @@ def passes(context: Context, parts: RankParts, scaler: Scaler) -> Whole | pipeli
 
 
 class FsdpEngine:
-    """A model under FSDP2 or DDP in training."""
+    """A model trained with FSDP2 or DDP (``launcher.worker.engine.Engine``)."""
 
     def __init__(self, context: Context, parts: RankParts) -> None:
         self._context, self._spec = context, context.spec
@@ -179,21 +179,21 @@ class FsdpEngine:
     def train_step(self, step: int, micro_batches: Sequence[torch.Tensor]) -> StepResult:
         """Run every micro-batch forward and backward, then the optimizer."""
         spec, memory = self._spec, self._context.memory
-        if spec.model.dropout or spec.adapter.dropout:  # So that a resumed run draws what this one would have.
+        if spec.model.dropout or spec.adapter.dropout:  # A resumed run then draws the same masks.
             torch.manual_seed(initial.seed_of(spec.train.seed, "dropout", step, self._context.rank))
         self._model.train()
         network.switch_rounding(self._model, spec, step)
         if spec.data.marked:
             self._divide(marks.share(spec, [marks.count(rows) for rows in micro_batches]))
         total = self._passes.train(micro_batches)  # A rank without a loss adds zero to the sum.
-        summed = dist.all_reduce(total, async_op=True)  # Beside the optimizer, which does not need it.
+        summed = dist.all_reduce(total, async_op=True)  # Overlaps the optimizer, which does not need it.
         memory.enter("optimizer")
         rate = optimizers.set_rate(self._optimizers, spec, step)
         for each in self._optimizers:
             self._scaler.unscale_(each)
         stages, copies = self._passes.group, self._passes.copies
         norm = optimizers.clip(self._parameters, spec.optimizer.clip, stages=stages, copies=copies)
-        if spec.optimizer.stochastic_rounding:  # By the same draws in every copy, and in a run that goes on.
+        if spec.optimizer.stochastic_rounding:  # All replicas, and a resumed run, make the same draws.
             torch.manual_seed(initial.seed_of(spec.train.seed, "rounding", step))
         scale = self._scaler.step_all(self._optimizers, norm)
         scaling.rescale(self._model, spec)
@@ -208,11 +208,11 @@ class FsdpEngine:
         """The mean loss over the batches of all ranks."""
         self._model.eval()
         counts: list[torch.Tensor] = []
-        if self._spec.data.marked:  # How many labels there are is known once the batches have passed.
+        if self._spec.data.marked:  # The number of labels is known only after all batches.
             self._divide(1.0)
             batches = marks.count_each(batches, counts)
         total = self._passes.evaluate(batches)
-        if self._spec.backend.kept_over > 1:  # No backward pass lets go of what they have kept, in the compute format.
+        if self._spec.backend.kept_over > 1:  # No backward pass frees the gathered parameters that they keep.
             for module in self._model.modules():
                 if isinstance(module, FSDPModule):
                     module.reshard()
@@ -230,12 +230,12 @@ class FsdpEngine:
         return self._context.world // self._spec.parallel.pipeline
 
     def save(self, directory: Path) -> PendingSave | None:
-        """Write sharded model and optimizer states by ``torch.distributed.checkpoint``."""
+        """Write sharded model and optimizer states with ``torch.distributed.checkpoint``."""
         state = self._state()
         if not self._spec.save.asynchronous:
             state_dict_saver.save(state, checkpoint_id=directory)
             return None
-        if self._writers is None:  # A group of their own: the writers' collectives run beside those of training.
+        if self._writers is None:  # A separate group: the writers' collectives run during those of training.
             group = dist.new_group(backend="gloo")
             self._writers = group if isinstance(group, dist.ProcessGroup) else None
         pending: Any = state_dict_saver.async_save(state, checkpoint_id=directory, process_group=self._writers)
@@ -243,9 +243,9 @@ class FsdpEngine:
         return pending
 
     def load(self, directory: Path) -> None:
-        """Read the states into this run's own sharding."""
+        """Load the states into this run's own sharding."""
         state, reader = self._state(), reading.Reader(directory)
-        if SCALE in state and not reader.has(SCALE):  # Of a run in another format.
+        if SCALE in state and not reader.has(SCALE):  # Saved by a run with another precision.
             del state[SCALE]
         state_dict_loader.load(state, storage_reader=reader, planner=reading.Planner())
         if SCALE in state:
@@ -263,7 +263,7 @@ class FsdpEngine:
         scaling.rescale(self._model, self._spec)
 
     def export(self, directory: Path) -> None:
-        """Write the weights, or the adapter alone, for ``transformers`` and ``peft``."""
+        """Write the weights, or only the adapter, for ``transformers`` and ``peft``."""
         export.write(self._networks, self._context, directory, stages=self._passes.group)
 
     def piles(self) -> Iterator[Kept]:
@@ -285,7 +285,7 @@ class FsdpEngine:
         return (tensor for _, tensors in self.piles() for tensor in tensors)
 
     def _state(self) -> dict[str, Any]:
-        """Tensors by their names in the whole model; the optimizer's settings follow from the run and are left out."""
+        """Tensors by their names in the whole model; optimizer settings come from the run and are not saved."""
         model, optimizer = get_state_dict(self._model, self._optimizers, options=self._options())
         states = {_in_model(name): value for name, value in optimizer.items() if name.startswith("state.")}
         scale = self._scaler.saved()
@@ -293,13 +293,13 @@ class FsdpEngine:
         return {**parts, SCALE: scale} if scale else parts
 
     def _options(self) -> StateDictOptions:
-        """A frozen base is not saved: it follows from ``model.weights`` or the seed."""
+        """Options that leave out a frozen base, which ``model.weights`` or the seed determines."""
         frozen = self._spec.adapter.name != "none"
         return StateDictOptions(ignore_frozen_params=frozen, strict=not frozen, flatten_optimizer_state_dict=True)
 
 
 def _apart(states: dict[str, Any]) -> dict[str, Any]:
-    """The states, none of which two names share: a rank may hold both copies of a tied table, and steps each."""
+    """The states, cloned where two names share one: a rank may hold both copies of a tied table, and steps each."""
     seen: set[int] = set()
     found = {}
     for name, value in states.items():
@@ -313,7 +313,7 @@ def _in_model(name: str) -> str:
 
 
 def _parameters(module: FSDPModule) -> Iterator[Any]:
-    """FSDP2's notes on each parameter of a module; torch 2.11 has one group of them at most."""
+    """FSDP2's record of each parameter of a module; torch 2.11 has at most one group of them."""
     state: Any = module._get_fsdp_state()
     groups = getattr(state, "_fsdp_param_groups", None)
     for group in [state._fsdp_param_group] if groups is None else groups:

@@ -1,11 +1,11 @@
 """Pipeline stages by ``torch.distributed.pipelining``: which chunks of the model a rank runs, and their schedule.
 
-A rank builds the networks of its chunks alone and runs them by the schedules of :data:`_SCHEDULES`. Labels are in the
-tokens that every stage gets, so only hidden states travel. FSDP2 is hidden from torch's stages by :class:`Step`, and
-each stage tells it when its last backward pass of a step begins, so that gradients are reduced once. Where the schedule
-splits backward passes torch itself gathers a stage's parameters for all passes and reduces its gradients at their end:
-the hooks of FSDP2 know no pass for the weights alone. A tied token table is on the first and the last stage: the
-gradients of the two copies are added after the passes, and the norm counts the first.
+A rank builds only the networks of its own chunks and runs them by a schedule in :data:`_SCHEDULES`. Labels are in the
+tokens that every stage gets, so only hidden states travel. :class:`Step` hides FSDP2 from torch's stages, and each
+stage tells FSDP2 when its last backward pass of a step begins, so that gradients are reduced once. If the schedule
+splits backward passes, torch itself gathers a stage's parameters for all passes and reduces its gradients at the end:
+FSDP2's hooks do not support a pass for weight gradients alone. A tied token table is on the first and the last stage:
+the gradients of the two copies are added after the passes, and the norm counts the first.
 """
 
 import contextlib
@@ -39,11 +39,11 @@ _SCHEDULES = {
     "zbv": "ScheduleZBVZeroBubble",
     "dualpipe_v": "ScheduleDualPipeV",
 }
-"""Classes of ``torch.distributed.pipelining``."""
+"""Classes of ``torch.distributed.pipelining`` by ``parallel.schedule``."""
 
 
 def networks(context: Context, attention: Any) -> Iterator[Any]:
-    """The network of each model chunk of this rank on the meta device; the whole one where there are no stages."""
+    """The network of each model chunk of this rank on the meta device; the whole network without stages."""
     spec = context.spec
     sizes = chunk_sizes(spec)
     for chunk in _chunks(context):
@@ -56,14 +56,14 @@ def networks(context: Context, attention: Any) -> Iterator[Any]:
 
 
 def _chunks(context: Context) -> Sequence[int]:
-    """The numbers of this rank's model chunks, in the order of the model."""
+    """The indices of this rank's model chunks, in model order."""
     return chunks_of(cut_of(context.spec), context.spec.stage_of(context.rank))
 
 
 class Pipeline:
-    """The forward and backward passes of one rank, in the order of the schedule.
+    """Forward and backward passes of one rank, in the order of the schedule.
 
-    ``group`` has the ranks of the other stages that work on the same samples; the norm of ``copies`` counts there.
+    ``group`` has the ranks of all stages that work on the same samples; another of them counts the norm of ``copies``.
     """
 
     def __init__(
@@ -86,17 +86,17 @@ class Pipeline:
         self._micro_batches = spec.gradient_accumulation
         self._ends, self._tables = _tied(spec, models, ranks)
         self.copies = frozenset(self._tables if dist.get_rank(self.group) else self._tables[1:])
-        # GPT-2's base model ends in a view, which nobody writes into.
+        # GPT-2's base model returns a view, which nothing writes to.
         warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor")
 
     def train(self, micro_batches: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Run all passes of a step; return the mean loss, or zero on ranks of other stages than the last."""
+        """Run all passes of a step; return the mean loss, or zero on ranks without the last stage."""
         loss = self._run(self._schedule.step, micro_batches)
         self._add_tied()
         return loss
 
     def _add_tied(self) -> None:
-        """Add the gradients of a tied table's copies, which are on two ranks or, where stages are folded, on one."""
+        """Add the gradients of a tied table's copies, which are on two ranks or, in a V-shaped schedule, on one."""
         parts = [
             table.grad.to_local() if isinstance(table.grad, DTensor) else table.grad
             for table in self._tables
@@ -109,7 +109,7 @@ class Pipeline:
             dist.all_reduce(parts[0], group=self._ends)
 
     def evaluate(self, batches: Iterable[torch.Tensor]) -> torch.Tensor:
-        """The mean loss of batches that nothing is learnt from, or zero as for :meth:`train`."""
+        """The mean loss of batches without training, or zero as in :meth:`train`."""
         losses = [self._run(self._schedule.eval, some) for some in itertools.batched(batches, self._micro_batches)]
         return torch.stack(losses).mean()
 
@@ -135,7 +135,7 @@ def _schedule(spec: RunSpec, stages: Sequence[PipelineStage], loss: Callable[...
 def _tied(
     spec: RunSpec, models: Sequence[LanguageModel], ranks: DeviceMesh
 ) -> tuple[dist.ProcessGroup | None, list[torch.Tensor]]:
-    """First and last stage of this rank's pipeline, and this rank's copies of the token table where it is tied."""
+    """The group of the first and last stage of this rank's pipeline, and this rank's copies of a tied token table."""
     if not spec.model.tie_word_embeddings:
         return None, []
     columns = ranks.mesh.flatten(1).t().tolist()
@@ -146,9 +146,9 @@ def _tied(
 
 
 class _Stage(PipelineStage):
-    """A stage that tells the memory tracker of its phases and FSDP2 of its last backward pass.
+    """A stage that reports its phases to the memory tracker and its last backward pass to FSDP2.
 
-    A stage of a split schedule is FSDP2's own module, which torch itself tells: see the head of this file.
+    With a schedule that splits backward passes torch itself drives FSDP2 (see the module docstring).
     """
 
     def __init__(
@@ -164,43 +164,43 @@ class _Stage(PipelineStage):
         self._each = spec.backend.micro_step_sync
 
     def forward_maybe_with_nosync(self, *args: Any, **kwargs: Any) -> Any:
-        """Hand over the tokens first, as a language model has them, and keep no view, which torch could not detach."""
+        """Pass the tokens first, as a language model takes them, and return no view, which torch could not detach."""
         if isinstance(self.submod, LanguageModel):
             args, kwargs = (kwargs["tokens"], *args), {}
         made: torch.Tensor = super().forward_maybe_with_nosync(*args, **kwargs)  # type: ignore[no-untyped-call]
         return made.clone() if self._splits and made._is_view() else made
 
     def forward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
-        """Tell the tracker, and go on as torch does."""
+        """Report the phase, then do as torch does."""
         self._memory.enter("forward")
         return super().forward_one_chunk(*args, **kwargs)
 
     def backward_one_chunk(
         self, bwd_chunk_id: int, loss: Any = None, full_backward: bool = True, last_backward: bool = False
     ) -> None:
-        """Tell the tracker and FSDP2, and go on as torch does."""
+        """Report to the tracker and FSDP2, then do as torch does."""
         self._memory.enter("backward")
         if self._sharded is not None:
             self._sharded.set_requires_gradient_sync(last_backward or self._each)
         super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int, last_backward: bool = False) -> None:
-        """Tell the tracker, and go on as torch does."""
+        """Report the phase, then do as torch does."""
         self._memory.enter("backward")
         super().backward_weight_one_chunk(bwd_chunk_id, last_backward)
 
     def get_local_bwd_output(self, mb_index: int) -> Any:
-        """Nothing in an evaluation, where torch asks for gradients between two chunks of a rank all the same."""
+        """As torch does; empty in an evaluation, in which torch still asks for gradients between a rank's chunks."""
         return super().get_local_bwd_output(mb_index) if self.has_backward else ()  # type: ignore[no-untyped-call]
 
     def set_local_bwd_input(self, next_stage_bwd_outputs: Any, mb_index: int) -> None:
-        """Do nothing in an evaluation."""
+        """Do as torch does, but nothing in an evaluation."""
         if self.has_backward:
             super().set_local_bwd_input(next_stage_bwd_outputs, mb_index)
 
 
 def _passed(spec: RunSpec) -> torch.Tensor:
-    """The tensor that goes from stage to stage: hidden states of a micro-batch, on the meta device.
+    """The tensor passed between stages: hidden states of a micro-batch, on the meta device.
 
     Its shape is ``(micro_batch_size, sequence_length, hidden_size)``; with sequence parallelism each tensor parallel
     rank sends its part of the sequence.
@@ -213,10 +213,10 @@ def _passed(spec: RunSpec) -> torch.Tensor:
 
 
 class Step(nn.Module):
-    """A model chunk as torch's stages call it: states from the stage before by position, tokens by name.
+    """A model chunk as torch's stages call it: the previous stage's states by position, tokens by name.
 
-    It also hides FSDP2 from them, which would otherwise keep every block gathered and every gradient unreduced from
-    the first to the last micro-batch of a step.
+    It also hides FSDP2 from torch's stages, which would otherwise keep every block gathered and every gradient
+    unreduced from the first to the last micro-batch of a step.
     """
 
     def __init__(self, chunk: nn.Module, autocast: Callable[[], contextlib.AbstractContextManager[object]]) -> None:

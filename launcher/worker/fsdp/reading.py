@@ -1,9 +1,9 @@
-"""Reading a checkpoint of ``torch.distributed.checkpoint`` so that no file of it can run code.
+"""Read a ``torch.distributed.checkpoint`` checkpoint such that none of its files can run code.
 
-Torch 2.15 reads the description ``.metadata`` as any pickle, and what the description calls bytes in place of a tensor
-by ``weights_only=False`` (``FileSystemReader.read_metadata``, ``DefaultLoadPlanner.load_bytes``). A checkpoint may be
-from elsewhere, so here the description may name the classes that describe tensors and no other, and bytes are tensors,
-numbers and their containers. Tensors torch itself reads by ``weights_only=True``.
+Torch 2.15 loads the description ``.metadata`` as any pickle, and entries that it declares as bytes, not tensors, with
+``weights_only=False`` (``FileSystemReader.read_metadata``, ``DefaultLoadPlanner.load_bytes``). A checkpoint may come
+from elsewhere, so here the description may name only the classes that describe tensors, and bytes may hold only
+tensors, numbers and their containers. Tensors are already read with ``weights_only=True`` by torch itself.
 """
 
 import io
@@ -22,28 +22,28 @@ from launcher.saved import headers
 
 
 class Reader(FileSystemReader):
-    """Reads a checkpoint's folder; the description is data."""
+    """Reads a checkpoint's folder; its description cannot run code."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """Read the description of all tensors; anything else in it is a :class:`pickle.UnpicklingError`."""
+        """Read the description of all tensors; pickle.UnpicklingError for anything else in it."""
         with opened(Path(self.path) / headers.METADATA) as file:
             content = _Descriptions(file).load()
         if not isinstance(content, Metadata):
-            raise pickle.UnpicklingError(f"{headers.METADATA} holds {type(content).__name__}, and no description")
+            raise pickle.UnpicklingError(f"{headers.METADATA} holds {type(content).__name__}, not a description")
         content.storage_meta = content.storage_meta or StorageMeta()
         content.storage_meta.load_id = self.load_id
         return content
 
     def has(self, part: str) -> bool:
-        """True if the checkpoint has tensors below this name."""
+        """True if the checkpoint has tensors under this name."""
         return any(name.startswith(f"{part}.") for name in self.read_metadata().state_dict_metadata)
 
 
 class Planner(DefaultLoadPlanner):
-    """Puts tensors and bytes in their places; bytes are data."""
+    """Loads tensors and bytes; bytes cannot run code."""
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
-        """Read bytes without running code, and hand them on, written anew; else a :class:`pickle.UnpicklingError`."""
+        """Read bytes with ``weights_only`` and pass them on, serialized again; else pickle.UnpicklingError."""
         checked = io.BytesIO()
         try:
             torch.save(torch.load(value, weights_only=True), checked)
@@ -58,6 +58,6 @@ class _Descriptions(pickle.Unpickler):
     """Reads descriptions of tensors as torch's own classes; a pickle that names anything else is refused."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """One of the classes that describe tensors."""
+        """Return one of the classes that describe tensors; pickle.UnpicklingError for any other."""
         headers.require_description(module, name)
         return super().find_class("pathlib" if module == "pathlib._local" else module, name)

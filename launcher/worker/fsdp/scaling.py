@@ -1,7 +1,7 @@
-"""Scales of narrow formats: of fp16's loss by torch's own scaler, and of operands in fp8 and fp4 by torchao's linears.
+"""Scaling of narrow formats: fp16's loss by torch's own scaler, operands in fp8 and fp4 by torchao's linears.
 
-In fp16 the loss is multiplied before the backward pass, so that gradients do not vanish, and they are divided before
-they are clipped. A step whose gradients are not finite on any rank is skipped by all, and the scale falls to half.
+In fp16 the loss is scaled before the backward pass, so that gradients do not underflow; gradients are unscaled before
+clipping. If gradients are not finite on any rank, all ranks skip the step and halve the scale.
 """
 
 from collections.abc import Iterable
@@ -20,14 +20,14 @@ from launcher.worker.engine import Context, LossScale
 from launcher.worker.model import network
 
 INITIAL_SCALE, GROWTH_INTERVAL = 2.0**16, 2000  # Torch's own defaults (``torch.amp.GradScaler``).
-_SAVED = {"scale": "scale", "steps": "_growth_tracker"}  # Names in a checkpoint, and torch's own.
+_SAVED = {"scale": "scale", "steps": "_growth_tracker"}  # Names in a checkpoint to torch's names.
 
 
 class Scaler(GradScaler):
-    """The loss scale of a run in fp16; in other formats every call hands through what it gets.
+    """The loss scale of a run in fp16; in other formats every call returns its argument unchanged.
 
-    All ranks skip a step if any must: also stages, and whole gradients of other samples. (``ShardedGradScaler`` of
-    ``torch.distributed.fsdp`` does so too, but fused optimizers fail on its answer of shape (1,): ``_foreach_sub_`` in
+    All ranks skip a step if any must, including pipeline stages and data parallel ranks. (``ShardedGradScaler`` of
+    ``torch.distributed.fsdp`` does so, too, but fused optimizers fail on its flag of shape (1,): ``_foreach_sub_`` in
     torch 2.15's ``_fused_adamw``.)
     """
 
@@ -43,19 +43,19 @@ class Scaler(GradScaler):
         if self.is_enabled():
             self._one = torch.ones((), device=context.device)
             self._skipped = torch.zeros((), device=context.device)
-            self.scale(self._one)  # Also on ranks that never have a loss: those of a pipeline's first stages.
+            self.scale(self._one)  # Initializes the scale on ranks that never have a loss: a pipeline's first stages.
 
     def unscale_(self, optimizer: Optimizer) -> None:
-        """Divide the gradients by the scale; all ranks learn whether those of any are infinite."""
+        """Divide the gradients by the scale; all ranks learn whether any rank's are infinite."""
         super().unscale_(optimizer)
         if self.is_enabled():
             for found in self._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values():
                 dist.all_reduce(found, op=dist.ReduceOp.MAX)
 
     def step_all(self, optimizers: Iterable[Optimizer], norm: torch.Tensor) -> LossScale | None:
-        """Step unless gradients are infinite, and adapt the scale; ``norm`` is theirs.
+        """Step unless gradients are infinite, and update the scale; ``norm`` is the gradients' norm.
 
-        The device is not waited for: a norm that is no number counts as a step that was skipped.
+        The host does not wait for the device: a step counts as skipped if the norm is not finite.
         """
         for each in optimizers:
             self.step(each)
@@ -66,12 +66,12 @@ class Scaler(GradScaler):
         return LossScale(scale=self.scale(self._one), skipped=self._skipped)
 
     def saved(self) -> dict[str, torch.Tensor]:
-        """The scale and the steps since it last changed, for a checkpoint; empty where nothing is scaled."""
+        """The scale and the steps since it last changed, for a checkpoint; empty if nothing is scaled."""
         state = self.state_dict()
         return {name: torch.tensor(float(state[key])) for name, key in _SAVED.items()} if state else {}
 
     def restore(self, saved: dict[str, torch.Tensor]) -> None:
-        """Go on from the state of a checkpoint, unless the run sets a constant."""
+        """Restore the state of a checkpoint, unless the run sets a constant scale."""
         if self._constant is not None:
             return
         found = {_SAVED[name]: value.item() for name, value in saved.items()}
@@ -80,11 +80,10 @@ class Scaler(GradScaler):
 
 
 def convert(made: Any, spec: RunSpec) -> None:
-    """Make the linears of a network's blocks, on the meta device, those of torchao where the run computes in fp8.
+    """Replace the linears of a network's blocks, on the meta device, by torchao's if the run computes in fp8 or fp4.
 
-    What is saved for backward stays in 16 bits (``torchao/float8/float8_linear.py``,
-    ``matmul_with_hp_or_float8_args``). On the CPU torchao emulates the products: operands of fp8 values, multiplied in
-    fp32.
+    Tensors saved for backward stay in 16 bits (``torchao/float8/float8_linear.py``,
+    ``matmul_with_hp_or_float8_args``). On the CPU torchao emulates the products: fp8 operands multiplied in fp32.
     """
     found, on_cpu = recipe(spec), spec.hardware.device == "cpu"
     if found is None:
@@ -109,7 +108,7 @@ def convert(made: Any, spec: RunSpec) -> None:
 
 
 def _share_scales(block: nn.Module, *, emulate: bool, four_bits: bool) -> None:
-    """Make the linears of a block those whose operands share scales; every product rounds its operands anew."""
+    """Replace a block's linears by ones whose operands have block scales; every product rounds its operands again."""
     from torchao.prototype.moe_training.mxfp8_linear import MXFP8Linear
     from torchao.quantization.quantize_.common import KernelPreference
 
@@ -124,11 +123,11 @@ def _share_scales(block: nn.Module, *, emulate: bool, four_bits: bool) -> None:
 
 
 _SIGNS = (1, 1, 1, -1, 1, -1, -1, -1, -1, -1, -1, 1, -1, 1, -1, -1)
-"""Of nvfp4's Hadamard transform, the same on all ranks (torchtitan 0.3 ``components/quantization/nvfp4.py``)."""
+"""Signs of nvfp4's Hadamard transform, the same on all ranks (torchtitan 0.3 ``components/quantization/nvfp4.py``)."""
 
 
 class _Nvfp4Linear(nn.Linear):
-    """A linear in nvfp4 that has no buffers, which ``NVFP4Linear`` of torchao would put into checkpoints."""
+    """A linear in nvfp4 without buffers; those of torchao's ``NVFP4Linear`` would end up in checkpoints."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         from torchao.prototype.moe_training.nvfp4_training.nvfp4_linear import nvfp4_linear  # Late: it takes a second.
@@ -138,7 +137,7 @@ class _Nvfp4Linear(nn.Linear):
 
 
 def rescale(made: nn.Module, spec: RunSpec) -> None:
-    """After a change of weights that are gathered in fp8: their scales, all by one exchange of the ranks."""
+    """Recompute the scales of weights gathered in fp8 after they changed, with one collective for all of them."""
     if spec.zero.quantized_weights:
         from torchao.float8 import precompute_float8_dynamic_scale_for_fsdp  # Late: it takes a second.
 
@@ -146,5 +145,5 @@ def rescale(made: nn.Module, spec: RunSpec) -> None:
 
 
 def _cast(_: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    """Cast the input of a linear as torchao does under CUDA's autocast, but not under the CPU's."""
+    """Cast a linear's input, which torchao does under CUDA's autocast but not under the CPU's."""
     return (inputs[0].to(network.DTYPES["fp8"]), *inputs[1:])

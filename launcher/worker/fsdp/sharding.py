@@ -1,4 +1,4 @@
-"""Sharding of the model over the ranks: FSDP2, HSDP, tensor parallel ranks inside of them, or DDP."""
+"""Sharding of the model over the ranks: FSDP2 or HSDP, each with tensor parallelism inside, or DDP."""
 
 import inspect
 from typing import Any
@@ -31,7 +31,7 @@ _WITHOUT_BUFFER_SYNC: dict[str, Any] = {
 
 
 def mesh(context: Context) -> DeviceMesh:
-    """The mesh of the ranks: stages outermost, tensor parallel ranks neighbours; an axis of one rank is left out."""
+    """The mesh of the ranks: stages outermost, tensor parallel ranks innermost; axes of size 1 are left out."""
     parallel = context.spec.parallel
     axes = {
         "pipeline": parallel.pipeline,
@@ -44,7 +44,7 @@ def mesh(context: Context) -> DeviceMesh:
 
 
 def sequence_mesh(context: Context) -> DeviceMesh:
-    """The ranks of one sequence: neighbours, with tensor parallel ranks between them."""
+    """The mesh of the ranks that share a sequence; between neighbours in it are the tensor parallel ranks."""
     parallel = context.spec.parallel
     degrees = (parallel.context * parallel.ulysses, parallel.tensor)
     sizes = (context.world // (degrees[0] * degrees[1]), *degrees)
@@ -52,7 +52,7 @@ def sequence_mesh(context: Context) -> DeviceMesh:
 
 
 def exchange_inside_products(ranks: DeviceMesh) -> None:
-    """Let compiled blocks exchange parts of products with the tensor parallel ranks while they multiply others."""
+    """Let compiled blocks overlap tensor parallel communication with matrix products (``parallel.async_tensor``)."""
     from torch._inductor import config
     from torch.distributed._symmetric_memory import enable_symm_mem_for_group
 
@@ -61,7 +61,7 @@ def exchange_inside_products(ranks: DeviceMesh) -> None:
 
 
 def shard(model: LanguageModel, context: Context, ranks: DeviceMesh) -> None:
-    """Cut and shard a model on the meta device in place."""
+    """Apply tensor parallelism and FSDP2 to a model on the meta device, in place."""
     spec = context.spec
     names = ranks.mesh_dim_names or ()
     if spec.parallel.tensor > 1:
@@ -73,12 +73,12 @@ def shard(model: LanguageModel, context: Context, ranks: DeviceMesh) -> None:
 
         experts.shard(model.network, context, {**settings, "reshard_after_forward": reshards(spec)})
     blocks = network.blocks(model.network)
-    # A module of several blocks is the root's, and is gathered once; FSDP looks for the root's outside the blocks.
+    # A module that blocks share belongs to the root and is gathered once; FSDP must find it outside the blocks.
     model.shared = nn.ModuleList(network.shared_modules(blocks))
     several = set(model.shared.parameters())
     for block in blocks:
         fully_shard(block, reshard_after_forward=reshards(spec), ignored_params=several, **settings)
-    fully_shard(model, **settings)  # The root stays gathered between forward and backward, which begins with it.
+    fully_shard(model, **settings)  # The root stays gathered after forward: backward begins with it.
     del model.shared
 
 
@@ -97,7 +97,7 @@ def _offload(context: Context) -> OffloadPolicy:
 
 
 def replicate(model: nn.Module, context: Context, ranks: DeviceMesh | None) -> DistributedDataParallel:
-    """A model on its device in DDP; all ranks have drawn the same values, so nothing is sent at the start."""
+    """A model wrapped in DDP; all ranks drew the same values, so no initial broadcast is needed."""
     backend = context.spec.backend
     wrapped = DistributedDataParallel(
         model,
@@ -114,9 +114,9 @@ def replicate(model: nn.Module, context: Context, ranks: DeviceMesh | None) -> D
 
 
 class Replicated(ParallelStyle):
-    """A module that every rank computes whole.
+    """The parallel style of a module that every rank computes whole.
 
-    Its parameters become DTensors all the same: gradient norms of one mesh and of two cannot be combined
+    Its parameters still become DTensors, since gradient norms of different meshes cannot be combined
     (``clip_grad_norm_`` fails with "All operands in aten.stack.default must have the same mesh").
     """
 
@@ -136,7 +136,7 @@ class Replicated(ParallelStyle):
 
 
 def cut(made: Any, mesh: DeviceMesh, *, sequence: bool) -> None:
-    """Cut a Llama, Qwen2 or Qwen3 network on the meta device over tensor parallel ranks (arXiv:1909.08053).
+    """Shard a Llama, Qwen2 or Qwen3 network on the meta device over tensor parallel ranks (arXiv:1909.08053).
 
     With ``sequence`` residuals and norms are split along the sequence between the matrix products.
     """
@@ -153,7 +153,7 @@ def cut(made: Any, mesh: DeviceMesh, *, sequence: bool) -> None:
         for module in _copies(outside):
             parallelize_module(module, mesh, style)
     network.retie(made)
-    for name in frozen:  # ``distribute_module`` makes parameters anew, and trained ones.
+    for name in frozen:  # ``distribute_module`` creates new parameters, which require gradients.
         made.get_parameter(name).requires_grad_(False)
 
 
@@ -167,7 +167,7 @@ def _copies(module: nn.Module) -> list[nn.Module]:
 def _adapted(block: nn.Module, plan: dict[str, ParallelStyle], residual: Shard | Replicate) -> dict[str, ParallelStyle]:
     """The plan of a block whose linears ``peft`` may have wrapped.
 
-    The low-rank matrix at the side that a linear is cut at is cut alike, and the other one is whole on every rank.
+    The low-rank matrix on the sharded side of a linear is sharded the same way; the other is whole on every rank.
     """
     found: dict[str, ParallelStyle] = {}
     for path, style in plan.items():
@@ -204,7 +204,7 @@ def _block_plan(block: nn.Module, residual: Shard | Replicate) -> dict[str, Para
         "mlp.up_proj": ColwiseParallel(),
         "mlp.down_proj": RowwiseParallel(output_layouts=residual),
     }
-    if hasattr(block.self_attn, "q_norm"):  # Over heads, which are the third dimension of (batch, sequence, heads, _).
+    if hasattr(block.self_attn, "q_norm"):  # Sharded by heads, dimension 2 of (batch, sequence, heads, _).
         plan |= {"self_attn.q_norm": SequenceParallel(sequence_dim=2, use_local_output=True)}
         plan |= {"self_attn.k_norm": SequenceParallel(sequence_dim=2, use_local_output=True)}
     return plan

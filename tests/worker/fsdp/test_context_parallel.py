@@ -101,5 +101,6 @@ def test_the_kernel_of_the_cpu_stays_away_from_a_gpu(monkeypatch: pytest.MonkeyP
     with pytest.raises(TrainingError) as caught:
         context_parallel.install_cpu_kernel()
     assert str(caught.value) == (
-        "hardware.device=cpu puts the CPU's kernel into torch's ring attention, and this node has a GPU: hardware=auto"
+        "hardware.device=cpu would put the CPU's kernel into torch's ring attention, but this node has a GPU: "
+        "set hardware=auto"
     )

@@ -50,7 +50,7 @@ def test_a_description_that_would_run_a_program_is_refused(saved: Path, tmp_path
     with pytest.raises(CheckpointException, match=r"it names posix\.system, which describes no tensor"):
         load(saved)
     (saved / headers.METADATA).write_bytes(pickle.dumps([]))
-    with pytest.raises(CheckpointException, match=r"\.metadata holds list, and no description"):
+    with pytest.raises(CheckpointException, match=r"\.metadata holds list, not a description"):
         load(saved)
     assert not (tmp_path / "harmed").exists()
 
