@@ -1,1 +1,1 @@
-"""DeepSpeed in the job: ZeRO 0 to 3, tensor parallel parts, pipeline stages and Ulysses."""
+"""The worker of DeepSpeed: ZeRO 0 to 3, tensor parallelism, pipeline stages and Ulysses."""

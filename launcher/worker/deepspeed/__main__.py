@@ -9,7 +9,7 @@ from launcher.worker.process import main
 
 
 def build(context: Context) -> Engine:
-    """The engine of one rank, once it is sure that DeepSpeed is installed."""
+    """The engine of one rank; TrainingError if DeepSpeed is not installed."""
     if find_spec("deepspeed") is None:
         raise TrainingError(f"DeepSpeed is not installed for this Python: {package.install('deepspeed')}")
     from launcher.worker.deepspeed import engine

@@ -1,9 +1,9 @@
-"""DeepSpeed's checkpoint files inside one step's folder, and the way from one number of ranks to another.
+"""DeepSpeed's checkpoint files inside one step's folder, and their conversion between numbers of ranks.
 
-``deepspeed.json`` beside the files says how the run that saved was laid out. A run with the same layout reads its
-ranks' files as they are. Another one has rank 0 convert them to DeepSpeed's universal format in a process of its own
-(``ds_to_universal``), once, inside the checkpoint's folder; combinations that DeepSpeed 0.19.8 converts wrongly or not
-at all are refused first by :func:`readable`, and states that its loading mixes up are put right by :func:`_repair`.
+``deepspeed.json`` next to the files describes the layout of the run that saved them. A run with the same layout reads
+its ranks' files as they are. For any other layout rank 0 converts them once to DeepSpeed's universal format, in a
+separate process (``ds_to_universal``), inside the checkpoint's folder. :func:`readable` first refuses combinations that
+DeepSpeed 0.19.8 converts wrongly or not at all, and :func:`_repair` corrects states that DeepSpeed's loading mixes up.
 """
 
 import contextlib
@@ -25,15 +25,15 @@ from launcher.base.files import JsonObject, load_json, write_atomically
 from launcher.worker import CheckpointError
 from launcher.worker.engine import Context
 
-_OF_GROUPS = ("weight_decay", "ratio")  # What groups of parameters differ in (``optimizers`` and ``adapters``).
+_OF_GROUPS = ("weight_decay", "ratio")  # Settings that differ by parameter group (``optimizers`` and ``adapters``).
 TAG = "deepspeed"
 FACTS = "deepspeed.json"
 UNIVERSAL = "universal"
-_NEARLY_FULL_BYTES = 2**24  # torch's zip writer reports a full disk as any failed write.
+_NEARLY_FULL_BYTES = 2**24  # With less free, a failed write means a full disk: torch's zip writer does not say so.
 
 
 def save(context: Context, engine: Any, directory: Path) -> None:
-    """Write each rank's share below ``directory``; a frozen base is not saved, as it follows from ``model.weights``."""
+    """Write each rank's share to ``directory``; a frozen base is not saved, since ``model.weights`` determines it."""
     frozen = context.spec.adapter.name != "none"
     try:
         with _failing_late(engine):
@@ -48,7 +48,7 @@ def save(context: Context, engine: Any, directory: Path) -> None:
 
 @contextlib.contextmanager
 def _failing_late(engine: Any) -> Iterator[None]:
-    """Raise what a writer raised once DeepSpeed is done: a rank that left earlier would miss the others' barriers."""
+    """Delay a writer's exception until DeepSpeed is done: a rank that left earlier would miss the others' barriers."""
     writer, errors = engine.checkpoint_engine, list[Exception]()
 
     def late(write: Callable[..., object]) -> Callable[..., None]:
@@ -70,11 +70,11 @@ def _failing_late(engine: Any) -> Iterator[None]:
 
 
 def load(context: Context, engine: Any, directory: Path) -> None:
-    """Read a checkpoint of DeepSpeed's; one that this run cannot read is a :class:`CheckpointError`."""
+    """Load a DeepSpeed checkpoint; CheckpointError if this run cannot read it."""
     if not (directory / FACTS).is_file():
         raise CheckpointError(
-            f"{directory} was not written by backend=deepspeed: go on with the backend that wrote it, "
-            "or export there (save.export=safetensors) and start here with model.weights"
+            f"{directory} was not written by backend=deepspeed: continue with the backend that wrote it, "
+            "or export from that backend (save.export=safetensors) and start this run with model.weights"
         )
     there, here = load_json(directory / FACTS), facts(context.spec)
     readable(there, here, directory)
@@ -84,11 +84,11 @@ def load(context: Context, engine: Any, directory: Path) -> None:
         folder, tag = universal.parent, universal.name
         engine._config.load_universal_checkpoint = True
     if here["nvme"]:
-        engine._load_zero_checkpoint = lambda *_, **__: True  # It takes weights on NVMe for weights in memory.
+        engine._load_zero_checkpoint = lambda *_, **__: True  # DeepSpeed's own assumes weights in memory, not NVMe.
     settings = [{key: group[key] for key in _OF_GROUPS if key in group} for group in engine.optimizer.param_groups]
     loaded, _ = engine.load_checkpoint(str(folder), tag=tag, load_module_strict=context.spec.adapter.name == "none")
     if loaded is None:
-        raise CheckpointError(f"DeepSpeed found nothing to load in {folder / tag}")
+        raise CheckpointError(f"DeepSpeed found no checkpoint to load in {folder / tag}")
     if engine._config.load_universal_checkpoint:
         engine._config.load_universal_checkpoint = False
         _repair(engine.optimizer.optimizer, settings)
@@ -98,10 +98,10 @@ def load(context: Context, engine: Any, directory: Path) -> None:
 
 @torch.no_grad()
 def _restore_swapped(engine: Any, folder: Path, tag: str) -> None:
-    """Give the optimizer what ``load_checkpoint`` leaves out where something is on NVMe.
+    """Restore optimizer states that ``load_checkpoint`` leaves out if states or weights are on NVMe.
 
-    DeepSpeed 0.19.8 copies the files of swapped sub-groups back and updates the weights from them, and that is all:
-    moments would start from zero, at the first count of steps. This rank's file has what is lacking.
+    DeepSpeed 0.19.8 only copies the files of swapped sub-groups back and updates the weights from them: moments and
+    the step count would start from zero. This rank's checkpoint file has the missing states.
     """
     wrapper = engine.optimizer
     read = engine._get_all_zero_checkpoints(str(folder), tag)[dist.get_rank(group=wrapper.dp_process_group)]
@@ -114,7 +114,7 @@ def _restore_swapped(engine: Any, folder: Path, tag: str) -> None:
         for key, value in before[number].items():
             moments = isinstance(value, torch.Tensor) and value.dim() > 0
             if swapped and moments:
-                state[key] = value.new_empty(size)  # Its size makes it one that is swapped; its file has the values.
+                state[key] = value.new_empty(size)  # Its size marks it as swapped; its swap file has the values.
             else:
                 state[key] = value.to(master.device) if moments else value
         if swapped:
@@ -127,10 +127,10 @@ def _restore_swapped(engine: Any, folder: Path, tag: str) -> None:
 
 
 def _repair(optimizer: torch.optim.Optimizer, settings: list[JsonObject]) -> None:
-    """Give each group and parameter its own state again.
+    """Restore each group's own settings and each parameter's own step counter.
 
     DeepSpeed 0.19.8 (``load_hp_checkpoint_state_from_checkpoint_dir_stage3``) gives all groups the settings of the
-    first, and all parameters one step counter, which torch's AdamW would advance once for each of them.
+    first, and all parameters one shared step counter, which torch's AdamW would advance once per parameter.
     """
     for group, own in zip(optimizer.param_groups, settings, strict=True):
         for key in _OF_GROUPS:
@@ -142,14 +142,14 @@ def _repair(optimizer: torch.optim.Optimizer, settings: list[JsonObject]) -> Non
 
 
 def readable(there: JsonObject, here: JsonObject, directory: Path) -> None:
-    """Raise a :class:`CheckpointError` for a layout that DeepSpeed 0.19.8 cannot convert to this run's."""
+    """Raise CheckpointError for a layout that DeepSpeed 0.19.8 cannot convert to this run's."""
     reason = reason_against(there, here)
     if reason is not None:
         raise CheckpointError(f"{directory} {reason}")
 
 
 def _universal(context: Context, directory: Path) -> Path:
-    """Convert the checkpoint to DeepSpeed's universal format, once, by rank 0; the others look for the folder."""
+    """Have rank 0 convert the checkpoint to DeepSpeed's universal format, once; the others wait for the folder."""
     final = directory / UNIVERSAL
     if context.rank == 0 and not final.is_dir():
         _convert(directory / TAG, final)

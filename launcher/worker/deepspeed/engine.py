@@ -1,8 +1,8 @@
-"""A model in training with DeepSpeed: ZeRO 0 to 3, tensor parallel parts, pipeline stages.
+"""The engine of DeepSpeed: ZeRO 0 to 3, tensor parallelism, pipeline stages.
 
-The launcher sets the learning rate before every step, with the schedule of all engines, and the seed of dropout.
-Without pipeline stages DeepSpeed is called micro-batch by micro-batch; with stages it runs a whole step
-(``train_batch``), and wrapped instructions of its schedule tell the memory tracker of their phases.
+The launcher sets the learning rate before every step, by the schedule that all engines share, and the dropout seed.
+Without pipeline stages DeepSpeed is called once per micro-batch; with stages it runs a whole step (``train_batch``),
+and wrapped instructions of its schedule report their phases to the memory tracker.
 """
 
 import contextlib
@@ -35,11 +35,11 @@ _MASTERS = (
     "fp32_groups",
 )
 _GRADIENTS = ("averaged_gradients", "grad_partitions_flat_buffer", "fp32_groups_gradients_flat")
-_BUCKETS = "ipg_buckets"  # One for each format, in which contiguous gradients wait to be reduced.
+_BUCKETS = "ipg_buckets"  # One per dtype; they hold contiguous gradients until these are reduced.
 
 
 def build(context: Context) -> "DeepSpeedTraining":
-    """Make the engine of one rank, from the run directory's ``ds_config.json``."""
+    """Make the engine of one rank from the run directory's ``ds_config.json``."""
     spec = context.spec
     config: JsonObject = load_json(context.directory / "ds_config.json")
     _prepare(context.device, config)
@@ -47,8 +47,8 @@ def build(context: Context) -> "DeepSpeedTraining":
     built, groups = model.build(context, config, shared)
     network.prepare_blocks([built.network], context)
     whole = model.Stages(built, context) if spec.parallel.pipeline > 1 else built
-    mpu = parallel_state_sp if shared else None  # It is asked for groups and sizes.
-    own = spec.optimizer.name not in ("adamw", "sgd")  # DeepSpeed makes these by its configuration.
+    mpu = parallel_state_sp if shared else None  # DeepSpeed asks it for groups and sizes.
+    own = spec.optimizer.name not in ("adamw", "sgd")  # DeepSpeed makes these from its configuration.
     stepping = shards.optimizer(spec, groups, flat=True) if own else None
     with _explained():
         engine, *_ = deepspeed.initialize(
@@ -61,13 +61,13 @@ def build(context: Context) -> "DeepSpeedTraining":
 
 
 class DeepSpeedTraining:
-    """One rank's part of the model, as ``launcher.worker.engine.Engine`` asks."""
+    """One rank's part of the model, as a ``launcher.worker.engine.Engine``."""
 
     def __init__(self, context: Context, engine: Any) -> None:
         self._context, self._spec, self._engine = context, context.spec, engine
 
     def train_step(self, step: int, micro_batches: Sequence[torch.Tensor]) -> StepResult:
-        """Do one optimizer step; DeepSpeed counts the micro-batches and steps after the last."""
+        """Do one optimizer step; DeepSpeed counts micro-batches and runs the optimizer after the last."""
         rate = self._begin(step, micro_batches)
         memory, losses, norm = self._context.memory, [], None
         for number, tokens in enumerate(micro_batches, start=1):
@@ -86,7 +86,7 @@ class DeepSpeedTraining:
     def _begin(self, step: int, micro_batches: Sequence[torch.Tensor]) -> float:
         if self._spec.data.marked:
             self._part.divisor = marks.share(self._spec, [marks.count(rows) for rows in micro_batches])
-        if self._spec.model.dropout or self._spec.adapter.dropout:  # A resumed run then draws what this one would have.
+        if self._spec.model.dropout or self._spec.adapter.dropout:  # A resumed run then draws the same masks.
             torch.manual_seed(initial.seed_of(self._spec.train.seed, "dropout", step, self._context.rank))
         return optimizers.set_rate([self._engine.optimizer], self._spec, step)
 
@@ -101,7 +101,7 @@ class DeepSpeedTraining:
         if not self._spec.data.marked:
             return self._evaluate(batches)
         counts: list[torch.Tensor] = []
-        self._part.divisor = 1.0  # How many labels there are is known once the batches have passed.
+        self._part.divisor = 1.0  # The number of labels is known only after all batches.
         loss = self._evaluate(marks.count_each(batches, counts))
         return loss / marks.share(self._spec, counts)
 
@@ -112,20 +112,20 @@ class DeepSpeedTraining:
         return self._mean(torch.stack(losses).mean())
 
     def save(self, directory: Path) -> PendingSave | None:
-        """Write each rank's share."""
+        """Write each rank's share of the checkpoint."""
         checkpoint.save(self._context, self._engine, directory)
         return None
 
     def load(self, directory: Path) -> None:
-        """Read what :meth:`save` wrote, with another number of ranks by way of DeepSpeed's universal format."""
+        """Load what :meth:`save` wrote; for another number of ranks through DeepSpeed's universal format."""
         checkpoint.load(self._context, self._engine, directory)
 
     def export(self, directory: Path) -> None:
-        """Write safetensors, one parameter gathered at a time."""
+        """Write safetensors, gathering one parameter at a time."""
         export.write([self._engine.module.network], self._context, directory, model.gathered, model.elements)
 
     def piles(self) -> Iterator[Kept]:
-        """Tensors that DeepSpeed keeps, by its own names."""
+        """Tensors that DeepSpeed keeps, by pile; found by DeepSpeed's attribute names."""
         wrapper = self._engine.optimizer
         optimizer = getattr(wrapper, "optimizer", wrapper)
         yield from model_piles([self._engine.module])
@@ -138,7 +138,7 @@ class DeepSpeedTraining:
         yield "optimizer_states", list(flat(optimizer.state))
 
     def tensors(self) -> Iterable[torch.Tensor]:
-        """Every tensor of the process: DeepSpeed keeps its partitions and buffers in dozens of places."""
+        """Every tensor in the process: DeepSpeed keeps its partitions and buffers in dozens of places."""
         return list(live_bytes.tensors_of_process())
 
     def _mean(self, loss: torch.Tensor) -> torch.Tensor:
@@ -147,7 +147,7 @@ class DeepSpeedTraining:
         return total / self._context.world
 
     def _norm_before_step(self) -> torch.Tensor | None:
-        """Without ZeRO in fp32, DeepSpeed clips in its step and forgets the norm; gradients are averaged by then."""
+        """The norm in fp32 without ZeRO, else None: there DeepSpeed clips in its step and does not keep the norm."""
         if self._spec.zero.stage > 0 or self._spec.precision.compute != "fp32":
             return None
         return _total_norm(self._engine)
@@ -157,7 +157,7 @@ class DeepSpeedTraining:
 
 
 class PipelineTraining(DeepSpeedTraining):
-    """One rank's stage in training; DeepSpeed walks through a whole step by itself."""
+    """One rank's pipeline stage; DeepSpeed runs a whole step by itself."""
 
     def __init__(self, context: Context, engine: Any) -> None:
         super().__init__(context, engine)
@@ -171,7 +171,7 @@ class PipelineTraining(DeepSpeedTraining):
         }
 
     def train_step(self, step: int, micro_batches: Sequence[torch.Tensor]) -> StepResult:
-        """Run all passes of all micro-batches, and the step."""
+        """Run all passes of all micro-batches, and the optimizer."""
         rate = self._begin(step, micro_batches)
         loss = self._engine.train_batch(data_iter=_pairs(micro_batches))
         norm = self._norm_after_step() if self._norm is None else self._norm
@@ -188,7 +188,7 @@ class PipelineTraining(DeepSpeedTraining):
         return loss
 
     def export(self, directory: Path) -> None:
-        """Write safetensors, each stage its own."""
+        """Write safetensors; each stage writes its own."""
         stages = self._engine.grid.get_pipe_parallel_group()
         made = self._engine.module.model.network
         export.write([made], self._context, directory, whole=model.gathered, stages=stages)
@@ -225,15 +225,15 @@ def _prepare(device: torch.device, config: JsonObject) -> None:
     connect(device)
     if "aio" in config and not AsyncIOBuilder().is_compatible(verbose=False):
         raise TrainingError(
-            "offload to NVMe needs DeepSpeed's async_io, which is compiled with libaio's headers, and this node lacks "
-            "them: install libaio-dev (Debian, Ubuntu) or libaio-devel (Red Hat), or set zero.offload_optimizer=cpu "
+            "offload to NVMe needs DeepSpeed's async_io, which is compiled with libaio's headers, and this node has "
+            "none: install libaio-dev (Debian, Ubuntu) or libaio-devel (Red Hat), or set zero.offload_optimizer=cpu "
             "zero.offload_parameters=none"
         )
 
 
 @contextlib.contextmanager
 def _explained() -> Iterator[None]:
-    """Raise a :class:`TrainingError` with the way out where an operator of DeepSpeed's cannot be compiled."""
+    """Raise TrainingError with the way out if one of DeepSpeed's operators cannot be compiled."""
     try:
         yield
     except Exception as error:
@@ -242,13 +242,13 @@ def _explained() -> Iterator[None]:
             raise
         raise TrainingError(
             f"DeepSpeed could not compile one of its operators on this node ({text.splitlines()[0]}): "
-            "load a compiler and the CUDA toolkit, or take torch's own kernel with optimizer.fused=true"
+            "load a compiler and the CUDA toolkit, or use torch's own kernel: optimizer.fused=true"
         ) from error
 
 
 @torch.no_grad()
 def _undo_first_step(engine: Any) -> None:
-    """Start from step 0 without ZeRO in 16 bits, where DeepSpeed 0.19.8 begins with a step of zero gradients.
+    """Undo the step with zero gradients with which DeepSpeed 0.19.8 starts in 16 bits without ZeRO.
 
     (``FP16_UnfusedOptimizer.initialize_optimizer_states``.) It would decay the weights and count in the bias
     correction.
@@ -270,7 +270,7 @@ def _undo_first_step(engine: Any) -> None:
 
 
 def _total_norm(engine: Any) -> torch.Tensor:
-    """The norm of all averaged gradients without ZeRO, as DeepSpeed's ``clip_grad_norm_`` counts it for itself."""
+    """The norm of all averaged gradients without ZeRO, computed as in DeepSpeed's ``clip_grad_norm_``."""
     mpu = engine.mpu
     everything = mpu is None or mpu.get_model_parallel_rank() == 0
     gradients = [

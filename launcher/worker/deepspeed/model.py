@@ -1,8 +1,8 @@
-"""The network as DeepSpeed gets it: made without memory, cut for this rank, then given memory parameter by parameter.
+"""The network for DeepSpeed: made on the meta device, sharded for this rank, then allocated parameter by parameter.
 
-ZeRO 3 partitions each parameter as soon as it has memory, so that no rank ever holds the whole model. AutoTP's own
-classes cut the network before its weights have memory; their notes on a parameter are handed on to the one with memory,
-and tell the place of a rank's part in the whole for first values, loading and export.
+ZeRO 3 partitions each parameter as soon as it is allocated, so that no rank ever holds the whole model. AutoTP's own
+classes shard the network before it is allocated; their attributes of a parameter are copied to the allocated one, and
+tell where a rank's part is in the whole, for initialization, loading and export.
 """
 
 import contextlib
@@ -32,13 +32,13 @@ from launcher.worker.model.ulysses import Ulysses
 _TABLE = "embedding"
 _LINEAR = nn.functional.linear
 _NOTES = (DS_AUTOTP_UC_META, DS_IS_REPLACED_MODULE, DS_TENSOR_MODEL_PARALLEL, "gather_params", "_tp_partition")
-"""Attributes of a parameter, ``TensorParallel_Layer.config_tp_params`` (module_inject/layers.py)."""
+"""Attributes that AutoTP sets on a parameter (``TensorParallel_Layer.config_tp_params``, module_inject/layers.py)."""
 
 
 def build(
     context: Context, config: JsonObject, shared: Ulysses | None = None
 ) -> tuple[LanguageModel, list[dict[str, Any]]]:
-    """Make the model with its values, and its parameters in groups for the optimizer.
+    """Make the initialized model, and parameter groups for the optimizer.
 
     ``config`` is the content of ``ds_config.json``, ``shared`` the ranks that share sequences with this one.
     """
@@ -63,9 +63,9 @@ def build(
 
 
 def _release_weights(spec: RunSpec) -> None:
-    """Let ZeRO 3 free a linear's weight after its call, as inside ``zero.Init``: torch's own keeps a view of it.
+    """Let ZeRO 3 free a linear's weight after its call, as inside ``zero.Init``: torch's linear keeps a view of it.
 
-    Not beside frozen weights, with which DeepSpeed's function would keep inputs that nobody needs.
+    Not for frozen weights, for which DeepSpeed's function would keep inputs that no gradient needs.
     """
     freed = spec.zero.stage == 3 and spec.adapter.name == "none"
     released: Any = _biased_apart if spec.checkpointing.mode == "selective" else zero3_linear_wrap
@@ -73,14 +73,14 @@ def _release_weights(spec: RunSpec) -> None:
 
 
 def _biased_apart(values: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """DeepSpeed's linear, its bias not in place (``runtime/zero/linear.py``), as recomputation would add it twice."""
+    """DeepSpeed's linear without its in-place bias (``runtime/zero/linear.py``), which recomputation would repeat."""
     product: torch.Tensor = zero3_linear_wrap(values, weight)
     return product if bias is None else product + bias
 
 
 @contextlib.contextmanager
 def opened(parameter: torch.Tensor) -> Iterator[initial.Local | None]:
-    """Open a rank's tensor parallel part of a parameter; with ZeRO 3 the first data rank fills it for all of them."""
+    """Open a rank's tensor parallel part of a parameter; with ZeRO 3 the first data parallel rank fills it for all."""
     if not hasattr(parameter, "ds_id"):
         yield _part(parameter, parameter)
         return
@@ -91,7 +91,7 @@ def opened(parameter: torch.Tensor) -> Iterator[initial.Local | None]:
 
 @contextlib.contextmanager
 def gathered(parameter: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Gather a parameter to be read in full, on all ranks."""
+    """Gather a whole parameter on all ranks, to be read."""
     with deepspeed.zero.GatheredParameters([parameter], enabled=hasattr(parameter, "ds_id")):
         yield _whole(parameter, parameter)
 
@@ -117,38 +117,38 @@ def _with_memory(
 
 
 def _partitioner(config: JsonObject) -> Callable[[nn.Parameter], None]:
-    """Partition one parameter as ``zero.Init(module=...)`` does; one ``Init``, as with NVMe it owns the buffers."""
+    """Return a function that partitions a parameter as ``zero.Init`` does; one ``Init``, which owns NVMe's buffers."""
     among = groups.get_data_parallel_group() if "tensor_parallel" in config else None
     made = deepspeed.zero.Init(config_dict_or_path=config, data_parallel_group=among)
     return lambda parameter: made._convert_to_zero_parameters([parameter])
 
 
 class Stage(nn.Module):
-    """One stage's layers: from tokens, or the hidden states of the stage before, to hidden states."""
+    """One stage's layers: from tokens, or the previous stage's hidden states, to hidden states."""
 
     def __init__(self, model: LanguageModel, *, first: bool) -> None:
         super().__init__()
         self.model, self._first = model, first
 
     def forward(self, entering: torch.Tensor) -> torch.Tensor:
-        """The states that leave the stage."""
+        """The stage's output states."""
         if self._first:
             return self.model.states(entering)
         batch, length = entering.shape[:2]
-        tokens = entering.new_empty((batch, length + 1), dtype=torch.long)  # Their number alone counts.
+        tokens = entering.new_empty((batch, length + 1), dtype=torch.long)  # Only their number matters.
         return self.model.states(tokens, entering)
 
 
 class Stages(PipelineModule):  # type: ignore[misc]  # DeepSpeed has no types.
-    """This rank's stage; a tied token table of the first and last is tied as ``TiedLayerSpec`` would."""
+    """This rank's stage; a token table tied between the first and last stage is tied as by ``TiedLayerSpec``."""
 
     def __init__(self, model: LanguageModel, context: Context) -> None:
         self._ties = context.spec.model.tie_word_embeddings
         stage, count = context.spec.stage_of(context.rank), context.spec.parallel.pipeline
-        layers = [Stage(model, first=stage == 0)] * count  # Each rank builds its own alone.
+        layers = [Stage(model, first=stage == 0)] * count  # Each rank builds only its own.
         super().__init__(layers=layers, num_stages=count, loss_fn=model.loss, partition_method="uniform")
         for parameter in self.parameters():
-            # Else clip_grad_norm_ (runtime/utils.py) takes the first stage's gradients for all of them without ZeRO.
+            # Else, without ZeRO, clip_grad_norm_ (runtime/utils.py) counts only the first stage's gradients.
             parameter.model_parallel = not parameter.ds_pipe_replicated
 
     @property
@@ -158,7 +158,7 @@ class Stages(PipelineModule):  # type: ignore[misc]  # DeepSpeed has no types.
         return part
 
     def _index_tied_modules(self) -> dict[str, Any]:
-        """The groups of first and last stages, and this rank's table, in the form of ``PipelineModule``'s own."""
+        """The groups of first and last stages and this rank's table, in the format of ``PipelineModule``."""
         if not self._ties:
             return {}
         found: dict[str, Any] = {}
@@ -174,12 +174,12 @@ class Stages(PipelineModule):  # type: ignore[misc]  # DeepSpeed has no types.
 
 
 def _cut_to_stage(made: Any, context: Context) -> None:
-    spec, stage = context.spec, context.spec.stage_of(context.rank)  # As ``PipeDataParallelTopology`` puts them.
+    spec, stage = context.spec, context.spec.stage_of(context.rank)  # The order of ``PipeDataParallelTopology``.
     network.cut(made, rank_layers(cut_of(spec), stage), first=stage == 0, last=stage == spec.parallel.pipeline - 1)
 
 
 def _cut_by_plan(made: Any, settings: Mapping[str, Any]) -> AutoTP:
-    """Cut layers on the meta device as ``_apply_autotp_partitioning`` (``runtime/engine.py``) does in memory."""
+    """Shard layers on the meta device as ``_apply_autotp_partitioning`` (``runtime/engine.py``) shards real ones."""
     degree = settings["autotp_size"]
     set_autotp_mode(training=True)
     groups._init_tp_mesh_device(tensor_model_parallel_size=degree)
@@ -202,7 +202,7 @@ def _cut_by_plan(made: Any, settings: Mapping[str, Any]) -> AutoTP:
 
 def _finish(model: Any, cutter: AutoTP) -> None:
     cutter.register_replicated_grad_hooks(model)
-    # Universal checkpoints keep the split of all parameters.
+    # Universal checkpoints store how each parameter is split.
     setattr(model, UNIVERSAL_CHECKPOINT_INFO, layers.collect_autotp_universal_checkpoint_info(model))
     model.ds_autotp_parsed = True
 
@@ -220,13 +220,13 @@ def _whole(parameter: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     layout = _layout(parameter)
     if layout is None:
         return tensor
-    layer: Any = parameter.gather_params.__self__  # type: ignore[attr-defined]  # AutoTP's layer, which hangs it there.
+    layer: Any = parameter.gather_params.__self__  # type: ignore[attr-defined]  # A bound method of AutoTP's layer.
     together: torch.Tensor = layer._all_gather_shards(tensor, layout["partition_sizes"], layout["partition_dim"])
     return together
 
 
 def elements(parameter: torch.Tensor) -> int:
-    """Elements of the whole parameter; ZeRO 3 leaves an empty tensor in its place and notes its size."""
+    """Elements of the whole parameter; ZeRO 3 leaves an empty tensor and stores the size in ``ds_numel``."""
     layout = _layout(parameter)
     if layout is not None:
         return torch.Size(layout["logical_shape"]).numel()

@@ -1,1 +1,1 @@
-"""TRL under the launcher: its trainers, started by torchrun and followed from outside."""
+"""The worker of TRL: its trainers, started by torchrun, with the launcher's samples, checkpoints and metrics."""

@@ -1,7 +1,7 @@
 """``python -m launcher.worker.trl --run DIR --config DIR/trl.yaml``: one rank of a TRL trainer, started by torchrun.
 
 It does what ``trl.scripts.<task>.main`` does with that file (``launcher.worker.trl.training``), with the launcher's
-samples, checkpoints and lines (``launcher.worker.trl.follow``).
+samples, checkpoints and metrics (``launcher.worker.trl.follow``).
 """
 
 from importlib.util import find_spec

@@ -1,8 +1,8 @@
-"""A callback of TRL's trainer that gives a run the launcher's lines, memory, checkpoints, evaluations and clean end.
+"""A callback for TRL's trainer that adds the launcher's metrics, memory, checkpoints, evaluations and clean end.
 
-The trainer trains. What it would do beside that is off in ``trl.yaml`` and done here: its loss, norm and rate become a
-line of ``metrics.jsonl`` as it logs them, its own checkpoint (``checkpoint-<step>``) is written inside of a folder that
-appears whole, and a request to stop ends it after a step.
+The trainer only trains. What else it would do is off in ``trl.yaml`` and done here: the loss, norm and learning rate
+that it logs become a line of ``metrics.jsonl``, its own checkpoint (``checkpoint-<step>``) is written inside a folder
+that appears complete, and a request to stop ends it after a step.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from launcher.worker.watch import Pace
 
 
 class Follower(TrainerCallback):  # type: ignore[misc]
-    """Follows one trainer; every method is called by all ranks together."""
+    """Records, saves and stops one trainer; every method is called by all ranks together."""
 
     def __init__(self, context: Context, trainer: Any, samples: Samples) -> None:
         self._context, self._spec, self._trainer = context, context.spec, trainer
@@ -45,7 +45,7 @@ class Follower(TrainerCallback):  # type: ignore[misc]
         self._following = contextlib.ExitStack()  # The load phase, or a step.
 
     def train(self) -> None:
-        """Train to the end, write the last checkpoint, the export and the outcome."""
+        """Train to the end; write the last checkpoint, the export and the outcome."""
         context, trainer = self._context, self._trainer
         self._recorded = loop.Recorded(context, live_bytes.tensors_of_process, restored=self._start.step)
         self._pace = Pace(context)
@@ -76,7 +76,7 @@ class Follower(TrainerCallback):  # type: ignore[misc]
             yield
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """End the load phase: the model is wrapped by now, and its blocks are followed from here on."""
+        """End the load phase: the model is wrapped by now, and its blocks get their hooks."""
         model = self._trainer.accelerator.unwrap_model(self._trainer.model)
         blocks = numbered(model.get_base_model() if hasattr(model, "get_base_model") else model)
         self._context.clock.follow(blocks.values(), self._context.device)
@@ -87,7 +87,7 @@ class Follower(TrainerCallback):  # type: ignore[misc]
         self._recorded.loaded()
 
     def _enter_steps(self, engine: Any) -> None:
-        """Enter the optimizer's phase before each step of DeepSpeed, with which accelerate's backward pass ends."""
+        """Enter the optimizer phase before DeepSpeed's step, which accelerate's backward pass calls at its end."""
         step = engine.step
 
         def stepped(*arguments: Any, **options: Any) -> Any:
@@ -97,20 +97,20 @@ class Follower(TrainerCallback):  # type: ignore[misc]
         engine.step = stepped
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Begin a step: ask whether to stop."""
+        """Begin a step, and start to ask all ranks whether to stop."""
         self._context.beat.step(state.global_step + 1)
-        self._rate = self._trainer._get_learning_rate()  # What DeepSpeed's is logged as is the next step's.
+        self._rate = self._trainer._get_learning_rate()  # With DeepSpeed the trainer logs the next step's.
         self._agreement.ask(writing=self._checkpoints.writing)
         switch_rounding(self._trainer.model, self._spec, state.global_step + 1)
         tokens = self._spec.sequences_at_once * self._spec.sequence_length
         self._following.enter_context(self._recorded.step(state.global_step + 1, tokens))
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Enter the optimizer's phase."""
+        """Enter the optimizer phase."""
         self._context.memory.enter("optimizer")
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
-        """End a step, and let the trainer save or stop."""
+        """End a step, and tell the trainer whether to save or stop."""
         self._step = state.global_step
         self._following.close()
         agreed = self._agreement.answer()
@@ -123,7 +123,7 @@ class Follower(TrainerCallback):  # type: ignore[misc]
         return control
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float], **_: Any) -> None:
-        """Write a step's line, with an evaluation where one is due; what an evaluation logs is no line."""
+        """Record a step, with an evaluation if one is due; ignore what an evaluation logs."""
         if "loss" not in logs or "learning_rate" not in logs:
             return
         result = StepResult(
@@ -147,7 +147,7 @@ class Follower(TrainerCallback):  # type: ignore[misc]
 
 
 class _Files:
-    """The trainer's files, as the launcher's checkpoints ask an engine for them."""
+    """The trainer's own checkpoints and exports, with the interface that the launcher's checkpoints use."""
 
     def __init__(self, trainer: Any, start: Path) -> None:
         self._trainer, self._start = trainer, start
@@ -155,17 +155,17 @@ class _Files:
         self.resumed: str | None = None
 
     def save(self, directory: Path) -> PendingSave | None:
-        """Let the trainer write ``checkpoint-<step>`` into a folder: weights, optimizer, schedule and its state."""
+        """Have the trainer write ``checkpoint-<step>`` to a folder: weights, optimizer, schedule and trainer state."""
         with replaced(self._trainer, "_get_output_dir", lambda trial=None: str(directory)):
             self._write(self._trainer.model, None)
         return None
 
     def load(self, directory: Path) -> None:
-        """Remember what the trainer is to go on from; it reads that as it begins."""
+        """Remember the checkpoint to resume from; the trainer reads it when it starts."""
         self.resumed = str(next(directory.glob("checkpoint-*")))
 
     def export(self, directory: Path) -> None:
-        """Write the model, or its adapter, as ``transformers`` or ``peft`` load it."""
+        """Write the model, or its adapter, for ``transformers`` or ``peft`` to load."""
         plugin = getattr(self._trainer.accelerator.state, "fsdp_plugin", None)
         if plugin is not None:
             plugin.set_state_dict_type("FULL_STATE_DICT")

@@ -1,7 +1,7 @@
-"""Samples for TRL's trainers: token ids with their labels, or rows of the task; and the order of the launcher.
+"""Samples for TRL's trainers: token ids with their labels, or rows of the task, in the launcher's order.
 
-A trainer takes samples in the order of a stream, so its sampler is sequential and a step sees the same samples as
-under any other engine, whatever the ranks are; a checkpoint says where in the stream it stands.
+A trainer reads samples sequentially from a stream, so a step sees the same samples as with any other engine, for any
+number of ranks; a checkpoint stores the position in the stream.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ type Row = dict[str, Any]
 
 
 class Stream(Dataset[Sample]):
-    """Samples by their place in the stream, from ``start`` on."""
+    """Samples by their position in the stream after ``start``."""
 
     def __init__(self, samples: Any, order: Order, start: int, size: int) -> None:
         self._samples, self._order, self._start, self._size = samples, order, start, size
@@ -44,9 +44,9 @@ class Stream(Dataset[Sample]):
 
 
 class Tokens:
-    """Token ids as every engine has them; a sample is as long as ``train.sequence_length`` says, padding left out.
+    """Token ids as in every engine; a sample has at most ``train.sequence_length`` tokens, without padding.
 
-    TRL shifts labels itself, so a row of the corpus is cut one token shorter than for other engines.
+    TRL shifts labels itself, so rows of the corpus are one token shorter than for other engines.
     """
 
     def __init__(self, context: Context) -> None:
@@ -56,18 +56,18 @@ class Tokens:
 
     @property
     def first(self) -> tuple[Any, Any]:
-        """One sample each: the trainer reads their columns."""
+        """Training and evaluation data sets of one sample, from which the trainer reads the columns."""
         corpus, order = self._batches.training_stream()
         one = datasets.Dataset.from_list([self._labelled(corpus)[order.sample(0)]])
         return one, dict.fromkeys(self._batches.evaluated, one) or None
 
     def stream(self, prepared: Any, start: Position) -> Dataset[Sample]:
-        """The corpus, read as it is trained on."""
+        """The training samples, read lazily."""
         corpus, order = self._batches.training_stream()
         return Stream(self._labelled(corpus), order, start.samples, _left(self._spec, start))
 
     def held_out(self, prepared: Any) -> dict[str, Dataset[Sample]] | None:
-        """The samples of each data set that are held out, as many global batches as one evaluation has."""
+        """The held-out samples of each data set, as many global batches as one evaluation has."""
         size = self._spec.train.eval_steps * self._spec.global_batch_size
         streams = ((name, self._batches.held_out_stream(name)) for name in self._batches.evaluated)
         return {name: Stream(self._labelled(found[0]), found[1], 0, size) for name, found in streams if found} or None
@@ -77,9 +77,9 @@ class Tokens:
 
 
 class Labelled:
-    """A corpus as rows of ``input_ids`` and ``labels``; what follows the last label is left out.
+    """A corpus as rows of ``input_ids`` and ``labels``; tokens after the last label are left out.
 
-    Rows that keep documents apart have ``seq_lengths``, too, from which TRL's collator makes their positions.
+    Rows of packed documents also have ``seq_lengths``, from which TRL's collator computes positions.
     """
 
     def __init__(self, corpus: Corpus, *, apart: bool) -> None:
@@ -99,9 +99,9 @@ class Labelled:
 
 
 class Rows:
-    """Rows of the task, which TRL's trainer writes by the chat template and tokenises.
+    """Rows of the task, which TRL's trainer renders with the chat template and tokenises.
 
-    KTO pairs each row with the answer of a neighbour as it prepares them, so its rows are put in their order before.
+    KTO pairs each row with a neighbour's answer while it prepares them, so its rows are ordered before that.
     """
 
     def __init__(self, context: Context) -> None:
@@ -116,7 +116,7 @@ class Rows:
             ends += rows[len(rows) - count :]
             del rows[len(rows) - count :]
             if not rows:
-                raise DataError("data.path holds rows of which none is left to train on: name more data")
+                raise DataError("data.path has rows, but none is left to train on after holding some out: add data")
         numbers = drawn([len(rows) for rows in sets], own.weights)
         mixed = zip(sets, numbers, strict=True)
         self._rows = [rows[place % len(rows)] for rows, count in mixed for place in range(count)]
@@ -137,14 +137,14 @@ class Rows:
 
     @property
     def first(self) -> tuple[Any, Any]:
-        """All rows: data sets to train on and, where the run evaluates, to evaluate on."""
+        """All rows: the training data set and, if the run evaluates, the evaluation data sets."""
         return self._table(self._rows), {name: self._table(rows) for name, rows in self._held_out.items()} or None
 
     def _table(self, rows: list[Row]) -> Any:
-        """Rows as a data set: in the run directory where ranks share what the reference model says of them.
+        """Rows as a data set; it is in the run directory if ranks share the reference model's log-probabilities.
 
-        TRL's rank 0 writes that beside the data set's own files (``_precompute_ref_logps``), and a run that goes on
-        finds it there.
+        TRL's rank 0 writes those next to the data set's files (``_precompute_ref_logps``), and a resumed run finds
+        them there.
         """
         found = datasets.Dataset.from_list(rows)
         if not self._spec.task.precompute_reference:
@@ -157,7 +157,7 @@ class Rows:
         return datasets.load_from_disk(folder)
 
     def stream(self, prepared: Any, start: Position) -> Dataset[Sample]:
-        """The prepared rows; those that the trainer dropped as too long are not among them."""
+        """The prepared rows, without those that the trainer dropped because they are too long."""
         if not len(prepared):
             raise DataError(
                 f"no row of data.path has an answer within train.sequence_length={self._spec.sequence_length} tokens"
@@ -167,7 +167,7 @@ class Rows:
         return Stream(prepared, order, start.samples, _left(self._spec, start))
 
     def held_out(self, prepared: Any) -> dict[str, Dataset[Sample]] | None:
-        """The first rows of each data set that are held out, as many global batches as one evaluation has."""
+        """The first held-out rows of each data set, as many global batches as one evaluation has."""
         most = self._spec.train.eval_steps * self._spec.global_batch_size
         return {
             name: Stream(rows, data.order_of(self._context, len(rows), shuffle=False), 0, min(len(rows), most))
@@ -176,8 +176,8 @@ class Rows:
 
 
 def _worded(row: Row, own: DataSpec) -> Row:
-    """The row with what its template is told, and in Alpaca's words where ``data.template`` asks for them."""
-    if own.template_values:  # TRL's trainers look for a column of that name, and that of GRPO for an argument.
+    """The row with the values for its template, and in Alpaca's wording if ``data.template`` asks for it."""
+    if own.template_values:  # TRL's trainers read them from a column of this name, GRPO's from an argument.
         row = {**row, "chat_template_kwargs": dict(own.template_values)}
     if not (own.template or "").startswith(ALPACA):
         return row

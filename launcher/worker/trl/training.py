@@ -1,7 +1,7 @@
-"""What ``trl.scripts.<task>.main`` does, with the launcher's model, samples and callback.
+"""Train as ``trl.scripts.<task>.main`` does, with the launcher's model, samples and callback.
 
-``main`` itself takes no callback and loads its data by ``datasets.load_dataset`` alone. The configuration is parsed by
-TRL's own parser from ``trl.yaml``, and the trainer is made with it as there.
+``main`` itself takes no callback and loads data only by ``datasets.load_dataset``. TRL's own parser reads the
+configuration from ``trl.yaml``, and the trainer is made from it as in ``main``.
 """
 
 import importlib
@@ -27,7 +27,7 @@ _NAMES = {"sft": "SFT", "dpo": "DPO", "kto": "KTO", "reward": "Reward", "grpo": 
 
 
 def run(context: Context, arguments: Sequence[str]) -> object:
-    """Train to the last step, or until it is asked to stop; return all that the run holds."""
+    """Train to the last step, or until the run is asked to stop; return an object that holds the whole run."""
     with context.memory.measuring("load"):
         write_start(context)
         own = samples.of(context)
@@ -51,10 +51,10 @@ def tokenizer(context: Context) -> Any:
 
 
 def write_start(context: Context) -> None:
-    """Write ``start/`` of the run directory where the run has no weights of its own; all ranks wait for it.
+    """Write the initial model to ``start/`` in the run directory if the run names no weights; all ranks wait for it.
 
-    TRL's trainers load their model, and for DPO and KTO the reference model, from a folder. It has the values that
-    every other engine of the launcher starts from.
+    TRL's trainers load their model, and for DPO and KTO the reference model, from a folder. The values are those from
+    which every other engine of the launcher starts.
     """
     folder = context.directory / "start"
     if context.rank == 0 and context.spec.model.weights is None and not folder.is_dir():
@@ -76,8 +76,8 @@ def _trainer(context: Context, own: samples.Samples, arguments: Sequence[str]) -
     if context.spec.zero.stage and not context.spec.parallel.shard:
         from launcher.worker.model.ulysses import connect  # Late, because other runs go without DeepSpeed.
 
-        # Before ZeRO 3 cuts weights as they are loaded: accelerate does so for GPUs alone, and on CPUs DeepSpeed would
-        # see a world of one rank (``PartialState``).
+        # Before ZeRO 3 shards weights as they are loaded: accelerate connects only for GPUs, and on CPUs DeepSpeed
+        # would see a world of one rank (``PartialState``).
         connect(context.device)
     script, settings, model = _parsed(trl, name, arguments)
     if context.device.type == "cpu" and context.spec.parallel.shard:
@@ -90,7 +90,7 @@ def _trainer(context: Context, own: samples.Samples, arguments: Sequence[str]) -
     }
     training, held_out = own.first
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Of what the launcher has checked, or chosen.
+        warnings.simplefilter("ignore")  # They concern settings that the launcher checked or chose.
         made = kind(
             model=model.model_name_or_path,
             args=settings,
@@ -106,9 +106,9 @@ def _trainer(context: Context, own: samples.Samples, arguments: Sequence[str]) -
 
 
 def _adapter(context: Context, found: Any) -> Any:
-    """The configuration of the adapter: what TRL's own arguments say of LoRA, with PiSSA's start, or OFT's.
+    """The adapter's configuration: LoRA from TRL's own arguments, with PiSSA's initialization, or OFT.
 
-    PiSSA draws the start of its iterations, so that a run which goes on makes the same base again.
+    PiSSA draws the start of its iterations: the seed lets a resumed run compute the same base again.
     """
     spec = context.spec
     if spec.adapter.name == "oft":
@@ -125,15 +125,15 @@ def _parsed(trl: Any, name: str, arguments: Sequence[str]) -> tuple[Any, Any, An
     try:
         found: tuple[Any, Any, Any] = parser.parse_args_and_config(list(arguments))
     except (SystemExit, ValueError) as error:
-        raise TrainingError(f"TRL does not understand its configuration: {error}") from error
+        raise TrainingError(f"TRL cannot parse its configuration: {error}") from error
     return found
 
 
 def _shard_on_cpus() -> None:
-    """Let accelerate run FSDP2 on CPU ranks, which it would leave out without a word, as if DDP had been asked for.
+    """Make accelerate run FSDP2 on CPU ranks, for which it would silently use DDP.
 
-    ``AcceleratorState`` looks at ``ACCELERATE_USE_FSDP`` for kinds of accelerators alone (``accelerate/state.py``,
-    1.15); its FSDP2 itself takes any device.
+    ``AcceleratorState`` reads ``ACCELERATE_USE_FSDP`` only for accelerators (``accelerate/state.py``, 1.15); its FSDP2
+    itself works on any device.
     """
     from accelerate import DistributedType, PartialState
 

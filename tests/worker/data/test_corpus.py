@@ -133,7 +133,7 @@ def test_a_token_outside_of_the_vocabulary_is_named(tmp_path: Path) -> None:
     found = TokenFiles([tmp_path / "a.bin"], "uint16", length=10, vocabulary=25)
     found.sample(0)
     with pytest.raises(
-        DataError, match=r"token id 30, and the model has rows for ids below model.vocab_size=25: check"
+        DataError, match=r"token id 30, but the model has rows only for ids below model.vocab_size=25: check"
     ):
         found.sample(2)
 
