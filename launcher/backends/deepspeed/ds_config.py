@@ -37,13 +37,28 @@ def build(spec: RunSpec) -> JsonObject:
         "zero_allow_untested_optimizer": spec.optimizer.name != "adamw",
         "zero_force_ds_cpu_optimizer": not is_torch(spec),
         "zero_optimization": _zero(spec),
-        "activation_checkpointing": _activation_checkpointing(spec),
+        # For scripts that call DeepSpeed's own activation checkpointing; the worker uses torch's, host copies too.
+        "activation_checkpointing": {
+            "partition_activations": False,
+            "cpu_checkpointing": spec.checkpointing.offload,
+            "contiguous_memory_optimization": False,
+            "synchronize_checkpoint_boundary": False,
+            "profile": False,
+        },
         "checkpoint": {"tag_validation": "Fail", "load_universal": False, "use_node_local_storage": False},
         "wall_clock_breakdown": False,
         **_precision(spec),
     }
     if "nvme" in (spec.zero.offload_optimizer, spec.zero.offload_parameters):
-        config["aio"] = _asynchronous_io()
+        # DeepSpeed's defaults for libaio, runtime/swap_tensor/constants.py.
+        config["aio"] = {
+            "block_size": 1048576,
+            "queue_depth": 8,
+            "intra_op_parallelism": 1,
+            "single_submit": False,
+            "overlap_events": True,
+            "use_gds": False,
+        }
     if spec.parallel.tensor > 1:
         config["tensor_parallel"] = _tensor(spec)
         # DeepSpeed 0.19.8 would hold it against all ranks, as if each saw samples of its own (runtime/config.py).
@@ -146,29 +161,6 @@ def _precision(spec: RunSpec) -> JsonObject:
         }
         return {"bf16": {"enabled": False}, "fp16": fp16}
     return {"bf16": {"enabled": False}, "fp16": {"enabled": False}}
-
-
-def _activation_checkpointing(spec: RunSpec) -> JsonObject:
-    """DeepSpeed's own activation checkpointing, for scripts that call it; the worker uses torch's, host copies too."""
-    return {
-        "partition_activations": False,
-        "cpu_checkpointing": spec.checkpointing.offload,
-        "contiguous_memory_optimization": False,
-        "synchronize_checkpoint_boundary": False,
-        "profile": False,
-    }
-
-
-def _asynchronous_io() -> JsonObject:
-    """DeepSpeed's defaults for libaio, runtime/swap_tensor/constants.py."""
-    return {
-        "block_size": 1048576,
-        "queue_depth": 8,
-        "intra_op_parallelism": 1,
-        "single_submit": False,
-        "overlap_events": True,
-        "use_gds": False,
-    }
 
 
 def _optimizer(spec: RunSpec) -> JsonObject:

@@ -106,7 +106,8 @@ def execution(spec: RunSpec) -> Execution:
         related=("torchtitan", "LitGPT", "llm-foundry"),
         masked=masks_documents(spec),
         attention={"flash": "flash_2", "sdpa": "sdpa", "eager": "unfused"}[spec.model.attention],  # type: ignore[arg-type]
-        bucket_bytes=_bucket_bytes(spec),
+        # DDP reduces gradients in buckets (``bucket_cap_mb``), FSDP2 all of a block at once (``foreach_reduce``).
+        bucket_bytes=float("inf") if spec.parallel.shard else spec.backend.bucket_cap_mb * 2.0**20,
         regathers=bool(reshards(spec)),
         reduces_each=reduces_each(spec),
         copies="groups" if spec.parallel.shard else "none",
@@ -120,11 +121,6 @@ def execution(spec: RunSpec) -> Execution:
         fused_optimizer=_step(spec) == "fused",
         uneven_experts=UNEVEN if spec.parallel.expert > 1 else 1.0,
     )
-
-
-def _bucket_bytes(spec: RunSpec) -> float:
-    """DDP reduces gradients in buckets (``bucket_cap_mb``), FSDP2 all of a block at once (``foreach_reduce``)."""
-    return float("inf") if spec.parallel.shard else spec.backend.bucket_cap_mb * 2.0**20
 
 
 def dtypes(spec: RunSpec) -> Dtypes:

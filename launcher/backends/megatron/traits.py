@@ -165,7 +165,7 @@ def execution(spec: RunSpec) -> Execution:
         tensor_overlap=0.75 if backend.argument("tp-comm-overlap") else 0.0,
         gradient_overlap=bool(backend.argument("overlap-grad-reduce", True)),
         parameter_overlap=spec.zero.stage > 0 and bool(backend.argument("overlap-param-gather", True)),
-        bucket_bytes=_bucket_bytes(spec),
+        bucket_bytes=4.0 * _bucket(spec),  # Of fp32 gradients.
         reduces_each=fsdp(spec),
         pipeline_overlap=spec.parallel.virtual_pipeline > 1 and not backend.argument("no-overlap-p2p-communication"),
         fused_accumulation=how.fused_gradients,
@@ -176,10 +176,6 @@ def execution(spec: RunSpec) -> Execution:
         expert_overlap=EXPERT_OVERLAP if backend.argument("overlap-moe-expert-parallel-comm") else 0.0,
         fused_permutation=bool(backend.argument("moe-permute-fusion")),
     )
-
-
-def _bucket_bytes(spec: RunSpec) -> float:
-    return 4.0 * _bucket(spec)  # Of fp32 gradients.
 
 
 def _bucket(spec: RunSpec) -> int:

@@ -27,12 +27,27 @@ def build(spec: RunSpec) -> JsonObject:
         "dtype": _DTYPES.get(loaded(spec)),
         "attn_implementation": _ATTENTION[spec.model.attention],
         "output_dir": f"{RUN}/trl",
-        **_batch(spec),
+        "per_device_train_batch_size": spec.micro_batch_size,
+        "per_device_eval_batch_size": spec.micro_batch_size,
+        "gradient_accumulation_steps": spec.gradient_accumulation,
+        "max_steps": spec.steps,
+        "seed": spec.train.seed,
+        "dataloader_num_workers": spec.data.workers,
+        "train_sampling_strategy": "sequential",
+        "ignore_data_skip": True,
         **_optimizer(spec),
         **_engine(spec),
         **_adapter(spec),
         **_task(spec),
-        **_ours(),
+        # The Trainer's own logs, saves, evaluations and trackers are off: the launcher does them.
+        "logging_strategy": "steps",
+        "logging_steps": 1,
+        "logging_nan_inf_filter": False,
+        "save_strategy": "no",
+        "eval_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+        "push_to_hub": False,
     }
     return {**config, **spec.backend.extra}
 
@@ -42,19 +57,6 @@ def text(spec: RunSpec) -> str:
     import yaml  # Late, because a check writes none.
 
     return yaml.safe_dump(build(spec), sort_keys=True, width=120)
-
-
-def _batch(spec: RunSpec) -> JsonObject:
-    return {
-        "per_device_train_batch_size": spec.micro_batch_size,
-        "per_device_eval_batch_size": spec.micro_batch_size,
-        "gradient_accumulation_steps": spec.gradient_accumulation,
-        "max_steps": spec.steps,
-        "seed": spec.train.seed,
-        "dataloader_num_workers": spec.data.workers,
-        "train_sampling_strategy": "sequential",
-        "ignore_data_skip": True,
-    }
 
 
 def _optimizer(spec: RunSpec) -> JsonObject:
@@ -191,18 +193,4 @@ def _generation(spec: RunSpec) -> JsonObject:
         "reward_funcs": list(task.rewards),
         "shuffle_dataset": spec.data.shuffle,
         **({"vllm_mode": "colocate"} if task.vllm else {}),
-    }
-
-
-def _ours() -> JsonObject:
-    """Arguments that switch off the Trainer's own logs, saves, evaluations and trackers, which the launcher does."""
-    return {
-        "logging_strategy": "steps",
-        "logging_steps": 1,
-        "logging_nan_inf_filter": False,
-        "save_strategy": "no",
-        "eval_strategy": "no",
-        "report_to": "none",
-        "disable_tqdm": True,
-        "push_to_hub": False,
     }

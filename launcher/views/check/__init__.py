@@ -99,7 +99,24 @@ class Check:
         return self.as_text()
 
     def _repr_html_(self) -> str:
-        return _as_html(self)
+        from launcher.charts.html import tag
+        from launcher.views.check import sentences, text
+
+        assessment, colour = self.assessment, _COLOURS[self.verdict]
+        parts: list[object] = [tag("b", self.verdict.replace("_", " ").upper(), style=f"color:{colour}")]
+        if assessment is not None and not assessment.errors:
+            run, answer = text.heading(assessment)
+            parts.append(f" {run}")
+            parts += [part for said in (answer, *sentences.speed(assessment)) for part in (tag("br"), said)]
+        if assessment is not None and assessment.estimate is not None:
+            parts.append(_piles(assessment.estimate, assessment.verdict.capacity_bytes, colour))
+        for title, errors in (("errors", self.errors), ("warnings", self.warnings)):
+            parts += _listed(title, map(_finding, errors))
+        title = f"what would {'leave room' if self.fits else 'fit'}, cheapest first"
+        fixes = (
+            [tag("code", " ".join(fix.overrides)), f" needs {gib(fix.peak_bytes)}; {fix.price}"] for fix in self.fixes
+        )
+        return tag("div", *parts, *_listed(title, fixes))
 
 
 _COLOURS: dict[VerdictName, str] = {
@@ -107,27 +124,6 @@ _COLOURS: dict[VerdictName, str] = {
 }  # fmt: skip
 _BAR = "display:inline-block;height:.8em;background:{};width:{:.1f}%"
 _CELLS = ("text-align:left", "text-align:right;white-space:nowrap", "text-align:left;width:30em")
-
-
-def _as_html(check: Check) -> str:
-    from launcher.charts.html import tag
-    from launcher.views.check import sentences, text
-
-    assessment, colour = check.assessment, _COLOURS[check.verdict]
-    parts: list[object] = [tag("b", check.verdict.replace("_", " ").upper(), style=f"color:{colour}")]
-    if assessment is not None and not assessment.errors:
-        run, answer = text.heading(assessment)
-        parts.append(f" {run}")
-        parts += [part for said in (answer, *sentences.speed(assessment)) for part in (tag("br"), said)]
-    if assessment is not None and assessment.estimate is not None:
-        parts.append(_piles(assessment.estimate, assessment.verdict.capacity_bytes, colour))
-    for title, errors in (("errors", check.errors), ("warnings", check.warnings)):
-        parts += _listed(title, map(_finding, errors))
-    title = f"what would {'leave room' if check.fits else 'fit'}, cheapest first"
-    fixes = (
-        [tag("code", " ".join(fix.overrides)), f" needs {gib(fix.peak_bytes)}; {fix.price}"] for fix in check.fixes
-    )
-    return tag("div", *parts, *_listed(title, fixes))
 
 
 def _piles(estimate: MemoryEstimate, capacity: int | None, colour: str) -> str:

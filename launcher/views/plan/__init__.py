@@ -33,25 +33,23 @@ class Plan(layouts.Plan):
         return self.as_text()
 
     def _repr_html_(self) -> str:
-        return _as_html(self)
+        parts: list[object] = [_heading(self), tag("br")]
+        for each in self.assumptions:
+            parts += ["assumed ", tag("code", each.override), f": {each.why}", tag("br")]
+        if self.layouts:
+            first = self.layouts[0]
+            cells = (
+                (str(number), *_cells(each, first)) for number, each in enumerate((*self.layouts, *self.others), 1)
+            )
+            parts.append(tag("table", _row("th", _HEADS), *(_row("td", row) for row in cells)))
+            parts += ["the first: ", tag("code", line(self, first))]
+        return tag("div", *parts)
 
 
 _HEADS = ("", "layout", "tokens/s a GPU", "band", "memory", "of the first", "why it is slower")
 _LEFT = "text-align:left"
 _RIGHT = "text-align:right;white-space:nowrap"
 _STYLES = (_RIGHT, _LEFT, _RIGHT, _RIGHT, _RIGHT, _RIGHT, _LEFT)
-
-
-def _as_html(plan: Plan) -> str:
-    parts: list[object] = [_heading(plan), tag("br")]
-    for each in plan.assumptions:
-        parts += ["assumed ", tag("code", each.override), f": {each.why}", tag("br")]
-    if plan.layouts:
-        first = plan.layouts[0]
-        cells = ((str(number), *_cells(each, first)) for number, each in enumerate((*plan.layouts, *plan.others), 1))
-        parts.append(tag("table", _row("th", _HEADS), *(_row("td", row) for row in cells)))
-        parts += ["the first: ", tag("code", line(plan, first))]
-    return tag("div", *parts)
 
 
 def _heading(plan: Plan) -> str:
