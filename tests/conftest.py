@@ -1,8 +1,8 @@
-"""Shared set-up: no test reads or writes the user's cache or state, none waits for the network, and what a test starts
-hears signals, also where the whole suite was started to ignore them.
+"""Shared set-up: tests never touch the user's cache or state or wait for the network, and their processes receive
+signals even if the suite was started to ignore them.
 
-Properties are tried on the same examples every time, so that a change is judged by itself; ``LAUNCH_EXPLORE=1 pytest``
-looks for new ones.
+Hypothesis tries the same examples every time, so that a failure is due to the change; ``LAUNCH_EXPLORE=1 pytest`` looks
+for new ones.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.support import slurm_runs, torchrun
 signals.hear_in_children()
 
 _CACHES = "LAUNCH_TEST_CACHE"
-"""The variable by which pytest's workers, processes of their own, know the folder of the cache that they share."""
+"""Environment variable with the cache folder that pytest's worker processes share."""
 if _CACHES not in os.environ:
     os.environ[_CACHES] = tempfile.mkdtemp(prefix="launch-cache-")
     atexit.register(shutil.rmtree, os.environ[_CACHES], ignore_errors=True)
@@ -36,13 +36,13 @@ os.environ["XDG_STATE_HOME"] = f"{os.environ[_CACHES]}/state{os.environ.get('PYT
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# No test fails because a machine is slow: neither one example nor making them has a limit of time.
+# No test fails because a machine is slow: examples and their generation have no time limit.
 settings.register_profile("fixed", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("default" if os.environ.get("LAUNCH_EXPLORE") else "fixed")
 
 
 _CLUSTERS = "LAUNCH_TEST_CLUSTERS"
-"""The variable by which pytest's workers, processes of their own, know the folder of the clusters."""
+"""Environment variable with the folder of the clusters that pytest's worker processes share."""
 
 _LONGEST = (
     "worker/deepspeed/test_same_maths",
@@ -67,7 +67,7 @@ _LONGEST = (
     "slurm/test_lost_nodes",
     "slurm/test_outages",
 )
-"""Folders and files whose tests come first: a long file that comes last would run alone."""
+"""Folders and files whose tests run first: a long file at the end would run alone."""
 
 
 _THOROUGH = (
@@ -95,14 +95,14 @@ _THOROUGH = (
     "worker/test_checkpoints",
     "worker/trace/test_formulas_against_traces",
 )
-"""Equal maths, real Slurm, a real browser, and tools that no user has: `make test-all` has them, `make test` not.
+"""Equal maths, real Slurm, a real browser, and developers' tools: `make test-all` runs them, `make test` does not.
 
-Of whole matrices it has a covering part (``tests.support.cover``), and `make test-matrix` the rest.
+`make test-all` runs a covering part of each matrix (``tests.support.cover``), `make test-matrix` the rest.
 """
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave unread what the selection leaves out as a whole: to import all of it takes 10 s of each worker."""
+    """Skip files that the selection excludes entirely: importing all of them costs each worker 10 s."""
     if not collection_path.name.startswith("test_"):
         return None
     wanted, whole = config.getoption("markexpr"), _is_thorough(collection_path)
@@ -116,7 +116,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is thorough, and start with what takes longest."""
+    """Mark the thorough tests, and run the longest files first."""
     for item in items:
         if _is_thorough(item.path) or item.get_closest_marker("matrix"):
             item.add_marker(pytest.mark.thorough)
@@ -124,13 +124,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Let no collection of garbage look through the modules and tests again, which stay until the end."""
+    """Exclude modules and tests, which live until the end, from garbage collection."""
     gc.freeze()
 
 
 @functools.cache
 def _names(path: Path) -> frozenset[str]:
-    """A test's file without its suffix, and the folders above it, below this one."""
+    """Names of a test file, without its suffix, and of the folders between it and this one."""
     place = path.relative_to(Path(__file__).parent).with_suffix("")
     return frozenset((place.as_posix(), *(parent.as_posix() for parent in place.parents)))
 
@@ -145,9 +145,9 @@ def _turn(path: Path) -> int:
 
 
 def pytest_configure() -> None:
-    """Let the first process of a run own the folder of the clusters."""
+    """Create the folder of the clusters in the first process of a run."""
     if _CLUSTERS not in os.environ:
-        os.environ[_CLUSTERS] = tempfile.mkdtemp(prefix="launch-slurm-")  # Short: the paths of sockets are limited.
+        os.environ[_CLUSTERS] = tempfile.mkdtemp(prefix="launch-slurm-")  # Short, because socket paths are limited.
         atexit.register(_stop_clusters, Path(os.environ[_CLUSTERS]))
 
 
@@ -160,7 +160,7 @@ def _stop_clusters(folder: Path) -> None:
 
 @pytest.fixture
 def without_torch(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the runs that a test starts here have a torchrun that is there at once; no test whose subject it is."""
+    """Give the test's runs a torchrun stand-in that starts immediately; not for tests of torchrun itself."""
     monkeypatch.setenv("PYTHONPATH", str(torchrun.without_torch(tmp_path_factory.mktemp("torchrun"))))
 
 
@@ -168,8 +168,8 @@ def without_torch(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.
 def slurm_cluster(request: pytest.FixtureRequest) -> dev_cluster.Cluster:
     """A real Slurm with accounting, which pytest's workers share.
 
-    What a test does to a node must not end another's job, so a file that disturbs nodes names a cluster of its own in
-    ``CLUSTER``. All end with the run, and by themselves an hour after they began, should nobody be left to stop them.
+    Disturbing a node must not end another test's job, so a file that does so names its own cluster in ``CLUSTER``. All
+    clusters end with the run, and by themselves an hour after they began.
     """
     name = getattr(request.module, "CLUSTER", "shared")
     return dev_cluster.start(Path(os.environ[_CLUSTERS]) / name, accounting=True)
@@ -179,7 +179,7 @@ def slurm_cluster(request: pytest.FixtureRequest) -> dev_cluster.Cluster:
 def cluster(
     slurm_cluster: dev_cluster.Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[dev_cluster.Cluster]:
-    """The cluster, at work in a folder of its own with a script that needs no torch."""
+    """The cluster, with the test in its own working folder that has a script without torch."""
     (tmp_path / "train.py").write_text(slurm_runs.SCRIPT)
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
     with slurm_runs.at(tmp_path, slurm_cluster):
@@ -188,5 +188,5 @@ def cluster(
 
 @pytest.fixture
 def torchrun_without_torch(cluster: dev_cluster.Cluster, tmp_path: Path) -> None:
-    """Let the jobs that a test submits to the cluster start their ranks by a stand-in, which is there at once."""
+    """Give the jobs that a test submits a torchrun stand-in that starts immediately."""
     os.environ["PYTHONPATH"] = f"{torchrun.without_torch(tmp_path / 'agent')}:{os.environ['PYTHONPATH']}"

@@ -95,9 +95,9 @@ def _document(files: Sequence[Rows], table: str) -> Iterator[str]:
     yield ""
     commit = git["commit"][:12] if git else "unknown"
     yield f"Written by `{_COMMAND}` on {time.strftime('%Y-%m-%d')} at commit {commit}."
-    yield "Errors are |predicted / measured - 1|. The other estimators are asked about the same rows; in brackets the"
-    yield "share of the rows that one covers, where it is not all of them. Starred ones are re-implemented from their"
-    yield "published form, the others are called as they are installed."
+    yield "Errors are |predicted / measured - 1|. The other estimators predict the same rows; brackets give the share"
+    yield "of the rows that one covers, if not all. Starred estimators are re-implemented from their published form,"
+    yield "the others are called as installed."
     yield ""
     yield from (BEGIN, table, END)
     yield ""
@@ -115,7 +115,7 @@ def _document(files: Sequence[Rows], table: str) -> Iterator[str]:
         yield f"## {name} on its own runs"
         yield ""
         yield "Its own published predictions, of each run's fullest rank; bytes that repeat are scored once."
-        yield "What the runs do not state of their settings, their adapter reads off these rows."
+        yield "Their adapter infers the settings that the runs do not state from these rows."
         yield ""
         yield from _beside(files, name)
         yield ""

@@ -19,34 +19,33 @@ FIGURES = RESULTS / "plan.json"
 _COMMAND = "python -m benchmarks.plan --data DIR --publish"
 
 _WORDS = """\
-A problem is everything that a user fixes: a model, GPUs, sequence, batch and precision, of which three layouts or more
-were measured. The planner's own search, with its own order, is asked about each; in the place of the engine stands
-what is known of the measured framework (`benchmarks/speed/frameworks.yaml`, `benchmarks/memory/frameworks`). The
-memory of Aleph Alpha's is that of torch's own modules with the kernels that its rows name. That was chosen after a look
-at its runs out of memory: with Megatron-Core's modules in its place all four picks had been such runs. No number in it
-is fitted.
+A problem is everything that a user fixes: a model, GPUs, sequence, batch and precision, with at least three measured
+layouts. The planner searches each problem with its own order; the measured framework's known properties replace the
+engine's (`benchmarks/speed/frameworks.yaml`, `benchmarks/memory/frameworks`). Aleph Alpha's memory is that of torch's
+own modules with the kernels that its rows name. This was chosen after looking at its runs out of memory: with
+Megatron-Core's modules all four picks were such runs. No number in it is fitted.
 
-*pick*: restricted to the layouts that were run, those that are stated to have run out of memory among them, the
-measured speed of the planner's choice over the best measured, its geometric mean and its worst. *OOM picked*: choices
-that are stated to have run out of memory; they count as 0 in the worst and not in the mean. *no fit*: problems where by
-the estimate no layout that was run fits for certain; the planner then takes a tight one, and where there is none this
-score takes the one that lacks least.
+*pick*: among the layouts that were run, including those stated to have run out of memory, the measured speed of the
+planner's choice over the best measured, as geometric mean and worst. *OOM picked*: choices that are stated to have run
+out of memory; they count as 0 in the worst and not in the mean. *no fit*: problems where by the estimate no layout that
+was run certainly fits; the planner then takes a tight one, and if there is none, this score takes the one that is least
+short of memory.
 
 *winner in ten*: in the whole space of the engine, the share of problems whose fastest measured layout is one of the
 best ten ideas, and *distance*, the median of its predicted time over that of the planner's best layout. An idea is what
 is sharded, the degrees of tensor, pipeline, context, Ulysses and expert parallelism, what is offloaded, and the
 precision (`launcher/planner/layouts.py`, `Kind`); micro-batch, recomputation, schedule and model chunks are sizes of
-one. What a source never tried may well be faster than its fastest run. *as run* therefore holds what all runs of a
+one. A layout that a source never tried may be faster than its fastest run. *as run* therefore fixes what all runs of a
 problem have in common, such as recomputation or the ZeRO stage.
 
-`all` has the sources of dense pre-training runs that are certain, and nanotron's: the geometric mean of their picks,
-the worst problem, and means of their shares. Uncertain runs, models with experts and nanotron's runs on 512 GPUs, of
-which it says itself that they are unexplained, are on lines of their own."""
+`all` covers the sources with certain dense pre-training runs, and nanotron: the geometric mean of their picks, the
+worst problem, and means of their shares. Uncertain runs, models with experts and nanotron's runs on 512 GPUs, which
+nanotron itself calls unexplained, are on separate lines."""
 
 _PLACES = """\
-*shown*: the very layout, with its micro-batch and recomputation; *idea*: another size of it; *slower*: ten other ideas
-stand before it; *unfit*: it does not fit for certain by the estimate; *outside*: the space does not have it, such as
-tensor parallelism across nodes, or stages of sizes that the engine refuses."""
+*shown*: the same layout, with its micro-batch and recomputation; *idea*: another size of it; *slower*: ten other ideas
+rank before it; *unfit*: by the estimate it does not certainly fit; *outside*: the space lacks it, such as tensor
+parallelism across nodes, or stages of sizes that the engine refuses."""
 
 
 def publish(answer: Sequence[Entry]) -> None:
@@ -78,7 +77,7 @@ def document(answer: Sequence[Entry]) -> Iterator[str]:
     yield f"|{'---|' * 10}"
     yield from (f"| {entry.family} | {' | '.join(cells(entry))} |" for entry in answer)
     yield ""
-    yield "## The places of the winners"
+    yield "## Where the measured winners rank"
     yield ""
     yield _PLACES
     yield ""

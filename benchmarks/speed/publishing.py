@@ -16,32 +16,32 @@ DOCUMENT = RESULTS / "speed.md"
 _COMMAND = "python -m benchmarks.speed --data DIR --publish"
 
 _WORDS = """\
-Errors are |predicted / measured - 1| of tokens a second and GPU. The first median and 90th percentile are with one
-constant for a framework and GPU (`launcher/estimate/speed/calibration.json`), the second without any. A problem is a
-model, GPUs, sequence, batch and precision of which three layouts or more were measured; *pick* is the measured speed of
-the layout that is predicted fastest over the best measured, its geometric mean and its worst, *Spearman* the median
-correlation of ranks. `all` is the mean over the sources with ten dense, certain pre-training runs or more whose
-layout is stated in full, its pick their geometric mean. Runs of mixtures of experts, uncertain ones and fine-tuning
-are on lines of their own; models with experts have a second set of constants, of runs of such models, and `moe, dense
-constants` is what the first set makes of the same rows. `scaling` is the speed on more GPUs relative to the fewest of
-a series, the mean over sources; `fp8 ratio` that of fp8 over bf16 with the same layout."""
+Errors are |predicted / measured - 1| of tokens per second per GPU. The first median and 90th percentile use one
+constant per framework and GPU (`launcher/estimate/speed/calibration.json`), the second none. A problem is a model,
+GPUs, sequence, batch and precision with at least three measured layouts. *pick* is the measured speed of the layout
+that is predicted fastest over the best measured, as geometric mean and worst; *Spearman* is the median rank
+correlation. `all` is the mean over the sources with at least ten dense, certain pre-training runs whose layout is
+stated in full; its pick is their geometric mean. Runs of mixtures of experts, uncertain runs and fine-tuning are on
+separate lines. Models with experts have a second set of constants, from runs of such models; `moe, dense constants`
+applies the first set to the same rows. `scaling` is the speed on more GPUs relative to the fewest of a series, the mean
+over sources; `fp8 ratio` is the speed of fp8 over bf16 with the same layout."""
 
 _CHECKED = """\
-The same rows with other constants, and the share of them in the error band that is stated with each: `check` is what
-`launch check` says, whose engine is the nearest of ours and takes the constant of that engine and its relatives;
-`unseen` what it would say if nobody had measured the framework of the row. These bands rest on the very runs that they
-are scored with. Those of the last three columns do not, whose bands and constants are fitted anew: *held out* without
-the runs of a row's model, `check` and `unseen` without those of its whole source."""
+The same rows with other constants, and the share of them in the error band of each: `check` is what `launch check`
+predicts with the nearest of our engines, and the constant of that engine and its relatives; `unseen` is what it would
+predict if nobody had measured the framework of the row. These bands are scored on the runs they were fitted to. The
+bands and constants of the last three columns are refitted: *held out* without the runs of a row's model, `check` and
+`unseen` without those of its whole source."""
 
 _FITTED = """\
-Some numbers of `benchmarks/speed/frameworks.yaml` are no formulas and are read in no source: the host's time to start a
-kernel and to send a message (`launch_seconds`, `message_seconds`) of Megatron-DeepSpeed were chosen on the rows of
-vTrain, and `launch_seconds`, `staged_seconds` and `bucket_bytes` of nanotron on its own rows. `fitted` marks them. They
-act in the raw columns above, too. These are the same rows with the defaults of every framework in their place
+Some numbers in `benchmarks/speed/frameworks.yaml` are neither formulas nor from a source: the host's time to launch a
+kernel and to send a message (`launch_seconds`, `message_seconds`) of Megatron-DeepSpeed were fitted to the rows of
+vTrain, and `launch_seconds`, `staged_seconds` and `bucket_bytes` of nanotron to its own rows. `fitted` marks them. They
+also affect the raw columns above. Below are the same rows with the defaults of every framework instead
 (`python -m benchmarks.speed --data DIR --no-host-constants`); no backend that `launch` runs has such numbers."""
 
 _OTHERS = """\
-The same rows, each predictor after one constant for a framework and GPU that is fitted on these very rows; rows are
+The same rows; each predictor is corrected by one constant per framework and GPU, fitted to these same rows. Rows are
 those that it covers."""
 
 
@@ -69,14 +69,14 @@ def document(entries: Sequence[Entry], plain: Sequence[Entry] = (), beside: Sequ
     yield from _head("runs of, rows, median, 90 % within, raw median, raw 90 %, problems, pick, worst pick, Spearman")
     yield from (_line(entry) for entry in entries if entry.rows)
     yield ""
-    yield "## As a check says it, and of a stack that nobody has measured"
+    yield "## As `launch check` predicts it, and for an unmeasured framework"
     yield ""
     yield _CHECKED
     yield ""
     yield from _head("runs of, rows, in band, check, 90 %, in band, unseen, 90 %, in band, held out, check, unseen")
     yield from (_checked_line(entry) for entry in entries if entry.within is not None)
     yield ""
-    yield "## Without constants of the host"
+    yield "## Without fitted host constants"
     yield ""
     yield _FITTED
     yield ""
@@ -84,7 +84,7 @@ def document(entries: Sequence[Entry], plain: Sequence[Entry] = (), beside: Sequ
     yield from (_plain_line(entry) for entry in plain if entry.rows)
     yield ""
     if beside:
-        yield from ("## Beside SimuMax, on its own runs", "", simumax.WORDS, "", *beside, "")
+        yield from ("## SimuMax on its own runs", "", simumax.WORDS, "", *beside, "")
     yield "## Other predictors"
     yield ""
     yield _OTHERS

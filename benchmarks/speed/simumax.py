@@ -15,9 +15,9 @@ from launcher.estimate.speed.calibration import Constant
 FILE = "simumax_b200.jsonl"
 
 WORDS = """\
-Seconds of a step on 8 B200, |predicted / measured - 1|, median and worst, on the runs by which SimuMax v1.2 (calibrated
-on this machine) was validated; a run is of Llama 70B or DeepSeek V2, cut to fit. `check` is `launch check`, whose
-constant is the median of these runs, models with experts apart; `unseen` has no run of Megatron-Core."""
+Seconds of a step on 8 B200, |predicted / measured - 1|, median and worst, on the runs that validated SimuMax v1.2
+(calibrated on this machine). A run trains Llama 70B or DeepSeek V2, cut to fit. `check` is `launch check`, whose
+constant is the median of these runs, separately for models with experts; `unseen` uses no run of Megatron-Core."""
 
 _HEADS = "runs, rows, SimuMax, worst, check, worst, unseen, worst"
 

@@ -296,4 +296,4 @@ def test_simumax_stands_beside_us_on_its_own_runs_whoever_wins(tmp_path: Path) -
     error = f"{100 * abs(0.9 / factor - 1):.1f}%"
     assert line.startswith(f"| dense | 1 | 5.0% | 5.0% | {error} | {error} |")
     assert list(simumax.table(rows, tmp_path / "elsewhere")) == []
-    assert "## Beside SimuMax, on its own runs" in list(publishing.document([], (), [line]))
+    assert "## SimuMax on its own runs" in list(publishing.document([], (), [line]))

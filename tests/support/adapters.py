@@ -1,4 +1,4 @@
-"""What the tests of adapters share: the linears of a block, and the counted rank of a model with adapters."""
+"""Shared by the tests of adapters: the linears of a block, and the counted rank of a model with adapters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes in a memory cgroup of their own, whose limit the kernel keeps: it needs root and the cgroup's files."""
+"""Processes in their own memory cgroup, whose limit the kernel enforces; needs root and the cgroup files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _parent() -> Path | None:
 
 @contextlib.contextmanager
 def limited(limit: int) -> Iterator[Path | None]:
-    """A new cgroup whose processes may have so many bytes together; None where this machine lets nobody make one."""
+    """A new cgroup with a memory limit in bytes; None if this machine does not allow one."""
     parent = _parent()
     folder = None if parent is None else parent / f"launch-test-{os.getpid()}-{time.monotonic_ns()}"
     try:
@@ -41,7 +41,7 @@ def limited(limit: int) -> Iterator[Path | None]:
 
 
 def _remove(folder: Path) -> None:
-    for _ in range(50):  # Processes that were killed take a moment to be gone.
+    for _ in range(50):  # Killed processes take a moment to disappear.
         with contextlib.suppress(OSError):
             folder.rmdir()
             return
@@ -49,12 +49,12 @@ def _remove(folder: Path) -> None:
 
 
 def start(folder: Path, argv: Sequence[str], *, rather: bool = False, **options: object) -> subprocess.Popen[str]:
-    """Start a program in the cgroup; its children are in it, too.
+    """Start a program in the cgroup; its children are in it as well.
 
     Args:
         folder: The cgroup.
         argv: The program.
-        rather: True if the kernel is to kill these processes rather than others.
+        rather: True if the kernel should kill these processes before others.
         options: Of ``Popen``.
     """
     first = "echo 900 > /proc/self/oom_score_adj; " if rather else ""

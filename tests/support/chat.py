@@ -1,4 +1,4 @@
-"""Conversations, and a small tokenizer with a chat template, as Hugging Face folders have them."""
+"""Conversations, and a small tokenizer with a chat template, in the form of Hugging Face folders."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-"""ChatML as tokenizers have it, without generation blocks."""
+"""ChatML in the form that tokenizers ship, without generation blocks."""
 
 TALK = ROOT / "tests" / "support" / "talk.jsonl"
-"""Conversations whose answers differ much in length, some of them cut off whole, so that a mean of means shows."""
+"""Conversations whose answers differ widely in length, some truncated away, so that a mean of means is detected."""
 
 TRAINED = (
     "data=chat",
@@ -25,19 +25,19 @@ TRAINED = (
     "train.eval_every=5",
     "train.eval_steps=1",
 )
-"""Overrides of a run on them."""
+"""Overrides of a run on these conversations."""
 
 SPECIAL = ("<|im_start|>", "<|im_end|>", "<|end|>")
 
 
 def turns(*contents: str, system: str | None = None) -> dict[str, list[dict[str, str]]]:
-    """A row of messages: the user's and the assistant's by turns."""
+    """A row of messages, alternating between user and assistant."""
     said = [{"role": ("user", "assistant")[place % 2], "content": text} for place, text in enumerate(contents)]
     return {"messages": [*([{"role": "system", "content": system}] if system else []), *said]}
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, object]]) -> Path:
-    """A file of JSON lines."""
+    """Write a file of JSON lines."""
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
@@ -45,7 +45,7 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, object]]) -> Path:
 def write_tokenizer(
     folder: Path, template: str | None = CHATML, texts: Sequence[str] = ("hello world, how are you?",)
 ) -> Path:
-    """A byte-level BPE tokenizer with special tokens, trained on some texts."""
+    """Write a byte-level BPE tokenizer with special tokens, trained on some texts."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     made = Tokenizer(models.BPE())

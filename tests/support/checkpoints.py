@@ -1,4 +1,4 @@
-"""Samples, memory and held-out losses of real runs, computed here to be compared with what they recorded."""
+"""Samples, memory and held-out losses of real runs, recomputed to compare with what the runs recorded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def exported(folder: Path) -> Any:
 
 
 def held_out_loss(model: Any, directory: Path) -> float:
-    """What the worker evaluates at the end of a run, computed here from its specification."""
+    """The final held-out loss of a run, recomputed from its specification."""
     rows = held_out(directory)
     with torch.no_grad():
         logits = model(input_ids=rows[:, :-1]).logits
@@ -67,9 +67,9 @@ def batches(spec: RunSpec, steps: int) -> Iterator[torch.Tensor]:
 
 
 def descent(made: Any, spec: RunSpec, held: Any = None, *, steps: int = 4) -> list[float]:
-    """The losses of a model that plain descent at 0.1 trains in one process, on a run's own batches.
+    """Losses of plain gradient descent at rate 0.1 in one process, on a run's own batches.
 
-    ``held`` has the weights that are stepped, in their own format, where the model computes in another.
+    ``held`` has the weights that are stepped, in their own format, if the model computes in another.
     """
     held = made if held is None else held
     stepped, lost = torch.optim.SGD(held.parameters(), lr=0.1), list[float]()
@@ -92,7 +92,7 @@ def spec_of(directory: Path) -> RunSpec:
 
 
 def assert_memory_is_predicted(directory: Path) -> None:
-    """Of each rank, in the passes and in the optimizer's step, within 2%."""
+    """Assert that each rank's peaks, in the passes and in the optimizer step, are within 2% of the prediction."""
     predicted = assess.estimated(spec_of(directory))
     for rank in json.loads((directory / "memory.json").read_text())["ranks"]:
         for phase in ("forward", "backward", "optimizer"):

@@ -1,6 +1,6 @@
-"""``launcher/estimate/families/class_defaults.json``: what classes of ``transformers`` take for keys that are left out.
+"""``launcher/estimate/families/class_defaults.json``: defaults of ``transformers`` classes for absent keys.
 
-``python -m tests.support.class_defaults`` writes it for the model types that a family reads, by the installed version.
+``python -m tests.support.class_defaults`` writes it for the model types that a family reads, as installed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OF_NO_SIZE = re.compile(r"_token_id$|^(transformers_version|return_dict|output_
 
 
 def table() -> dict[str, Any]:
-    """The table of the installed version."""
+    """The table for the installed version."""
     import transformers
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as ARCHITECTURES
 
@@ -44,13 +44,13 @@ def table() -> dict[str, Any]:
 
 
 def _inner() -> Iterator[tuple[str, str]]:
-    """Models of other media, and the type of the language model inside one whose file does not name it."""
+    """Multimodal model types, with the type of the language model inside if their file does not name it."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     for kind in sorted(CONFIG_MAPPING):
         try:
             inner = getattr(CONFIG_MAPPING[kind](), "text_config", None)
-        except Exception:  # Some class has no defaults that it takes itself.
+        except Exception:  # Some class does not accept its own defaults.
             continue
         if inner is not None and inner.model_type:
             yield kind, inner.model_type
@@ -70,7 +70,7 @@ def _class(kind: str) -> dict[str, Any]:
     if "partial_rotary_factor" in rotary:
         defaults["partial_rotary_factor"] = rotary["partial_rotary_factor"]
     defaults["rope_theta"] = getattr(made, "default_theta", 10000.0)
-    if kind in keys.TEXT_MODELS:  # Of the hidden size, whatever its like has.
+    if kind in keys.TEXT_MODELS:  # Derived from the hidden size, whatever related classes have.
         defaults.setdefault("head_dim", None)
     kept = {name: defaults[name] for name in sorted(defaults) if not _OF_NO_SIZE.search(name)}
     reads = [] if kind in keys.TEXT_MODELS else _reads(made, ARCHITECTURES[kind], set(fields))
@@ -83,7 +83,7 @@ def _class(kind: str) -> dict[str, Any]:
 
 
 def _reads(made: Any, architecture: str, fields: set[str]) -> list[str]:
-    """The keys that the code of a class reads; a language model inside another is read by those of its like."""
+    """Keys that the code of a class reads; for a language model inside another, those of related classes."""
     import transformers
 
     module = getattr(transformers, architecture).__module__
@@ -94,12 +94,12 @@ def _reads(made: Any, architecture: str, fields: set[str]) -> list[str]:
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:
-    """A field's default; an object stands for one that is no plain value."""
+    """A field's default; an object if the default is not a plain value."""
     return dataclasses.MISSING if field.default is dataclasses.MISSING else field.default
 
 
 def text() -> str:
-    """The file's content: a line a model type."""
+    """The file's content, one line per model type."""
     found = table()
     lines = (f"  {json.dumps(kind)}: {json.dumps(values)}" for kind, values in found["classes"].items())
     return (

@@ -1,4 +1,4 @@
-"""The tables of docs/coming-from.md, made of the importers' own, so that the two cannot drift apart."""
+"""The page docs/coming-from.md, generated from the importers' tables so that the two cannot drift apart."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ INTRODUCTION = """\
 
     launch import axolotl lora.yml                         # prints the words of the same run
     launch import torchtitan config_registry.py --set config=llama3_8b
-    launch import trl dpo.yaml --set task=dpo              # a YAML of TRL does not say its task
+    launch import trl dpo.yaml --set task=dpo              # a TRL YAML does not name its task
     launch import megatron-bridge llama3.py --recipe mine.yaml
 
 The kinds are `accelerate`, `axolotl`, `llamafactory`, `megatron-bridge`, `nanotron`, `torchtitan`, `torchtune` and
-`trl`, which reads TrainingArguments, too; `deepspeed`, whose keys are at the end, `hf` and `megatron` stand in
-[own-files.md](own-files.md#other-programs-files). Python is read as text and never run: calls with keywords,
-assignments, and functions of the same file, or of a module that lies beside it as its import says and that return a
-whole configuration: keep a file that starts from a recipe of the program in the program's own tree (of torchtitan's,
-some of 0.3.0 are known without it). Every key ends in one of four lists, and one that changes the maths, the memory or
-the data and cannot be said is an error, unless `--partial`.
+`trl`, which also reads TrainingArguments. The keys of `deepspeed` are at the end of this page;
+[own-files.md](own-files.md#other-programs-files) covers `hf` and `megatron`. Python is read as text, never run: calls
+with keywords, assignments, and functions that return a whole configuration, from the same file or from a module next to
+it as its import says. Keep a file that starts from a recipe of the program in the program's own tree (some torchtitan
+0.3.0 recipes are known without it). Every key ends in one of four lists. A key that changes the maths, the memory or
+the data and has no setting here is an error, unless `--partial`.
 
-- The tables list the keys that something here says. Keys of logs, files, samples, trackers and kernels with the same
-  maths are left out with "no effect", and the reason; all others are refused by name.
+- The tables list the keys that have a setting here. Keys of logs, files, samples, trackers and kernels with the same
+  maths are left out with "no effect" and the reason; all others are refused by name.
 - A key whose setting `launch show GROUP` does not list is refused by the name of that setting.
-- What a file leaves to its program is said, too, where the default here is another ("left out it is ...").
-- The number of GPUs is yours (`cluster.nodes`, `cluster.gpus_per_node`), but for files of accelerate.
-- axolotl and LLaMA-Factory fine-tune on the engines here, which mask, pack and shard; preferences go to TRL.
-- Frozen weights in 8 bits, GaLore, APOLLO, BAdam, adapters other than LoRA, and images are refused by name.
+- If a file omits a key whose default in its program differs from ours, that default is set ("left out it is ...").
+- You set the number of GPUs (`cluster.nodes`, `cluster.gpus_per_node`), except for accelerate's files.
+- axolotl and LLaMA-Factory files fine-tune on the engines here, which mask, pack and shard; preference tasks use TRL.
+- Frozen 8-bit weights, GaLore, APOLLO, BAdam, adapters other than LoRA, and images are refused by name.
 
-The tables are made from the importers (`launcher/importers/`).
+The tables are generated from the importers (`launcher/importers/`).
 
 """
 
@@ -58,7 +58,7 @@ def page() -> str:
 
 
 def tables() -> str:
-    """Every table with its heading: keys that several programs have once, then those of each program."""
+    """Every table with its heading: first the keys that several programs share, then those of each program."""
     parts = ["## Keys of the Trainer (axolotl, LLaMA-Factory, TRL)", table((*_trainer.ROWS, *_trainer.SHARDING))]
     for kind, name in NAMES.items():
         rows: Sequence[Row] = registry.load("importers", kind).TABLE
@@ -67,7 +67,7 @@ def tables() -> str:
 
 
 def table(rows: Iterable[Row]) -> str:
-    """Rows that something here says, those of one setting together."""
+    """A Markdown table of the rows that have a setting here, one line per setting."""
     lines: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         if row.ours and row.tells:

@@ -1,10 +1,10 @@
-"""A covering part of a matrix: every value of all cases is in a chosen one, and every pair of choices.
+"""A covering subset of a matrix of cases: it has every value, and every pair of choices.
 
-A size (a batch, a rate, a number of layers) is met once; choices (an engine, a precision, an adapter, a degree of
-parallelism) are met in pairs: whatever two stand together in one of all cases stand together in a chosen one.
+Sizes (a batch, a rate, a number of layers) are covered once. Choices (an engine, a precision, an adapter, a degree of
+parallelism) are covered pairwise: any two that occur together in some case occur together in a chosen one.
 
-`make test-all` runs the chosen cases; the others have the marker ``matrix``, and `make test-matrix` runs them. What a
-fixture trains for cases, it trains for those of this session alone (:func:`asked`).
+`make test-all` runs the chosen cases; the others have the marker ``matrix``, and `make test-matrix` runs them. A
+fixture trains only the cases selected in this session (:func:`asked`).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 
 type Parts = Collection[str]
-"""The values of a case, spelt with their dimension: ``precision=bf16``."""
+"""The values of a case, spelled with their dimension: ``precision=bf16``."""
 
 
 def pairs(parts: Parts) -> frozenset[frozenset[str]]:
-    """Each value of a case, and each two of its choices."""
+    """Each value of a case, and each pair of its choices."""
     choices = [part for part in parts if not _is_size(part)]
     return frozenset(frozenset(some) for some in (*((part,) for part in parts), *combinations(choices, 2)))
 
@@ -41,15 +41,15 @@ def _is_size(part: str) -> bool:
 def chosen(
     cases: Mapping[str, Parts], kept: Collection[str] = (), cost: Callable[[str], float] = lambda name: 1
 ) -> list[str]:
-    """Choose few cases that have every pair of values that all have, in their order.
+    """Choose few cases that have every pair of values of all cases, in their order.
 
-    The case with most missing pairs for its cost comes next, the first of equals; one that later ones make
-    superfluous is left out again.
+    Greedy: the case with the most missing pairs for its cost comes next, the first on a tie; a case that later ones
+    make redundant is removed again.
 
     Args:
         cases: The values of each by name.
-        kept: Cases that are chosen in any case, as other tests need them.
-        cost: Of a case, in any unit.
+        kept: Cases that are always chosen because other tests need them.
+        cost: Cost of a case, in any unit.
     """
     having = {name: pairs(parts) for name, parts in cases.items()}
     found = dict.fromkeys(kept)
@@ -64,32 +64,32 @@ def chosen(
 
 
 def marked(names: Iterable[Any], chosen: Collection[Any]) -> list[Any]:
-    """The parameters of a test: those that are not among the chosen have the marker."""
+    """The parameters of a test, with the marker ``matrix`` on those that are not chosen."""
     return [name if name in chosen else pytest.param(name, marks=pytest.mark.matrix) for name in names]
 
 
 def asked(request: pytest.FixtureRequest) -> set[Any]:
-    """Every value of a parameter with which this session runs a test of the module."""
+    """Every value of a parameter for which this session runs a test of the module."""
     items = [item for item in request.session.items if item.path == request.node.path]
     return {value for item in items if hasattr(item, "callspec") for value in item.callspec.params.values()}
 
 
 @dataclass(frozen=True)
 class Runs:
-    """Runs of a module, in parts whose runs are trained one after the other in the same ranks."""
+    """Runs of a module, in parts; the runs of a part are trained one after the other in the same ranks."""
 
     parts: Mapping[str, Mapping[str, Sequence[str]]]
-    """The words of each run, by the names of its part and its own."""
+    """The words of each run, by the names of its part and of the run."""
 
     ranks: Mapping[str, int]
-    """Of a part that has others than two."""
+    """Number of ranks of a part, if it is not two."""
 
     needed: Collection[str]
-    """``PART/RUN`` of those that others start from, or of which more is looked at than what they lose."""
+    """``PART/RUN`` of runs that others start from, or that are checked for more than their losses."""
 
     @cached_property
     def chosen(self) -> list[str]:
-        """``PART/RUN`` of few with all pairs; the number of ranks is a size."""
+        """``PART/RUN`` of few runs that have all pairs; the number of ranks is a size."""
         runs = {
             f"{part}/{name}": (*words, f"ranks={self.ranks.get(part, 2)}")
             for part, of_part in self.parts.items()
@@ -98,10 +98,10 @@ class Runs:
         return chosen(runs, self.needed, cost=lambda run: self.ranks.get(run.partition("/")[0], 2))
 
     def marked(self, *parts: str) -> list[Any]:
-        """Parameters of a test of every ``PART/RUN`` of these parts."""
+        """Parameters of a test over every ``PART/RUN`` of these parts."""
         return marked([f"{part}/{name}" for part in parts for name in self.parts[part]], self.chosen)
 
     def of(self, part: str, request: pytest.FixtureRequest) -> dict[str, Sequence[str]]:
-        """The runs of a part that this session trains."""
+        """Runs of a part that this session trains."""
         wanted = asked(request) | {*self.needed}
         return {name: words for name, words in self.parts[part].items() if f"{part}/{name}" in wanted}

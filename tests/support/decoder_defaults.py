@@ -1,4 +1,4 @@
-"""Defaults of the classes that ``families/_decoders`` describes, by the installed transformers."""
+"""Defaults of the classes that ``families/_decoders`` describes, from the installed transformers."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _OF_NO_MODEL = (
 
 
 def of_class(config: Any) -> dict[str, Any]:
-    """Of the fields that a class has beyond those of all configurations, as they are written in the class.
+    """Defaults of the fields that a class adds to those of all configurations, as written in the class.
 
-    Some attention reads the size of a head of any configuration, though its own class has no such field.
+    Some attention code reads a head size although its own configuration class has no such field.
     """
     common = {field.name for field in dataclasses.fields(import_module("transformers").PreTrainedConfig)}
     code = inspect.getsource(import_module(config.__module__.replace("configuration_", "modeling_")))
@@ -40,7 +40,7 @@ def of_class(config: Any) -> dict[str, Any]:
 
 
 def _inside(config: Any) -> dict[str, Any]:
-    """Keys of the configurations inside one, and the base of rotary angles that DBRX's attention reads there."""
+    """Keys of the configurations inside another, and the rotary base that DBRX's attention reads there."""
     pairs = ((name, key, value) for name, each in config.sub_configs.items() for key, value in of_class(each).items())
     return {f"{name}.{key}": value for name, key, value in pairs} | {"attn_config.rope_theta": 10000.0}
 

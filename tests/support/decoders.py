@@ -1,4 +1,4 @@
-"""Tiny decoders of transformers beside the specifications that their ``config.json`` becomes."""
+"""Tiny transformers decoders, with the specifications made from their ``config.json``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "hunyuan_v1_dense": {"head_dim": 128},
     "dbrx": {"attn_config": {"clip_qkv": 8, "rope_theta": 1e4}},
 }
-"""Keys without which a class cannot be built."""
+"""Keys that a class needs to be built."""
 
 _SIZES = {
     "num_hidden_layers": 2,
@@ -119,7 +119,7 @@ _OF_KIND |= {
     "qwen3_5_text": _DELTA,
     "qwen3_next": _DELTA,
 }
-"""Of types whose layers are of several kinds, or whose defaults no class computes."""
+"""Keys of types with several kinds of layers, or with defaults that no class computes."""
 
 VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("falcon", {"new_decoder_architecture": True, "num_kv_heads": 2}),
@@ -147,7 +147,7 @@ VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
 
 
 def tiny(kind: str, **changes: Any) -> dict[str, Any]:
-    """A ``config.json`` of a small model, its window shorter than a sequence."""
+    """A ``config.json`` of a small model whose window is shorter than a sequence."""
     there = values.defaults(kind)
     named = {name: size for key, size in _SIZES.items() if (name := values.their_key(kind, key))}
     more = {key: value for key, value in _MORE.items() if key in there}
@@ -177,14 +177,14 @@ def config(kind: str, document: dict[str, Any]) -> Any:
 
 
 def parameters(kind: str, document: dict[str, Any]) -> int:
-    """Counted on the class's own modules, without memory."""
+    """Number of parameters, counted on the class's own modules, built without memory."""
     with _torch().device("meta"):
         made = _transformers().AutoModelForCausalLM.from_config(config(kind, document))
     return sum(each.numel() for each in made.parameters())
 
 
 def losses(kind: str) -> tuple[list[float], list[float]]:
-    """Loss and length of the gradient of the worker's network, and of the class by itself, of the same weights."""
+    """Loss and squared gradient norm of the worker's network and of the plain class, with the same weights."""
     torch = _torch()
     ours, plain, spec = _networks(kind)
     tokens = torch.randint(0, 256, (2, TOKENS + 1), generator=torch.Generator().manual_seed(1))
@@ -205,7 +205,7 @@ def _numbers(loss: Any, made: Any) -> list[float]:
 
 
 def spreads(kind: str) -> dict[str, tuple[float, float]]:
-    """The value with which a parameter begins, or the deviation of many that are drawn, ours and the class's."""
+    """Initial value of each parameter, or the standard deviation if it is random: ours and the class's."""
     ours, plain = fresh(kind), _plain(kind)
     theirs = dict(plain.named_parameters())
     found: dict[str, tuple[float, float]] = {}
@@ -219,7 +219,7 @@ def spreads(kind: str) -> dict[str, tuple[float, float]]:
 
 
 def fresh(kind: str) -> Any:
-    """The worker's network with fresh values."""
+    """The worker's network with its initial values."""
     network, initial = import_module("launcher.worker.model.network"), import_module("launcher.worker.model.initial")
     made = network.network(spec_of(tiny(kind)).model, _torch().float32)
     made.to_empty(device="cpu")
@@ -238,14 +238,14 @@ def _networks(kind: str) -> tuple[Any, Any, RunSpec]:
     torch = _torch()
     ours, plain = fresh(kind), _plain(kind)
     with torch.no_grad():
-        for each in plain.parameters():  # Fresh values are too small for a window or a cap to show.
+        for each in plain.parameters():  # Initial values are too small for a window or a cap to have an effect.
             each.add_(torch.randn_like(each) * 0.3)
     ours.load_state_dict(plain.state_dict(), strict=True)
     return ours, plain, spec_of(tiny(kind))
 
 
 def saved(kind: str, layer: int = 1) -> tuple[int, int]:
-    """Bytes of the storages that a block's forward pass saves, each once, and those of the formula, in bf16."""
+    """Bytes that a block's forward pass saves, each storage once, and those of the formula, in bf16."""
     torch = _torch()
     windows = ("sliding_window", "attention_chunk_size")
     document = tiny(kind, **{key: 64 for key in windows if key in values.defaults(kind)})

@@ -1,4 +1,4 @@
-"""The options that the installed DeepSpeed reads in its file, asked of DeepSpeed itself."""
+"""The options that the installed DeepSpeed reads from its file, found by running its own reader."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ OF_THE_BATCH = {"train_batch_size": 2, "train_micro_batch_size_per_gpu": 1}
 
 
 class Asked(dict[str, Any]):
-    """A file's content that notes each key that is looked for in it."""
+    """A file's content that records each key that is looked up."""
 
     def __init__(self, content: dict[str, Any], asked: set[str], prefix: str = "") -> None:
         super().__init__(content)
@@ -27,12 +27,12 @@ class Asked(dict[str, Any]):
         return super().__getitem__(key)
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value, as any dictionary's."""
+        """The value, as from any dictionary."""
         self._asked.add(f"{self._prefix}{key}")
         return super().get(key, default)
 
     def keys(self) -> Any:
-        """The keys; to look for one among them is to ask for it."""
+        """The keys; a membership test counts as a look-up."""
         return self
 
 
@@ -42,11 +42,11 @@ _MODELS = {
     "fp16": "float16_config",
     "tensor_parallel": "tensor_parallel_config",
 }
-"""Blocks that are models with fields, and where a ``DeepSpeedConfig`` keeps each; older releases read some by words."""
+"""Blocks that are models with fields, and where a ``DeepSpeedConfig`` keeps each; older releases read keys singly."""
 
 
 def defaults() -> dict[str, Any]:
-    """Every option with its default; of blocks that are read word by word, the words, and None."""
+    """Every option with its default; None for the keys of blocks that are read key by key."""
     from deepspeed.runtime.config import DeepSpeedConfig
 
     asked = set[str]()
@@ -60,7 +60,7 @@ def defaults() -> dict[str, Any]:
 
 
 def _fields(model: Any, prefix: str) -> Iterator[tuple[str, Any]]:
-    """The options of one of DeepSpeed's models and of those inside it."""
+    """The options of a DeepSpeed model and of the models inside it."""
     for name, field in model.model_fields.items():
         inside = [each for each in (field.annotation, *get_args(field.annotation)) if hasattr(each, "model_fields")]
         if not inside:

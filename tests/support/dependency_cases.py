@@ -1,4 +1,4 @@
-"""Command lines whose settings mean something only beside another one, a line each."""
+"""Command lines with settings that need another setting to have an effect, one per line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that have ended in some way, written as a job leaves them: memory that ran out, errors, events."""
+"""Run directories of ended runs, as a job leaves them: out of memory, errors, events."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support import out_of_memory
 from tests.support.recorded_runs import recorded
 
 GPUS = ("model=llama3_8b", "parallel=fsdp", "hardware=h100_80g", "cluster.gpus_per_node=8")
-"""Eight ranks, whose backward pass is predicted to take 40 of 78.7 GiB."""
+"""Eight ranks with a predicted backward pass of 40 of 78.7 GiB."""
 
 GIB = 2**30
 
@@ -29,20 +29,20 @@ def failed(
     rank: int | None = None,
     **facts: Any,
 ) -> Path:
-    """A run that has failed for this reason; ``facts`` are those of :func:`recorded`."""
+    """Record a run that failed for this reason; ``facts`` are those of :func:`recorded`."""
     recorded(run, *words, **facts)
     state.put(run, "failed", reason=reason, cause=cause, rank=rank)
     return run
 
 
 def without_memory(run: Path, *words: str, grown: Mapping[str, int] | None = None, **facts: Any) -> Path:
-    """A run of whose rank 3 a request failed in the backward pass of block 17.
+    """Record a run in which a request of rank 3 failed in the backward pass of block 17.
 
     Args:
         run: Its directory.
-        words: Of the run; none are :data:`GPUS`.
-        grown: Bytes by pile beside what is predicted for that moment.
-        facts: Of its ``oom.json`` that are others than these.
+        words: Words of the run; by default :data:`GPUS`.
+        grown: Bytes by pile above the prediction for that moment.
+        facts: Values of its ``oom.json`` that differ from the defaults.
     """
     failed(run, *(words or GPUS), reason="rank 3: out of memory; `launch why RUN` says which pile grew")
     content: dict[str, Any] = {"rank": 3, "phase": "backward", "layer": 17, **facts}
@@ -71,12 +71,12 @@ def without_memory(run: Path, *words: str, grown: Mapping[str, int] | None = Non
 
 
 def write_oom(run: Path, found: OutOfMemory) -> None:
-    """Leave an ``oom.json``."""
+    """Write an ``oom.json``."""
     (run / "oom.json").write_text(json.dumps(found.as_dict()))
 
 
 def write_records(run: Path, sizes: Sequence[int], *, pile: str = "temporary", tokens: Sequence[int] = ()) -> None:
-    """A line of ``memory.jsonl`` for each of rank 3's sizes of a pile between two steps, every tenth step."""
+    """Write a line of ``memory.jsonl`` for each size of a pile of rank 3 between two steps, every tenth step."""
     lines = []
     for number, size in enumerate(sizes):
         static = {"parameters": 4 * GIB, pile: size}
@@ -103,7 +103,7 @@ def write_error(
     traceback: str = "",
     cause: str | None = None,
 ) -> None:
-    """The error that a rank leaves."""
+    """Write the error file that a rank leaves."""
     path = run / "logs" / f"error.rank{rank}.json"
     content = {"type": kind, "message": message, "traceback": traceback, "node": "gpu07", "kind": cause}
     path.write_text(json.dumps(content))
@@ -111,6 +111,6 @@ def write_error(
 
 
 def pile_of(case: str) -> str | None:
-    """What is to be named of a case of ``tests.support.out_of_memory``, also where no pile of a device grew."""
+    """The pile to be named for a case of ``tests.support.out_of_memory``, also if no pile of a device grew."""
     elsewhere = {"disk": "checkpoints", "disk in the background": "checkpoints", "other process": "other_processes"}
     return elsewhere.get(case, out_of_memory.CASES[case].pile)

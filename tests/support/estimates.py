@@ -1,4 +1,4 @@
-"""Memory estimates written down by hand, for tests of what is made of an estimate."""
+"""Hand-written memory estimates, for tests of code that uses an estimate."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONTEXT = GIB
 
 
 def estimate_of(*, low: int, needed: int, high: int, static: int = 8 * GIB, stage: int = 0) -> MemoryEstimate:
-    """An estimate with one GiB of context and all else at hand; sizes in bytes."""
+    """An estimate with one GiB of context and the given sizes, in bytes."""
     peak = Peak(
         allocated_bytes=low,
         needed_bytes=needed,

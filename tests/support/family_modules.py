@@ -1,4 +1,4 @@
-"""Modules of ``transformers`` beside the overrides that describe them, and what autograd keeps for a block."""
+"""Modules of ``transformers``, the overrides that describe them, and the bytes autograd keeps for a block."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def block_of(module: Any, layer: int) -> Any:
 
 
 def saved_by_autograd(module: Any, *, layer: int, sequences: int = 1) -> int:
-    """Bytes of the storages that one block's forward pass saves, each once, without weights and the rotary tables."""
+    """Bytes that one block's forward pass saves, each storage once, without weights and rotary tables."""
     torch = pytest.importorskip("torch")
     known = {weight.untyped_storage()._cdata for weight in module.parameters()}
     inside: list[bool] = []

@@ -31,7 +31,7 @@ ZERO3_OFFLOAD: dict[str, Any] = {
     "gradient_accumulation_steps": 4,
     "wall_clock_breakdown": False,
 }
-"""The ZeRO-3 example of the Hugging Face documentation with numbers in place of ``auto``."""
+"""The ZeRO-3 example of the Hugging Face documentation, with numbers instead of ``auto``."""
 
 
 LLAMA3_8B = {

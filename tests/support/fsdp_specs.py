@@ -1,4 +1,4 @@
-"""Runs of backend=fsdp on GPUs, and what is refused of them."""
+"""Runs of backend=fsdp on GPUs, and the errors that refuse them."""
 
 from __future__ import annotations
 

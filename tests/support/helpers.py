@@ -1,4 +1,4 @@
-"""What many tests need: a specification from overrides, and golden files."""
+"""Helpers of many tests: a specification from overrides, and golden files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GOLDEN = ROOT / "tests" / "golden"
 ACCEPT = "LAUNCH_ACCEPT_GOLDEN"
 
 CPU_HOST = Machine(gpus=(), host_memory_bytes=24 * 2**30, disk_free_bytes=80 * 2**30, cpus=2)
-"""A machine that the tests do not depend on being this one: no GPU, 24 GiB."""
+"""A fixed machine in place of this one, so that tests do not depend on it: no GPU, 24 GiB."""
 
 
 def ask(*overrides: str, folder: Path | None = None) -> Request:
@@ -32,7 +32,7 @@ def ask(*overrides: str, folder: Path | None = None) -> Request:
 
 
 def _catalog(folder: Path) -> Catalog:
-    """The options in a folder, looked for once where it has none of its own: that is most of the time of a request."""
+    """The options of a folder, cached if it has none of its own: finding them takes most of a request's time."""
     has_own = folder != ROOT and any((folder / kind).exists() for kind in ("conf", "recipes"))
     return Catalog(folder=folder) if has_own else _shipped(folder)
 
@@ -43,13 +43,13 @@ def _shipped(folder: Path) -> Catalog:
 
 
 def make_spec(*overrides: str, folder: Path | None = None) -> RunSpec:
-    """The specification of a command line; errors are raised. No rules are checked."""
+    """The specification of a command line, without checking rules; errors are raised."""
     return ask(*overrides, folder=folder).require()
 
 
 @cache
 def composed_once(*overrides: str) -> RunSpec:
-    """As :func:`make_spec` in the checkout, for tests that ask for the same few runs again and again."""
+    """:func:`make_spec` in the checkout, cached for tests that need the same few runs repeatedly."""
     return make_spec(*overrides, folder=ROOT)
 
 
@@ -65,8 +65,8 @@ def assert_golden(name: str, text: str) -> None:
 
 
 def needs(module: str, reason: str = "") -> None:
-    """Skip a test, or its file, where a package is missing; it is not imported, which takes seconds for some."""
-    with contextlib.suppress(ModuleNotFoundError):  # Of the package above it.
+    """Skip a test, or its file, if a package is missing; without importing it, which takes seconds for some."""
+    with contextlib.suppress(ModuleNotFoundError):  # Raised for a missing parent package.
         if find_spec(module) is not None:
             return
     pytest.skip(reason or f"{module} is not installed", allow_module_level=True)

@@ -1,4 +1,4 @@
-"""Files of others that do something as soon as they are imported or unpickled, and tell that they have."""
+"""Hostile files that act as soon as they are imported or unpickled, and leave a trace."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MODULES = ("argparse", "json", "torch", "numpy", "submitit", "transformers", "sitecustomize", "launcher")
-"""Names that every process of ours imports sooner or later, and that a working folder may hold."""
+"""Module names that all our processes import, and that a working folder may contain."""
 
 MARK = "hostile_code_ran"
 
 
 def plant(folder: Path, *modules: str) -> Path:
-    """Put modules into a folder that end the process that imports them; the file that exists once one was."""
+    """Put modules into a folder that end the process importing them; the file that exists once one was imported."""
     mark = folder / MARK
     code = f"open({str(mark)!r}, 'a').write(__name__ + '\\n')\nraise SystemExit('imported from the working folder')\n"
     for module in modules or MODULES:
@@ -28,10 +28,10 @@ def plant(folder: Path, *modules: str) -> Path:
 
 @dataclass(frozen=True)
 class Pickle:
-    """An object whose pickle makes a file as it is read."""
+    """An object whose pickle creates a file when it is loaded."""
 
     mark: Path
 
     def __reduce__(self) -> tuple[object, tuple[str]]:
-        """What the pickle calls, as an attacker's would."""
+        """Have the pickle call a function when it is loaded, as an attacker's would."""
         return os.system, (f"touch {shlex.quote(str(self.mark))}",)

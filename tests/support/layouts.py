@@ -15,7 +15,7 @@ WORDS = (
     "cluster.gpus_per_node=8",
     "train.global_batch_size=128",
 )
-"""What is asked."""
+"""The words of the question."""
 
 FEW = (
     "model=1b",
@@ -31,14 +31,14 @@ FEW = (
     "zero.offload_optimizer=none",
     "zero.offload_parameters=none",
 )
-"""A question of few layouts."""
+"""A question with few layouts."""
 
 MEGATRON = ("backend=megatron", "zero.stage=1")
 
 
 @cache
 def layout(*overrides: str, words: tuple[str, ...] = WORDS) -> Layout:
-    """The layout that some overrides choose; no rules are checked."""
+    """The layout of some overrides, without checking rules."""
     spec, judge = composed_once(*words, *overrides), Preflight()
     verdict = judge.verdict(spec)
     return Layout(overrides=overrides, spec=spec, speed=judge.speed(spec, verdict), verdict=verdict)

@@ -1,4 +1,4 @@
-"""Measurements of layouts as launches leave them, without anything having run."""
+"""Measurements of layouts as ``launch`` leaves them, without running anything."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WORDS = (
     *("parallel.tensor=1", "parallel.pipeline=1", "parallel.context=1", "parallel.ulysses=1", "train.loss=full"),
     *("train.allocator=default", "zero.offload_optimizer=none"),
 )
-"""A question with two answers, each found at once."""
+"""A question with two answers, each found immediately."""
 
 
 @cache
@@ -34,12 +34,12 @@ def answered(*words: str) -> tuple[Question, tuple[Layout, ...]]:
 
 
 def measured(folder: Path, ends: Sequence[tuple[State, float | str | None]], *, words: Sequence[str] = ()) -> Path:
-    """A measurement whose runs have ended so.
+    """Record a measurement whose runs ended in given states.
 
     Args:
         folder: Its directory.
-        ends: Of each layout, the state of its run, and its tokens a second, or the reason of a failure.
-        words: Beside those of the question.
+        ends: For each layout, the state of its run, and its tokens per second or the reason of a failure.
+        words: Words beyond those of the question.
     """
     question, layouts = answered(*WORDS, *words)
     chosen = shortlist(question, layouts[: len(ends)])

@@ -1,4 +1,4 @@
-"""Lines of measured files that several tests of the scoreboards change: invented, in the format of their files."""
+"""Invented lines in the format of measured files, which several scoreboard tests modify."""
 
 from __future__ import annotations
 

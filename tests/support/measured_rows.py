@@ -1,4 +1,4 @@
-"""Made-up rows of the file of measured runs, of FSDP on H100s of this machine; no GPU has run for them."""
+"""Invented rows of the file of measured runs, for FSDP on H100s; no GPU was used."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.support.helpers import composed_once
 from tests.support.rule_cases import NODE
 
 RUN = ("model=7b", "parallel=fsdp", *NODE)
-"""A run that the rows are about, but for its layout."""
+"""The run of the rows, without its layout."""
 
 
 def row(number: int = 0, ratio: float = 0.9, **changed: Any) -> Row:
-    """A row whose measured speed is so many times the uncorrected prediction; each number is another layout."""
+    """A row whose measured speed is a multiple of the uncorrected prediction; each number is another layout."""
     hardware, network = composed_once(*RUN).hardware, composed_once(*RUN).cluster
     found = Row(
         id=f"run-{number}",
@@ -47,12 +47,12 @@ def row(number: int = 0, ratio: float = 0.9, **changed: Any) -> Row:
 
 
 def users_own() -> Path:
-    """The user's own file."""
+    """The user's own file of measured runs."""
     return place(composed_once(*RUN).cluster)
 
 
 def written(path: Path, *rows: Row) -> Path:
-    """A file of rows."""
+    """Write a file of rows."""
     path.parent.mkdir(parents=True, exist_ok=True)
     for each in rows:
         file.add(path, each)

@@ -45,11 +45,11 @@ LINE = {
     "notes": "",
     "soft": "False",
 }
-"""A run in the columns of throughput.csv."""
+"""A run with the columns of throughput.csv."""
 
 
 def write_lines(path: Path, lines: Iterable[Mapping[str, str]]) -> Path:
-    """A file of these lines."""
+    """Write a file of these lines."""
     rows = list(lines)
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]))

@@ -1,4 +1,4 @@
-"""The arguments of the installed Megatron-LM's parser, from a process that has imported it anyway."""
+"""Arguments of the installed Megatron-LM's parser, from a process that has imported it anyway."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 
 def write(path: str) -> None:
-    """Write every flag with a value that its type takes, or true for a switch; for one rank.
+    """Write every flag with a value of its type, or true for a switch; for one rank.
 
     Args:
-        path: Of the JSON file.
+        path: The JSON file.
     """
-    from megatron.training import arguments  # As launcher.worker: only ranks import it.
+    from megatron.training import arguments  # Imported here, as in launcher.worker: only ranks need it.
 
     if os.environ.get("RANK", "0") != "0":
         return

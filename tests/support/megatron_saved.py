@@ -1,4 +1,4 @@
-"""Bytes that a small model of the installed Megatron-core saves for its backward pass, with each of its switches."""
+"""Bytes that a small Megatron-core model saves for its backward pass, with each of its switches."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ TOKENS = 2 * 32
 
 
 def write(path: str) -> None:
-    """Write the bytes without any switch, by "", and with each that the model takes, by the names of its argument.
+    """Write the bytes without switches (key ""), and with each switch of the model, by argument name.
 
     Args:
-        path: Of the JSON file.
+        path: The JSON file.
     """
-    from megatron.core import parallel_state  # As launcher.worker: only ranks import it.
+    from megatron.core import parallel_state  # Imported here, as in launcher.worker: only ranks need it.
     from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
     from megatron.core.transformer import TransformerConfig
     from megatron.training import arguments
@@ -45,13 +45,13 @@ def write(path: str) -> None:
         try:
             size = _saved({action.dest: not fields[action.dest].default})
         except (ValueError, AssertionError, RuntimeError, TypeError, AttributeError, ImportError):
-            continue  # It needs another library, or another argument beside it.
+            continue  # The switch needs another library or argument.
         found |= dict.fromkeys(names, size)
     Path(path).write_text(json.dumps(found))
 
 
 def _saved(switch: dict[str, Any]) -> int:
-    """Bytes of a model of one dense layer and one with experts and shared ones, in fp32."""
+    """Saved bytes of a model with one dense layer and one with experts and shared experts, in fp32."""
     from megatron.core.models.gpt import GPTModel
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
     from megatron.core.transformer import TransformerConfig

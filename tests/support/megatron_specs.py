@@ -1,4 +1,4 @@
-"""Many runs of Megatron-LM, legal and illegal, drawn from a seed: each is a base with a few settings changed."""
+"""Legal and illegal Megatron-LM runs drawn from a seed: each is a base with a few settings changed."""
 
 from __future__ import annotations
 
@@ -137,9 +137,9 @@ VALUES: Mapping[str, Sequence[object]] = {
 
 
 def drawn(count: int, seed: int = 1234) -> Iterator[RunSpec]:
-    """So many runs; the same for the same seed.
+    """The given number of runs; the same for the same seed.
 
-    Every value of every setting in turn on every base, and few others besides, so that many runs stay legal and the
+    Every value of every setting in turn on every base, with few other changes, so that many runs stay legal and the
     others break few rules.
     """
     source = random.Random(seed)

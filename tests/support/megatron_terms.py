@@ -1,4 +1,4 @@
-"""Terms of Megatron-LM's memory, of a model like those of its functional tests."""
+"""Memory terms of Megatron-LM for a model like those of its functional tests."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ EXPERTS = ("model.family=moe", "model.num_experts=8", "model.num_experts_per_tok
 
 
 def terms_of(*overrides: str, stage: int = -1) -> tuple[MemoryTerm, ...]:
-    """The terms of one stage, the last where none is named."""
+    """The terms of one stage, by default the last."""
     return ranks_of(make_spec(*MODEL, *overrides))[stage].terms
 
 
 def megabytes(terms: tuple[MemoryTerm, ...], formula: str, moment: Moment) -> float:
-    """MiB at one moment of the terms whose formula has these words."""
+    """MiB at one moment of the terms whose formula contains these words."""
     return sum(term.bytes for term in terms if formula in term.formula and moment in term.moments) / MIB

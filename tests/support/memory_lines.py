@@ -1,4 +1,4 @@
-"""What holds of every line of ``memory.jsonl``, whatever engine has trained."""
+"""Invariants of the lines of ``memory.jsonl``, for every engine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from launcher.job.memory import MemoryRecord, records
 
 
 def whole(directory: Path, *, ranks: int) -> list[MemoryRecord]:
-    """The lines of a run whose first steps were followed in every rank: piles sum to what is allocated."""
+    """The lines of a run that sampled its first steps on every rank; asserts that piles sum to the allocated bytes."""
     found = list(records(directory))
     assert {record.rank for record in found} == set(range(ranks))
     for record in found:

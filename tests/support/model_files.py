@@ -1,4 +1,4 @@
-"""A ``config.json`` as it is read: what is left out of it, what of that matters, what is refused, and the model."""
+"""Reading a ``config.json``: the keys left out, those of them that matter, the errors, and the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may lie in place of a file: pipes, devices, sockets, folders and links that lead nowhere or everywhere."""
+"""Things that may be in place of a file: pipes, devices, sockets, folders, broken and circular links."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def _socket(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as made, contextlib.chdir(path.parent):  # A path of a socket has 108 bytes.
+    with socket.socket(socket.AF_UNIX) as made, contextlib.chdir(path.parent):  # A socket path has at most 108 bytes.
         made.bind(path.name)
 
 
@@ -28,12 +28,12 @@ ODD: Mapping[str, Callable[[Path], object]] = {
     "a link to itself": lambda path: path.symlink_to(path.name),
     "a link to a pipe": _link_to_a_pipe,
 }
-"""Each by what it is, made at a path where nothing is yet; to open or to read some of them never ends."""
+"""A function per kind that creates it at a free path; opening or reading some of them never returns."""
 
 
 @contextlib.contextmanager
 def no_longer_than(seconds: int) -> Iterator[None]:
-    """Fail what waits for ever; the limit is far from what the slowest machine takes."""
+    """Fail code that blocks forever; the limit is far above the time that the slowest machine needs."""
 
     def late(*_: object) -> None:
         raise AssertionError(f"it has not ended after {seconds} s")

@@ -1,9 +1,9 @@
-"""A dozen ways to run out of memory, each a real run of the real worker on the CPU that ends so.
+"""A dozen ways to run out of memory, each a real run of the real worker on the CPU.
 
-A run is recorded as ``launch run --force`` records it and trained in forked ranks; what its node does at the end is
-done here. Budgets (``hardware.memory_bytes`` with ``train.enforce_memory``) lie between what a run needs until the
-phase in which it is to end and what it needs there. Faults that no settings make (a leak, a batch that is longer than
-the checked one) are brought in by :func:`main`, which the ranks run in place of the worker's own entry.
+A run is recorded as by ``launch run --force`` and trained in forked ranks; this module does what its node does at the
+end. Budgets (``hardware.memory_bytes`` with ``train.enforce_memory``) lie between what a run needs before the phase in
+which it must fail and what it needs there. :func:`main`, which the ranks run instead of the worker's own entry,
+injects faults that no setting causes (a leak, a batch longer than the checked one).
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class Case:
     """One way to run out of memory.
 
     Attributes:
-        words: Of the run, beside a small model.
-        pile: What grew beyond what there was; None where no pile of a device did.
-        phase: In which; None where the rank could not tell.
-        budget: ``hardware.memory_bytes``; None for a run that is not kept within one.
+        words: Words of the run, beyond a small model.
+        pile: The pile that outgrew the budget; None if no pile of a device did.
+        phase: The phase of the failure; None if the rank could not tell.
+        budget: ``hardware.memory_bytes``; None for a run without one.
         ranks: CPU processes.
         fault: Name of a function of this module that the ranks call first.
     """
@@ -90,15 +90,15 @@ CASES: dict[str, Case] = {
     ),
     "other process": Case(words=(*DDP, "model.vocab_size=65536", "train.sequence_length=256"), pile=None, phase=None),
 }
-"""By name."""
+"""The cases by name."""
 
 
 def nothing() -> None:
-    """The settings alone are too much."""
+    """Inject nothing: the settings alone need too much."""
 
 
 def leak() -> None:
-    """Keep something of every step from the third on, as a list of losses with their graphs would."""
+    """Leak memory in every step from the third on, like a list of losses with their graphs."""
     from launcher.worker.fsdp.engine import FsdpEngine
 
     original, kept = FsdpEngine.train_step, []
@@ -112,7 +112,7 @@ def leak() -> None:
 
 
 def longer_batch() -> None:
-    """From the third step on samples are four times as long as those that were checked."""
+    """Make samples four times as long as the checked ones from the third step on."""
     from launcher.worker.data import Batches
 
     original = Batches.training
@@ -125,7 +125,7 @@ def longer_batch() -> None:
 
 
 def longer_evaluation() -> None:
-    """Held-out samples are twenty times as long as those that the run trains on."""
+    """Make held-out samples twenty times as long as training samples."""
     from launcher.worker.data import Batches
 
     original = Batches.held_out
@@ -133,14 +133,14 @@ def longer_evaluation() -> None:
 
 
 def little_address_space() -> None:
-    """The C library gets 1 GiB more from the system, and no more; threads alone reserve most of that."""
+    """Limit the C library to 1 GiB more; threads alone reserve most of that."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * os.sysconf("SC_PAGE_SIZE") + 2**30
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
 def main(backend: str, place: str, fault: str) -> None:
-    """One rank of one run."""
+    """Run one rank of one run."""
     faulty: Callable[[], None] = globals()[fault]
     faulty()
     train_many.main(backend, place)
@@ -148,11 +148,11 @@ def main(backend: str, place: str, fault: str) -> None:
 
 @cache
 def ended(name: str, folder: Path) -> Path:
-    """The directory of a run that has ended in the way of this name; it is made once for each folder.
+    """The directory of a run that ended in the named way; created once per folder.
 
     Args:
         name: Of :data:`CASES`.
-        folder: Where it is made.
+        folder: Where the run is created.
     """
     case, directory = CASES[name], folder / name.replace(" ", "_")
     words = _words(case)
@@ -163,7 +163,7 @@ def ended(name: str, folder: Path) -> Path:
         _beside_another(directory)
         return directory
     around = _small_disk(directory) if name.startswith("disk") else contextlib.nullcontext()
-    with around, contextlib.suppress(AssertionError):  # Its ranks fail; that they do so rightly is asserted below.
+    with around, contextlib.suppress(AssertionError):  # Its ranks fail; the way they fail is asserted below.
         ranks.run(
             main,
             [spec.backend.name, f"{directory}:{free_ports(1)[0]}", case.fault],
@@ -184,7 +184,7 @@ def _words(case: Case) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def _small_disk(directory: Path) -> Iterator[None]:
-    """Half a MiB of disk for checkpoints; root can mount one."""
+    """A disk of half a MiB for checkpoints; root can mount one."""
     place = directory / "checkpoints"
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(place)], check=True, capture_output=True)
     try:
@@ -198,7 +198,7 @@ _HOG = "import sys, time; held = bytearray(500_000_000); print(flush=True); time
 
 
 def _beside_another(directory: Path) -> None:
-    """The node's whole part, torchrun included, in a cgroup most of which a program of somebody else's has."""
+    """Run the node's whole part, including torchrun, in a cgroup mostly used by another program."""
     with cgroups.limited(1_500_000_000) as group:
         assert group is not None, "this machine lets nobody make cgroups"
         hog = cgroups.start(group, [sys.executable, "-c", _HOG], stdout=subprocess.PIPE)
@@ -220,7 +220,7 @@ def _beside_another(directory: Path) -> None:
 
 
 def can_make(name: str) -> bool:
-    """True if this machine lets this user make what the case of this name needs."""
+    """True if this user can create what the named case needs on this machine."""
     if name == "other process":
         with cgroups.limited(2**30) as group:
             return group is not None
@@ -228,7 +228,7 @@ def can_make(name: str) -> bool:
 
 
 def names(backends: Sequence[str] = ("fsdp", "deepspeed", "megatron")) -> list[str]:
-    """Cases of these backends."""
+    """Names of the cases of these backends."""
     presets = {"zero3": "deepspeed", "tp": "megatron"}
     found = {name: presets.get(case.words[0].partition("=")[2], "fsdp") for name, case in CASES.items()}
     return [name for name, backend in found.items() if backend in backends]

@@ -1,4 +1,4 @@
-"""What the tests of single overheads share: a counted rank of Llama-3 8B on 8 GPUs, and the bytes of some terms."""
+"""Shared by the tests of single overheads: a counted rank of Llama-3 8B on 8 GPUs, and the bytes of some terms."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def rank(*overrides: str, stage: int = 0) -> RankModel:
 
 
 def at(terms: Iterable[MemoryTerm], moment: Moment, instant: str | None = None) -> int:
-    """Bytes of the terms that are alive at a moment, of one instant of it if it is named."""
+    """Bytes of the terms alive at a moment, or at one instant of it if named."""
     found = [term for term in terms if moment in term.moments and instant in (None, term.instant)]
     assert found, (moment, instant)
     return sum(term.bytes for term in found)

@@ -14,7 +14,7 @@ KINDS = ("accelerate", "axolotl", "llamafactory", "megatron_bridge", "nanotron",
 
 
 def content_of(path: Path) -> dict[str, Any] | None:
-    """A file's values by a reader that knows nothing of the importers; None for Python."""
+    """A file's values, read independently of the importers; None for Python."""
     text = path.read_text()
     if path.suffix == ".txt":
         return None
@@ -35,12 +35,12 @@ PEERS = {
     or [content for path in files(kind) if (content := content_of(path)) is not None]
     for kind in KINDS
 }
-"""Some files of each as plain values, to be changed."""
+"""Some files of each program as plain values, for tests to modify."""
 
 
 FILES = [path for kind in KINDS for path in files(kind)]
 
 
 def identity(path: Path) -> str:
-    """The name of a file's test."""
+    """The test id of a file."""
     return f"{path.parent.name}-{path.name}"

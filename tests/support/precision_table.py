@@ -14,7 +14,7 @@ _WORDS = ("fp32", "fp16", "bf16", "fp8")
 
 
 def precision_table(spec: RunSpec) -> str:
-    """The table of docs/engines.md that says what each word of ``precision=`` means for each engine.
+    """The table of docs/engines.md with the meaning of each ``precision=`` word for each engine.
 
     Args:
         spec: Any run; only its backend, sharding and precision are varied.

@@ -1,4 +1,4 @@
-"""A rank that is compared with the others before its first step, and may be disturbed while it is."""
+"""A rank that is compared with the others before its first step, and may be disturbed meanwhile."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def imports() -> None:
 
 
 def main(directory: str, port: str, disturbed: str, limit_s: str, slower: str) -> None:
-    """Enter the run as every worker does; rank 1 is slowed (``slow``) or stopped (``stop``) meanwhile.
+    """Enter the run as every worker does, while rank 1 is slowed (``slow``) or stopped (``stop``).
 
     Args:
         directory: The run directory.
         port: Where the ranks meet.
         disturbed: What happens to rank 1; empty: nothing.
-        limit_s: In place of the probe's own.
-        slower: The same.
+        limit_s: Replaces the probe's own limit, in seconds.
+        slower: Replaces the probe's own ratio.
     """
     import torch
 
@@ -50,9 +50,9 @@ def main(directory: str, port: str, disturbed: str, limit_s: str, slower: str) -
 
 
 def _disturb(how: str) -> None:
-    """Let a process stop this one, for good or for most of the time, until it is gone.
+    """Have another process stop this one, permanently or most of the time, until it exits.
 
-    For so much of it that it is slow also where all ranks wait for the processors of a busy machine.
+    Most of the time, so that it is slow even if all ranks wait for the CPUs of a busy machine.
     """
     ours = os.getpid()
     if os.fork():

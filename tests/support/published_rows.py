@@ -1,4 +1,4 @@
-"""A published run as its adapter reads it, and what is predicted for its first rank."""
+"""A published run as its adapter reads it, and the prediction for its first rank."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from launcher.estimate.memory.moments import Moment
 
 
 def the_row(read: Callable[[Path], Iterator[Row]], path: Path, line: Mapping[str, str]) -> Row:
-    """What an adapter makes of a file of one line."""
+    """The row that an adapter makes of a one-line file."""
     path.write_text("\n".join((",".join(line), ",".join(f'"{value}"' for value in line.values()))))
     (found,) = read(path)
     return found

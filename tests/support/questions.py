@@ -1,4 +1,4 @@
-"""Small questions: a model of 350 million parameters, one engine, and cards of a size that is chosen."""
+"""Small questions for the planner: 350 million parameters, one engine, and cards of a chosen size."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from launcher.planner.question import Question, ask
 from tests.support.helpers import CPU_HOST
 
 QUARTER = 2**28
-"""Bytes of a quarter of a GiB."""
+"""A quarter of a GiB, in bytes."""
 
 WORDS = (
     "model=350m",
@@ -21,10 +21,10 @@ WORDS = (
 
 
 def card(quarters: int) -> str:
-    """The word for a card of so many quarters of a GiB."""
+    """The word for a card with a memory in quarters of a GiB."""
     return f"hardware.memory_bytes={quarters * QUARTER}"
 
 
 def asked(*words: str, engine: str = "parallel=fsdp") -> Question:
-    """A question with these words behind the others, of another engine where it is named."""
+    """A question with these words after the others, optionally for another engine."""
     return ask((*(word.replace("parallel=fsdp", engine) for word in WORDS), *words), facts=CPU_HOST)

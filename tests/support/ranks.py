@@ -1,8 +1,8 @@
-"""The ranks of a job, forked from an agent that has imported the frameworks: that takes longer than to train a little.
+"""Ranks of a job, forked from an agent that has imported the frameworks, which takes longer than short training.
 
-Each of pytest's workers has one agent for each framework, itself forked from a process that has imported what all of
-them need; another one forks the ranks of whole runs for the tests' torchrun. What torchrun does is the matter of the
-tests that have the real one.
+Each of pytest's workers has one agent per framework, itself forked from a process that has imported what all of them
+need; another agent forks the ranks of whole runs for the tests' torchrun. Tests with the real torchrun cover what
+torchrun does.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FROM_AGENT = multiprocessing.get_context("fork")
 
 _TIMEOUT_S = 480
 _READ_BY_IMPORTS = ("CXX", "DS_ACCELERATOR", "OMP_NUM_THREADS")
-"""Variables that modules read as they are imported (TorchInductor its compiler): other values need another agent."""
+"""Variables that modules read on import (TorchInductor its compiler): other values need another agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,23 +59,23 @@ def run(
     log: Path,
     late: Sequence[str] = (),
 ) -> None:
-    """Call a program in every rank, until all have come to its end.
+    """Call a program in every rank, and wait until all have finished.
 
     Args:
         program: A function of a module.
         arguments: Its arguments.
-        imports: A function of a module that imports what every rank needs.
+        imports: A module's function that imports what every rank needs.
         count: CPU processes.
-        environment: All variables but those of a rank's place.
-        log: What the ranks print.
-        late: Modules that this job and likely later ones need, but not every one.
+        environment: All variables except those of a rank's place.
+        log: File for the ranks' output.
+        late: Modules that this job and probably later ones need, but not every job.
 
     Raises:
-        AssertionError: A rank failed, or a rank is not done in time; the others are ended.
+        AssertionError: A rank failed or did not finish in time; the others are ended.
     """
     read = {name: environment[name] for name in _READ_BY_IMPORTS if name in environment}
     key = (imports, *read.items())
-    agent = _agents.pop(key, None) or _start(imports, read)  # One that is interrupted here is not asked again.
+    agent = _agents.pop(key, None) or _start(imports, read)  # An agent that is interrupted here is not used again.
     agent.send(_Job(program, arguments, count, environment, log, late))
     codes = agent.recv()
     _agents[key] = agent
@@ -85,19 +85,19 @@ def run(
 
 
 def _start(imports: Callable[[], None], environment: Mapping[str, str]) -> Connection:
-    """Start an agent, from a server without what the test that comes first has set: every later rank inherits it."""
+    """Start an agent, from a server without the first test's environment, because every later rank inherits it."""
     with mock.patch.dict(os.environ, _UNTOUCHED, clear=True):
         forkserver.ensure_running()
     ours, theirs = _FROM_SERVER.Pipe()
     _FROM_SERVER.Process(target=_serve, args=(imports, environment, theirs)).start()
     theirs.close()
-    atexit.register(ours.close)  # The agent ends with it; Python waits for its processes later than for this.
+    atexit.register(ours.close)  # The agent ends with it; at exit Python waits for child processes only after this.
     return ours
 
 
 def _serve(imports: Callable[[], None], environment: Mapping[str, str], jobs: Connection) -> None:
-    """Run jobs until nobody has any more."""
-    from launcher.worker import process  # It imports torch, which the test's own process does not need.
+    """Run jobs until the connection closes."""
+    from launcher.worker import process  # Imports torch, which the test process does not need.
 
     process.die_with_agent()
     os.environ.update(environment)
@@ -116,13 +116,13 @@ def _serve(imports: Callable[[], None], environment: Mapping[str, str], jobs: Co
 
 
 def _put_by() -> None:
-    """DeepSpeed and both engines' accounts of memory look through all objects, of which those so far are most."""
+    """Freeze all objects so far: DeepSpeed and the memory accounts of both engines scan all unfrozen objects."""
     gc.collect()
     gc.freeze()
 
 
 def _codes(job: _Job) -> list[int | None] | None:
-    """The exit status of every rank once all are done or one has failed; None where they take too long."""
+    """The exit status of every rank once all are done or one has failed; None if they take too long."""
     ranks: list[Any] = [_FROM_AGENT.Process(target=_rank, args=(job, rank)) for rank in range(job.count)]
     for rank in ranks:
         rank.start()
@@ -142,7 +142,7 @@ def _codes(job: _Job) -> list[int | None] | None:
 
 
 def _place(rank: int, count: int) -> dict[str, str]:
-    """As torchrun tells it."""
+    """Variables of a rank's place, as torchrun sets them."""
     places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
     return {"MASTER_ADDR": "127.0.0.1", **{name: str(value) for name, value in places.items()}}
 
@@ -163,8 +163,8 @@ def _rank(job: _Job, rank: int) -> None:
 
 @functools.cache
 def address() -> str:
-    """The socket of an agent that forks ranks of the FSDP worker, as ``tests.support.torchrun`` asks for them."""
-    folder = tempfile.mkdtemp(prefix="launch-ranks-")  # Short: the paths of sockets are limited.
+    """The socket of an agent that forks ranks of the FSDP worker when ``tests.support.torchrun`` requests them."""
+    folder = tempfile.mkdtemp(prefix="launch-ranks-")  # Short, because socket paths are limited.
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     place = f"{folder}/fsdp"
     with mock.patch.dict(os.environ, _UNTOUCHED, clear=True):
@@ -178,7 +178,7 @@ def address() -> str:
 
 
 def _listen(place: str, tests: Connection) -> None:
-    """Fork each rank that is asked for, tell its exit status, and end it where nobody waits for it any more."""
+    """Fork each requested rank, report its exit status, and end it if nobody waits for it any more."""
     from launcher.worker import process
     from tests.support import train_many
 
@@ -186,7 +186,7 @@ def _listen(place: str, tests: Connection) -> None:
     os.environ.update(OMP_NUM_THREADS="1")
     train_many.with_fsdp()
     _put_by()
-    asked: dict[Any, Any] = {}  # The rank by the connection of whoever has asked for it.
+    asked: dict[Any, Any] = {}  # The rank by the connection of its requester.
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(place)
         server.listen()
@@ -194,7 +194,7 @@ def _listen(place: str, tests: Connection) -> None:
         while True:
             sentinels = {rank.sentinel: asker for asker, rank in asked.items()}
             for ready in connection.wait([server, tests, *asked, *sentinels]):
-                if ready is tests:  # They are over.
+                if ready is tests:  # The tests are over.
                     return
                 if ready is server:
                     asker: Any = Connection(server.accept()[0].detach())
@@ -206,7 +206,7 @@ def _listen(place: str, tests: Connection) -> None:
 
 
 def _end(rank: Any, asker: Connection) -> None:
-    """Let a rank be over: by itself, or as its torchrun is gone."""
+    """End a rank that has exited, or whose torchrun is gone, and report its exit status."""
     if rank.exitcode is None:
         rank.kill()
     rank.join()
@@ -219,7 +219,7 @@ def _end(rank: Any, asker: Connection) -> None:
 
 
 def _whole(job: tuple[Sequence[str], Mapping[str, str], str, str]) -> None:
-    """Be the rank that torchrun would have started: ``python -u -m MODULE ARGUMENTS``, with logs of its own."""
+    """Run as the rank that torchrun would have started: ``python -u -m MODULE ARGUMENTS``, with its own logs."""
     argv, environment, working_directory, folder = job
     for name, number in (("stdout", 1), ("stderr", 2)):
         log = os.open(f"{folder}/{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)

@@ -1,4 +1,4 @@
-"""The JSON Schema of a recipe, for editors: from the types that ``parse`` reads and the options that exist."""
+"""The JSON Schema of a recipe, for editors, from the types that ``parse`` reads and the existing options."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SIMPLE: dict[Any, dict[str, Any]] = {
 
 
 def recipe_schema(catalog: Catalog) -> dict[str, Any]:
-    """The schema (draft 2020-12). Options of a user's own ``conf/`` are strings that it does not know."""
+    """The schema (draft 2020-12). It accepts any string as an option, for those of a user's own ``conf/``."""
     keys = {key: {**_of(kind), **_largest(key)} for key, kind in kinds().items()}
     options = {
         group: {"anyOf": [{"enum": list(names)}, {"type": ["string", "integer"]}]}

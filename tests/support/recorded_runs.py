@@ -1,4 +1,4 @@
-"""Run directories as launches and workers leave them, without anything having run."""
+"""Run directories as the launcher and workers leave them, without running anything."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ def recorded(
     job: str | None = None,
     speed: Mapping[str, float] | None = None,
 ) -> Path:
-    """A run of ``model=tiny`` on two ranks.
+    """Record a run of ``model=tiny`` on two ranks.
 
     Args:
         run: Its directory.
-        overrides: Of the run, beside the model.
-        steps: Lines of metrics.
-        now: Its state, where one is written.
-        reason: Of that state.
-        job: Its job id, of Slurm.
-        speed: The speed that its plan predicts, as a pre-flight for GPUs leaves it.
+        overrides: Overrides of the run, beyond the model.
+        steps: Number of lines of metrics.
+        now: Its state, if one is written.
+        reason: Reason of that state.
+        job: Its Slurm job id.
+        speed: The speed that its plan predicts, as for GPUs.
     """
     for name in ("logs", "checkpoints"):
         (run / name).mkdir(parents=True)
@@ -59,13 +59,13 @@ def line(step: int, loss: float, speed: float = 100.0) -> dict[str, Any]:
 
 
 def predicted(per_gpu: float, gpus: int = 2) -> dict[str, float]:
-    """What a plan holds of a speed of so many tokens a second and GPU, a tenth below and above; a step takes 3 s."""
+    """A plan's speed of so many tokens per second per GPU, with a band of 10% and steps of 3 s."""
     ends = {"low": 0.9 * per_gpu, "high": 1.1 * per_gpu}
     return {"tokens_per_second": gpus * per_gpu, "tokens_per_second_per_gpu": per_gpu, **ends, "step_seconds": 3.0}
 
 
 def swept(folder: Path, losses: Mapping[str, float | None], *, jobs: Sequence[str | None] = ()) -> Path:
-    """A sweep of learning rates whose points have come to these losses, the points without one left out."""
+    """Record a sweep of learning rates whose points reached these losses; points without a loss are left out."""
     points = []
     for number, (rate, loss) in enumerate(losses.items()):
         word, name = f"optimizer.lr={rate}", f"{number:03d}"

@@ -1,4 +1,4 @@
-"""Documents of rehearsed ranks without a worker: the estimate of what was built, a share off."""
+"""Documents of rehearsed ranks without a worker: the estimate of the built model times a factor."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ FOUND = Evidence(
     versions={"torch": str(versions.installed("torch"))},
     directory="/somewhere",
 )
-"""What is kept of a rehearsal on a GPU."""
+"""The evidence kept of a rehearsal on a GPU."""
 
 
 class Worker:
     """Stands in for the worker: measures the estimate times ``share``.
 
     Attributes:
-        asked: The rank, and the layers, of each call.
+        asked: The rank and the layers of each call.
         specs: What was built.
     """
 
@@ -87,6 +87,6 @@ class Worker:
 
 
 def stage(folder: Path, worker: Worker, device: Device = CPU) -> tuple[Stage, list[str]]:
-    """Where a rehearsal takes place, and what is said there."""
+    """Where a rehearsal takes place, and its messages."""
     said: list[str] = []
     return rehearse.Stage(device=device, folder=folder, say=said.append, run=worker), said

@@ -1,4 +1,4 @@
-"""A rank of a real run beside the same rank rehearsed alone."""
+"""Compares a rank of a real run with the same rank rehearsed alone."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from tests.support import train_many
 from tests.support.training import environment, prepare, train_all
 
 _LATE = 3
-"""Times that a real run is made at most. Gloo's own thread at times lets go of a collective's tensors late, which adds
-them to a peak (``worker.memory.live_bytes``), and nothing lowers one: the lowest of equal runs is without that."""
+"""Most times that a real run is made. Gloo's thread sometimes frees a collective's tensors late, which adds them to a
+peak (``worker.memory.live_bytes``). Nothing lowers a peak, so the lowest of equal runs is free of this."""
 
 
 def rehearse(directory: Path, ranks: Iterable[int], *, backend: str, steps: int = 2) -> dict[int, Rehearsed]:
-    """What ranks of the run in a directory measure alone, each in a process that holds nothing of another run."""
+    """What ranks of the run in a directory measure alone, each in a process without another run's objects."""
     return {rank: typed.read(Rehearsed, document(directory, rank, backend=backend, steps=steps)) for rank in ranks}
 
 
 def document(directory: Path, rank: int, *, backend: str, steps: int = 2) -> dict[str, Any]:
-    """What the program writes for a rank: its measurement, or an error."""
+    """The document that the program writes for a rank: its measurement, or an error."""
     out = directory / f"rehearsed.{rank}.json"
     ranks_of_a_job.run(
         _main,
@@ -42,7 +42,7 @@ def document(directory: Path, rank: int, *, backend: str, steps: int = 2) -> dic
 
 
 def _main(backend: str, *arguments: str) -> None:
-    import torch  # As launcher.worker: only ranks import it.
+    import torch  # Imported here, as in launcher.worker: only ranks need it.
 
     torch.set_num_threads(1)
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "LOCAL_WORLD_SIZE"):
@@ -55,14 +55,14 @@ def _main(backend: str, *arguments: str) -> None:
 def compared(
     folder: Path, overrides: Sequence[str], *, ranks: int, which: Sequence[int], within: float
 ) -> dict[int, dict[str, tuple[int, int]]]:
-    """Peaks of a rank's phases, and ``static``: rehearsed alone, and in the real run of all ranks.
+    """Peaks of a rank's phases and ``static``: rehearsed alone, and in the real run of all ranks.
 
     Args:
-        folder: Where the run goes.
-        overrides: Of the run (``tests.support.training``).
-        ranks: Of the run.
-        which: Ranks that are compared.
-        within: The relative error at which the real run is not made again.
+        folder: Folder of the run.
+        overrides: Overrides of the run (``tests.support.training``).
+        ranks: Number of ranks of the run.
+        which: Ranks to compare.
+        within: The relative error at which the real run is not repeated.
     """
     spec = prepare(folder / "spec", *overrides, ranks=ranks)
     alone = rehearse(folder / "spec", which, backend=spec.backend.name)
@@ -81,7 +81,7 @@ def compared(
 
 
 def error(found: int, real: int) -> float:
-    """Relative to the real one."""
+    """Error relative to the real run."""
     return abs(found / real - 1)
 
 

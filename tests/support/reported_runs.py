@@ -21,7 +21,7 @@ WORDS = ("train.steps=40", "save.every=10")
 
 
 def reported(run: Path, *overrides: str, steps: int = 40, now: State = "finished") -> Path:
-    """A run of two attempts on two ranks, the first of which was preempted behind step 20."""
+    """Record a run of two attempts on two ranks; the first attempt was preempted after step 20."""
     words = (*WORDS, *overrides)
     recorded(run, *words, steps=map(line, range(1, steps + 1)))
     spec = composed_once("model=tiny", "cluster.gpus_per_node=2", *words)
@@ -77,7 +77,7 @@ def records(step: int) -> Iterator[MemoryRecord]:
 
 
 def ran_out(run: Path) -> None:
-    """Leave what a rank leaves that has run out of memory."""
+    """Write the files of a rank that ran out of memory."""
     found = OutOfMemory(
         kind="budget",
         place="device",
@@ -95,5 +95,5 @@ def ran_out(run: Path) -> None:
 
 
 def write(path: Path, rows: Any) -> None:
-    """Lines of JSON."""
+    """Write lines of JSON."""
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -1,4 +1,4 @@
-"""Runs of this machine without torchrun: trained in ranks of an agent, or not at all."""
+"""Runs on this machine without torchrun: trained in ranks of an agent, or not at all."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ CORPUS = {"samples": 1000, "sha256": "0123456789abcdef"}
 
 
 def by_agents(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let ``launch run`` and ``launch resume`` of this process train their runs in ranks of an agent, to the end."""
+    """Have ``launch run`` and ``launch resume`` of this process train their runs in ranks of an agent, to the end."""
     _start_by(monkeypatch, _train)
 
 
 def by_nobody(monkeypatch: pytest.MonkeyPatch, *, steps: Sequence[int]) -> None:
-    """Let them leave what a finished run leaves: the descriptions of its checkpoints and its losses, no tensor."""
+    """Have them write what a finished run leaves: descriptions of checkpoints and losses, no tensors."""
 
     def leave(directory: Path, spec: RunSpec) -> None:
         lines = []
@@ -40,7 +40,7 @@ def by_nobody(monkeypatch: pytest.MonkeyPatch, *, steps: Sequence[int]) -> None:
 
 
 def by_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let them run what the recorded job starts as its one rank, without torchrun, to the end."""
+    """Have them run the recorded job's single rank, without torchrun, to the end."""
 
     def act(directory: Path, spec: RunSpec) -> None:
         job = contents.job_of(directory)
@@ -52,7 +52,7 @@ def by_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def checkpoint(directory: Path, spec: RunSpec, step: int) -> Path:
-    """A checkpoint that says what it is of, and holds nothing."""
+    """Write a checkpoint that has its description but no tensors."""
     folder = directory / "checkpoints" / f"step-{step:08d}"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "state.json").write_text(json.dumps(saved.state_content(spec, step, corpus=CORPUS)))

@@ -1,9 +1,9 @@
-"""Weights of a mixture of experts whose router is never near a tie, so that rounding cannot change a token's experts.
+"""Weights of a mixture of experts without near ties in its router, so that rounding cannot change a token's experts.
 
-A new router's logits lie close together, and of some ten thousand choices one is nearly a tie: two computations of the
-same sum then send its token to different experts, and differ from there on. Here each token of the vocabulary has its
-experts: its embedding is large, with a sign for each expert, in as many dimensions as there are experts, and each row
-of a router reads one of them.
+An initial router's logits are close together, and about one in ten thousand choices is nearly a tie: two computations
+of the same sum then send that token to different experts, and diverge. Here each token of the vocabulary has fixed
+experts: its embedding is large in as many dimensions as there are experts, with a sign per expert, and each row of a
+router reads one of them.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from launcher.spec import RunSpec
 from launcher.worker.model import initial, network
 
 _LARGE = 2.0
-"""A hundred times the standard deviation of an embedding's other values: for as many steps as a test takes the
-residual stream stays near the embedding of its token."""
+"""A hundred times the standard deviation of an embedding's other values, so that for the steps of a test the residual
+stream stays near its token's embedding."""
 
 _TABLE, _ROUTER = "model.embed_tokens.weight", "mlp.gate.weight"
 
 
 def write(folder: Path, spec: RunSpec) -> Path:
-    """Write the first weights of a run with the tokens' experts in them; the folder, for ``model.weights``."""
+    """Write initial weights that fix each token's experts; return the folder, for ``model.weights``."""
     made = network.network(spec.model, torch.float32).to_empty(device="cpu")
     initial.fill(made, spec.train.seed)
     weights = dict(made.state_dict())
@@ -47,10 +47,10 @@ def write(folder: Path, spec: RunSpec) -> Path:
 
 
 def smallest_gap(model: Any, rows: torch.Tensor) -> float:
-    """How much larger the logit of a token's last chosen expert is than that of the first one that is not, at least.
+    """Smallest margin of the logit of a token's last chosen expert over that of the first one not chosen.
 
     Args:
-        model: Of ``transformers``.
+        model: A ``transformers`` model.
         rows: Token ids, of shape (samples, length).
     """
     found: list[torch.Tensor] = []

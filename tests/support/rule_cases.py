@@ -1,4 +1,4 @@
-"""Command lines that break rules, by subject; ``tests/golden/rules_<subject>.txt`` pins what is said about each."""
+"""Command lines that break rules, by subject; ``tests/golden/rules_<subject>.txt`` pins the messages of each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ NODE = ("hardware=h100_80g", "cluster.gpus_per_node=8")
 
 
 def cases(text: str, *common: str) -> tuple[tuple[str, ...], ...]:
-    """A command line for each line of a text, behind the words that all of them share."""
+    """A command line for each line of a text, after the words that all of them share."""
     return tuple((*common, *line.split()) for line in text.strip().splitlines())
 
 

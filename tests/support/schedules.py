@@ -8,7 +8,7 @@ from launcher.spec import RunSpec
 
 
 def scheduled(plain: RunSpec, schedule: str, stages: int, micro_batches: int, chunks: int) -> RunSpec:
-    """The run with this schedule on one rank for each stage, and one layer in each of a stage's ``chunks``."""
+    """The run with this schedule on one rank per stage, with one layer in each of a stage's ``chunks``."""
     parallel = replace(plain.parallel, pipeline=stages, virtual_pipeline=chunks, schedule=schedule)  # type: ignore[arg-type]
     return replace(
         plain,

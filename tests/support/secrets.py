@@ -1,4 +1,4 @@
-"""Texts that hold a secret of each known form; none of them is anybody's."""
+"""Invented texts with a secret of each known form."""
 
 LETTERS = "aB3dE6gH9j" * 8
 HEX = "0a1b2c3d4e" * 8

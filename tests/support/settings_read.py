@@ -1,4 +1,4 @@
-"""Which settings a program reads, by its source: attribute accesses such as ``spec.train.steps`` and their aliases."""
+"""Settings that a program reads, found in its source: accesses such as ``spec.train.steps``, and their aliases."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _PLANNING = ("check", "overheads", "translate", "obstacles", "models", "__init__
 
 
 def keys_read_by(entry: str, backend: str) -> frozenset[str]:
-    """Keys that the module ``entry`` and what it imports of this project read, as far as their source shows it."""
+    """Keys read by the module ``entry`` and by its imports from this project, as far as their source shows."""
     modules = _modules(entry, backend)
     assert len(modules) > 5, "the worker is made of several modules"
     parts = [_read(path) for path in modules.values()]
     if any("transformers_config" in part.attributes for part in parts):
         parts += [_facts(function) for function in _classes_of_families()]
     found = {key for part in parts for key in part.keys}
-    if f"launcher.backends.{backend}.dtypes" in modules:  # It reads the formats by name.
+    if f"launcher.backends.{backend}.dtypes" in modules:  # That module reads the formats by name.
         found |= {f"precision.{field.name}" for field in fields(_groups()["precision"])}
     attributes = frozenset().union(*(part.attributes for part in parts))
     return frozenset(found.union(*(keys for name, keys in _properties().items() if name in attributes)))
@@ -55,7 +55,7 @@ def _read(path: Path) -> _Facts:
 
 
 def _classes_of_families() -> Iterator[ast.FunctionDef]:
-    """What a family's class of ``transformers`` is called with, for a worker that asks for it."""
+    """The families' ``transformers_config`` functions, and those that they use."""
     trees = [_parsed(path) for path in sorted((_ROOT / "launcher" / "estimate" / "families").glob("*.py"))]
     found = [node for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef)]
     classes = [function for function in found if function.name == "transformers_config"]
@@ -65,7 +65,7 @@ def _classes_of_families() -> Iterator[ast.FunctionDef]:
 
 
 def _modules(entry: str, backend: str) -> dict[str, Path]:
-    """The source files of the entry module and of what it imports of the worker, of data and of its own backend."""
+    """Source files of the entry module and of its imports from the worker, from data and from its own backend."""
     seen: dict[str, Path] = {}
     waiting = [entry]
     while waiting:
@@ -106,7 +106,7 @@ def _groups() -> dict[str, type]:
 
 
 def _keys(tree: ast.AST) -> Iterator[str]:
-    """``<anything>.group.key``, and ``name.key`` where the name was assigned from, or annotated as, a group."""
+    """Keys read as ``<anything>.group.key``, or as ``name.key`` of a name assigned from, or annotated as, a group."""
     names = {group: group for group in _groups()} | dict(_aliases(tree))
     of_group = {group: {field.name for field in fields(kind)} for group, kind in _groups().items()}
     for node in ast.walk(tree):
@@ -139,7 +139,7 @@ def _assigned(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, str]]:
 
 @cache
 def _properties() -> dict[str, frozenset[str]]:
-    """Keys behind each property of the specification; a property that uses another has its keys too."""
+    """Keys behind each property of the specification, including those of properties that it uses."""
     trees = [ast.parse(path.read_text()) for path in Path(run_module.__file__).parent.glob("*.py")]
     direct: dict[str, set[str]] = {}
     uses: dict[str, set[str]] = {}

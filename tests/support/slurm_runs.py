@@ -1,4 +1,4 @@
-"""Runs on the development cluster, as a user starts and watches them; scripts that need no torch keep them quick."""
+"""Runs on the development cluster, started and watched as by a user; their scripts need no torch, so they are quick."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ while done < options.steps and not stopped:
 if rank == 0 and options.steps:
     os.makedirs(f"{run}/checkpoints/step-{done:08d}", exist_ok=True)  # It may be told to stop as it ends.
 """
-"""Rank 0 counts steps of a tenth of a second, saves when it is told to stop, and goes on where it has stopped."""
+"""A script whose rank 0 counts steps of a tenth of a second, saves when told to stop, and resumes from there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one command said."""
+    """Output of one command."""
 
     status: int
     out: str
@@ -69,7 +69,7 @@ class Answer:
 
 
 def launch(*words: str) -> Answer:
-    """Run ``launch`` in this process, which saves the time of starting one."""
+    """Run ``launch`` in this process, which saves a process start."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         status = cli.main(words)
@@ -77,7 +77,7 @@ def launch(*words: str) -> Answer:
 
 
 def submit(name: str, *words: str) -> Path:
-    """Submit a run of :data:`SCRIPT`, or of what ``words`` say, and return its directory."""
+    """Submit a run of :data:`SCRIPT`, or of ``words``, and return its directory."""
     own = () if any(word.startswith("model.") for word in words) else ("script=train.py",)
     answer = launch(*SLURM, *own, f"run.name={name}", *words)
     assert answer.status == 0, answer.err
@@ -85,7 +85,7 @@ def submit(name: str, *words: str) -> Path:
 
 
 def submitted(run: Path) -> Path:
-    """A run directory with a job that nobody but Slurm could tell about."""
+    """Record a run directory whose job only Slurm knows about."""
     run.mkdir(parents=True)
     (run / "spec.json").write_text("{}")
     files.write_atomically(run / state.SUBMISSION, {"kind": "slurm", "job_id": "1"})
@@ -101,7 +101,7 @@ def wait(what: str, condition: Callable[[], object], seconds: float = 400) -> No
 
 
 def ended(run: Path, seconds: float = 400) -> RunState:
-    """The state in which a run ends."""
+    """Wait for the end of a run and return its state."""
     found: list[RunState] = []
 
     def over() -> bool:
@@ -113,7 +113,7 @@ def ended(run: Path, seconds: float = 400) -> RunState:
 
 
 def succeeds(run: Path, seconds: float = 400) -> None:
-    """Wait for the end of a run, which has to be a good one; else show what there is to see of it."""
+    """Wait for a run to finish successfully; otherwise fail with its output."""
     ending = ended(run, seconds)
     paths = [*run.glob("logs/**/*.err"), *run.glob("logs/**/*.log")]
     paths += Path(os.environ["SLURM_CONF"]).parent.parent.glob("log/slurm*.log")
@@ -122,24 +122,24 @@ def succeeds(run: Path, seconds: float = 400) -> None:
 
 
 def lines(run: Path) -> list[dict[str, Any]]:
-    """``metrics.jsonl``."""
+    """The lines of ``metrics.jsonl``."""
     path = run / "metrics.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def losses(run: Path) -> list[tuple[int, float]]:
-    """Of every step."""
+    """The loss of every step."""
     return [(line["step"], line["loss"]) for line in lines(run)]
 
 
 def restarts(cluster: Cluster, run: Path) -> int:
-    """How often Slurm has started the run's job again."""
+    """Number of times that Slurm restarted the run's job."""
     text = cluster.ask("scontrol", "-o", "show", "job", str(status.read(run).job_id))
     return int(text.partition("Restarts=")[2].split()[0])
 
 
 def processes(run: Path) -> list[int]:
-    """What runs of a run's job, on any node."""
+    """Processes of a run's job, on any node."""
     mark, found = f"LAUNCH_RUN={run}".encode(), []
     for path in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""A file system of so many bytes, where this process may mount one; elsewhere the test is skipped with the reason."""
+"""A file system of a given size, if this process may mount one; otherwise the test is skipped with the reason."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 @contextlib.contextmanager
 def mounted(place: Path, kib: int) -> Iterator[Callable[[int], None]]:
-    """Mount one in an empty folder; what is handed on gives it another size, in KiB."""
+    """Mount a file system in an empty folder; the yielded function changes its size, in KiB."""
     place.mkdir(parents=True, exist_ok=True)
     done = _mount(place, f"size={kib}k")
     if done.returncode != 0:

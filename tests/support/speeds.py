@@ -1,4 +1,4 @@
-"""Estimates of speed with numbers that no tuning of the model changes: those of the contract's example."""
+"""Speed estimates with fixed numbers, independent of the speed model: those of the contract's example."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TABLE = "launcher/estimate/speed/gemm.json"
 
 
 def speed_of(*, gpus: int = 8, step: float = 3.0, constant: Constant = CONSTANT) -> SpeedEstimate:
-    """A step with a pipeline of two stages, of which 10% is traffic that nothing hides."""
+    """A step of a two-stage pipeline of which 10% is exposed communication."""
     terms = (
         term("matrix_products", "products of both passes", "m * work / rate", _TABLE, m=2, work=6.0, rate=12 / 1.83),
         term("attention", "attention of both passes", "m * work / rate", _TABLE, m=2, work=1.0, rate=2 / 0.27),

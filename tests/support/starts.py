@@ -1,4 +1,4 @@
-"""Runs from which the neighbours that a search tries differ in every way."""
+"""Runs whose neighbors in a search differ from them in every way."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A torchrun without torch, for launches whose subject is what the launcher or a rank does: torch takes seconds.
+"""A torchrun without torch, which takes seconds to import, for tests of the launcher or of a rank.
 
-Its ranks have torch: each imports it, or is forked where it is imported (:func:`ranks.address`). What torchrun itself
-does (the rendezvous of nodes, errors of ranks) is the matter of ``tests/commands/test_run`` and of ``tests/slurm``.
+Its ranks have torch: each imports it, or is forked from a process that has (:func:`ranks.address`).
+``tests/commands/test_run`` and ``tests/slurm`` cover torchrun itself (the rendezvous of nodes, errors of ranks).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ told = []
 signal.signal(signal.SIGTERM, lambda *_: [*(rank.terminate() for rank in ranks), told.append(True)])
 sys.exit(any([rank.wait() for rank in ranks]) or any(told))  # torchrun ends with a SignalException.
 """
-"""``torch.distributed.run``, as far as the jobs of one node on this machine use it."""
+"""Source of the part of ``torch.distributed.run`` that single-node jobs on this machine use."""
 
 
 _OTHERS = """
@@ -77,11 +77,11 @@ if "torch.distributed.run" not in sys.orig_argv:  # Another program of the same 
 
 
 def without_torch(folder: Path, *, forked: bool = False) -> Path:
-    """The folder, for the ``PYTHONPATH`` of a launch that is to find this in place of torch.
+    """The folder to put on the ``PYTHONPATH`` of a launch that should find this instead of torch.
 
     Args:
-        folder: It is made.
-        forked: Ranks of the FSDP worker are forked from an agent that has imported what they need.
+        folder: The folder, which is created.
+        forked: True if ranks of the FSDP worker are forked from an agent that has imported what they need.
     """
     package = folder / "torch" / "distributed"
     package.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Trace several runs in turn, in one process, and write what each holds."""
+"""Trace several runs in turn, in one process, and write the bytes that each holds."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ def main(given: str, found: str) -> None:
 
     Args:
         given: The specifications by name.
-        found: Gets, of each, the bytes of each phase of loading and of the second step, and between two steps.
+        found: File for the bytes of each run in each phase of loading and of the second step, and between two steps.
     """
-    from launcher.worker.trace import adapt_run  # As launcher.worker: only ranks import it.
+    from launcher.worker.trace import adapt_run  # Imported here, as in launcher.worker: only ranks need it.
     from launcher.worker.trace.one_depth import record
 
-    warnings.simplefilter("ignore")  # As the trace itself does: fake tensors have no addresses.
+    warnings.simplefilter("ignore")  # As in the trace itself: fake tensors have no addresses.
     gc.disable()
     answers = {}
     for name, document in json.loads(Path(given).read_text()).items():
         spec = parse(document)
-        gc.freeze()  # A trace collects what it has left behind, and need not look through torch and other traces again.
+        gc.freeze()  # A trace collects its own garbage and need not scan torch and other traces again.
         recording = record(adapt_run(spec, spec.model.num_hidden_layers), backends.of(spec).fullest_rank(spec))
         moments = recording.peaks(0) | recording.peaks(2)
         answers[name] = {phase: moment.bytes for phase, moment in moments.items()} | {"idle": recording.resting(2)}

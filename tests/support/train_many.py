@@ -1,7 +1,7 @@
-"""Run several recorded runs one after the other in the same ranks, which saves a start-up for each.
+"""Run several recorded runs one after the other in the same ranks, which saves a start-up per run.
 
-Each run meets at a port of its own: in one store for all of them, gloo would find the addresses of the run before and
-wait for ever.
+Each run has its own rendezvous port: in a shared store gloo would find the addresses of the previous run and wait
+forever.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ _LATE_OF_MEGATRON = (
     "core.dist_checkpointing.strategies.cached_metadata_filesystem_reader",
 )
 _LATE_OF_ITS_COMPILER = ("torch._dynamo.backends.inductor", "torch.export._trace", "torch.fx.experimental.validator")
-"""Of torch's, which Megatron's first fused function asks for."""
+"""Modules of torch that Megatron's first fused function needs."""
 
 ADAPTERS = ("peft", "torchao.float8", "torchao.quantization")
 """Modules that a rank with an adapter imports late, about a thousand: the agent imports them once for all ranks."""
 
 _FP8 = ("torchao.float8", "torch._inductor.codegen.triton")
-"""The same of a rank in fp8: torchao asks for the compiler as it converts a model, half a thousand modules."""
+"""The same for a rank in fp8: torchao needs the compiler when it converts a model, about 500 modules."""
 
 
 def late(specs: Collection[RunSpec]) -> list[str]:
-    """Return the modules that ranks of some of these runs import late."""
+    """Modules that ranks of some of these runs import late."""
     adapted = any(spec.adapter.name != "none" for spec in specs)
     in_fp8 = any(spec.precision.compute == "fp8" for spec in specs)
     return [*(ADAPTERS if adapted else ()), *(_FP8 if in_fp8 else ())]
@@ -62,12 +62,12 @@ def with_deepspeed() -> None:
 
 
 def _probe_once() -> None:
-    """DeepSpeed tries which of its operations can be compiled, in each process that starts it: it takes 0.3 s."""
+    """Have DeepSpeed test only once which of its operations can be compiled, 0.3 s in each process that starts it."""
     assert importlib.import_module("deepspeed.ops").__compatible_ops__
 
 
 def with_megatron() -> None:
-    """Import what a rank of Megatron-LM needs, in its worker's own order: the CPU's stand-ins come first."""
+    """Import what a rank of Megatron-LM needs, in its worker's order: the CPU stand-ins come first."""
     from launcher.worker.megatron import cpu
 
     cpu.install()
@@ -82,7 +82,7 @@ def with_megatron() -> None:
 
 
 def _read_docstrings_once() -> None:
-    """Megatron reads the texts of its help from its own sources, twice in each run: a quarter of a small one."""
+    """Have Megatron read its help texts only once; reading them twice per run takes a quarter of a small one."""
     from megatron.training import argument_utils, arguments
 
     found: dict[type, dict[str, str]] = {}
@@ -108,17 +108,17 @@ def with_trl() -> None:
 
 
 IMPORTS = {"fsdp": with_fsdp, "deepspeed": with_deepspeed, "megatron": with_megatron, "trl": with_trl}
-"""By backend."""
+"""The import function by backend."""
 
 
 def main(backend: str, *places: str) -> None:
-    """Train what lies in directories, in one rank.
+    """Train the runs of some directories, in one rank.
 
     Args:
-        backend: Theirs.
+        backend: Backend of the runs.
         places: ``DIRECTORY:PORT`` of each run.
     """
-    import torch  # As launcher.worker: only ranks import it.
+    import torch  # Imported here, as in launcher.worker: only ranks need it.
 
     from launcher.worker import loop
 
@@ -138,7 +138,7 @@ def main(backend: str, *places: str) -> None:
 
 
 def _forget_groups() -> None:
-    """Frameworks keep process groups in module globals, where a second run would find those of the first."""
+    """Reset process groups in the frameworks' module globals, where a second run would find those of the first."""
     if "megatron.training.training" in sys.modules:
         sys.modules["megatron.training.training"].destroy_global_state()
     if "accelerate" in sys.modules:

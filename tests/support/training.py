@@ -1,4 +1,4 @@
-"""Real training in tests: recorded runs in ranks of their own, with no launcher in between."""
+"""Real training in tests: recorded runs in their own ranks, without the launcher."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SMALL = (
     "optimizer.lr=3e-3",
     "save.last=false",
 )
-"""A model and a task that are learnt in seconds; overrides that a test gives come after these."""
+"""A model and a task that are learned in seconds; a test's overrides come after these."""
 
 GPT = (
     "model.family=gpt",
@@ -47,7 +47,7 @@ GPT = (
     "model.mlp_bias=true",
     "model.tie_word_embeddings=true",
 )
-"""GPT-2's kind of block, over the sizes of a Llama-style model."""
+"""GPT-2's block, with the sizes of a Llama-style model."""
 
 MOE = (
     "model.family=moe",
@@ -55,7 +55,7 @@ MOE = (
     "model.num_experts_per_tok=2",
     "model.moe_intermediate_size=48",
 )
-"""Four experts in place of each MLP."""
+"""Four experts instead of each MLP."""
 
 _LATENT = (
     *("model.kv_lora_rank=16", "model.q_lora_rank=24", "model.qk_nope_head_dim=16", "model.qk_rope_head_dim=8"),
@@ -76,7 +76,7 @@ FAMILIES_OF_EXPERTS = {
 
 
 def prepare(directory: Path, *overrides: str, ranks: int) -> RunSpec:
-    """Write ``spec.json`` and the job's files into a new run directory, as the launcher's record does."""
+    """Write ``spec.json`` and the job's files into a new run directory, like the launcher."""
     spec = make_spec(*SMALL, f"cluster.gpus_per_node={ranks}", "train.micro_batch_size=4", *overrides)
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "logs").mkdir(exist_ok=True)
@@ -87,9 +87,9 @@ def prepare(directory: Path, *overrides: str, ranks: int) -> RunSpec:
 
 
 def environment(backend: str = "") -> dict[str, str]:
-    """Variables that the launcher would set, and no compiler for DeepSpeed, which TRL may run on, too.
+    """Variables that the launcher would set, and no compiler for DeepSpeed, on which TRL may also run.
 
-    Its allreduce in shared memory alone would take minutes, and a folder of extensions is not to be another's.
+    Compiling its shared-memory allreduce alone would take minutes, and extension folders must not be shared.
     """
     wanted = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "DS_ACCELERATOR": "cpu", "LAUNCH_CACHE": ""}
     if backend in ("deepspeed", "trl"):
@@ -99,7 +99,7 @@ def environment(backend: str = "") -> dict[str, str]:
 
 
 def train_all(folder: Path, runs: Mapping[str, Sequence[str]], *, ranks: int) -> dict[str, list[float]]:
-    """Train several runs in the same ranks, one after the other; the losses of each.
+    """Train several runs in the same ranks, one after the other; return the losses of each.
 
     Args:
         folder: Each run gets a directory of its name in it.
@@ -123,12 +123,12 @@ def train_all(folder: Path, runs: Mapping[str, Sequence[str]], *, ranks: int) ->
     return {name: losses(folder / name) for name in runs}
 
 
-_RANGES, _PORTS = 20, 440  # Of the ports from 2,000 to 10,800, and the ports of each.
+_RANGES, _PORTS = 20, 440  # Ranges of ports from 2,000 to 10,800, and the ports in each.
 
 
 @functools.cache
 def _own_ports() -> range:
-    """The ports of this process: the first range whose first port can be kept, until the process ends."""
+    """Ports of this process: the first range whose first port it can hold until it ends."""
     for first in range(2_000, 2_000 + _RANGES * _PORTS, _PORTS):
         kept = socket.socket()
         try:
@@ -142,10 +142,10 @@ def _own_ports() -> range:
 
 
 def free_ports(count: int) -> list[int]:
-    """Of those that no system gives away by itself, since most are used minutes after they were looked for.
+    """Free ports outside the system's ephemeral range, since most are used minutes after they were found.
 
-    Each process of pytest has ports of its own, beside another run of the tests as well, and no seed that a test sets
-    decides which. A development cluster beside takes those above (``slurm.dev_cluster``).
+    Each process of pytest has its own ports, even beside another run of the tests and whatever seed a test sets. A
+    development cluster uses those above (``slurm.dev_cluster``).
     """
     found: list[int] = []
     own = _own_ports()
@@ -159,12 +159,12 @@ def free_ports(count: int) -> list[int]:
 
 
 def lines(directory: Path) -> list[dict[str, Any]]:
-    """``metrics.jsonl`` as it is."""
+    """The lines of ``metrics.jsonl``, unchanged."""
     return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
 
 
 def losses(directory: Path) -> list[float]:
-    """The loss of each step that has a line."""
+    """Loss of each step that has a line."""
     return [line["loss"] for line in lines(directory) if "loss" in line]
 
 

@@ -1,4 +1,4 @@
-"""Command lines that are warned of; ``tests/golden/rules_warnings.txt`` pins what is said about each."""
+"""Command lines with warnings; ``tests/golden/rules_warnings.txt`` pins the messages of each."""
 
 from tests.support.rule_cases import cases
 
