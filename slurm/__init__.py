@@ -1,1 +1,1 @@
-"""Slurm for developers: a throw-away cluster on this machine."""
+"""A disposable Slurm cluster on this machine, for developers."""

@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# What `make slurm-demo` shows, beside a development cluster: a run on two nodes, put back into the queue and resumed,
-# and a sweep.
+# `make slurm-demo` runs this with a development cluster: a run on two nodes, requeued and resumed, and a sweep.
 set -euo pipefail
 launch=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)/.venv/bin/launch
 folder=$(mktemp -d /tmp/launch-slurm-demo-XXXX)

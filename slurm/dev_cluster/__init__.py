@@ -1,7 +1,7 @@
-"""A real Slurm on this one machine: loopback only, all state in one folder, gone without a trace when it stops.
+"""A real Slurm on one machine: loopback only, all state in one folder, which is removed when it stops.
 
-``python -m slurm.dev_cluster start|stop|run`` for people, :func:`start` for tests. Every node has a host name, a table
-of processes and an ``/etc/hosts`` of its own by Linux namespaces, which need root. GPUs are clones of ``/dev/null``.
+``python -m slurm.dev_cluster start|stop|run`` for people, :func:`start` for tests. Linux namespaces, which need root,
+give every node its own host name, process table and ``/etc/hosts``. GPUs are clones of ``/dev/null``.
 """
 
 from slurm.dev_cluster.cluster import Cluster, start

@@ -1,4 +1,4 @@
-"""``python -m slurm.dev_cluster``: start, stop, or run one command beside a cluster that ends with it."""
+"""``python -m slurm.dev_cluster``: start or stop a cluster, or run one command with a cluster that ends with it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ compute on the CPU. The end of it:
 
 
 def main() -> int:
-    """The command line; returns the exit status."""
+    """Run the command line and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m slurm.dev_cluster", description=__doc__)
     parser.add_argument("verb", choices=("start", "stop", "run"))
     parser.add_argument("command", nargs=argparse.REMAINDER, help="for `run`")

@@ -1,4 +1,4 @@
-"""Start, find, disturb and stop a development cluster. Everything is started, and ended, by process id."""
+"""Start, find, disturb and stop a development cluster. Processes are only addressed by their ids."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from slurm.dev_cluster.keeper import read_layout
 from slurm.dev_cluster.texts import ClusterError, Layout
 
 LIFETIME_S = 3600.0
-"""Seconds after which a cluster that nobody stops ends by itself."""
+"""Seconds after which a cluster ends by itself."""
 
 _START_S = 180
 _STARTS = Path(tempfile.gettempdir()) / "slurm-dev-cluster-start"
@@ -42,7 +42,7 @@ class Cluster:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment with which a process talks to it."""
+        """Environment for a process that uses the cluster."""
         return {"SLURM_CONF": str(self.layout.conf), "PATH": packages.path()}
 
     def ask(self, *command: str, timeout: float = 60) -> str:
@@ -56,7 +56,7 @@ class Cluster:
         return done.stdout.strip()
 
     def processes(self, host: str, program: str) -> list[int]:
-        """Ids of a program's processes on one host of the cluster, oldest first."""
+        """Process ids of a program on one host of the cluster, oldest first."""
         marks = {f"DEV_CLUSTER={self.layout.folder}".encode(), f"DEV_HOST={host}".encode()}
         found = []
         for entry in Path("/proc").glob("[0-9]*"):
@@ -69,7 +69,7 @@ class Cluster:
         return sorted(found)
 
     def kill(self, host: str, program: str, how: signal.Signals = signal.SIGKILL) -> None:
-        """End one daemon and leave what it started: ``kill("node2", "slurmd")``."""
+        """Kill one daemon but not its children: ``kill("node2", "slurmd")``."""
         for pid in self.processes(host, program):
             os.kill(pid, how)
         deadline = time.monotonic() + 20
@@ -91,10 +91,10 @@ class Cluster:
                 stderr=out,
                 start_new_session=True,
             )
-        process.returncode = 0  # It goes on without us: Popen would warn of a child that still runs.
+        process.returncode = 0  # It outlives us: Popen would warn of a child that still runs.
 
     def power_off(self, node: str) -> None:
-        """Kill a node with everything that runs on it."""
+        """Kill a node and all its processes."""
         os.kill(self.processes(node, "unshare")[0], signal.SIGKILL)
 
     def stop(self) -> None:
@@ -108,14 +108,14 @@ def start(
     """Start a cluster, or find the one that runs in this folder.
 
     Args:
-        folder: Is made, and removed when the cluster ends.
+        folder: Created, and removed when the cluster ends.
         lifetime_s: Seconds after which it ends by itself.
         accounting: Whether ``sacct`` works, and accounts are checked.
-        nodes: How many.
-        gpus: Of each node.
+        nodes: Number of nodes.
+        gpus: GPUs of each node.
 
     Raises:
-        ClusterError: With the reason, and the last lines of the logs.
+        ClusterError: It cannot be started; the message has the reason and the last lines of the logs.
     """
     folder = folder.absolute()
     if len(str(folder / "munge" / "socket")) > _LONGEST_SOCKET - len(".lock"):
@@ -130,7 +130,7 @@ def start(
         shutil.rmtree(folder, ignore_errors=True)
         layout = Layout(folder=folder, accounting=accounting, nodes=nodes, gpus=gpus)
         layout = replace(layout, first_job_id=1000 + secrets.randbelow(60_000_000), version=_version())
-        with _locked(_STARTS):  # Ports that were found free are taken before another cluster looks.
+        with _locked(_STARTS):  # Bind the free ports before another cluster looks for some.
             layout = replace(layout, port=_free_ports(11 + nodes))
             _write(layout)
             _start_keeper(layout, lifetime_s)
@@ -138,12 +138,14 @@ def start(
 
 
 def stop(folder: Path) -> bool:
-    """End the cluster of a folder, and remove the folder; False where none runs."""
+    """End the cluster of a folder, and remove the folder; False if none runs."""
     folder = folder.absolute()
     with _locked(folder):
         running = is_running(folder)
         if running:
-            os.kill(_keeper(folder)["pid"], signal.SIGKILL)  # ``unshare --kill-child``: the kernel ends all below it.
+            os.kill(
+                _keeper(folder)["pid"], signal.SIGKILL
+            )  # ``unshare --kill-child``: the kernel kills all its descendants.
             deadline = time.monotonic() + 20
             while is_running(folder) and time.monotonic() < deadline:
                 time.sleep(0.02)
@@ -152,7 +154,7 @@ def stop(folder: Path) -> bool:
 
 
 def is_running(folder: Path) -> bool:
-    """True if the cluster of a folder runs; a process id that was used again is not taken for it."""
+    """True if the cluster of a folder runs; a reused process id does not count."""
     keeper = _keeper(folder)
     return bool(keeper) and _started(keeper["pid"]) == keeper["started"]
 
@@ -198,7 +200,7 @@ def _start_keeper(layout: Layout, lifetime_s: float) -> None:
             process.wait()
             raise ClusterError(_why(folder))
         time.sleep(0.02)
-    process.returncode = 0  # It goes on without us: Popen would warn of a child that still runs.
+    process.returncode = 0  # It outlives us: Popen would warn of a child that still runs.
 
 
 def _why(folder: Path) -> str:
@@ -235,7 +237,7 @@ def _write(layout: Layout) -> None:
 
 
 def _gpus(layout: Layout) -> str:
-    """Device files that stand for GPUs: clones of /dev/null, or terminals where no device may be made."""
+    """Device files that represent GPUs: clones of /dev/null, or terminals if no device may be created."""
     try:
         for number in range(layout.gpus):
             device = layout.folder / "dev" / f"nvidia{number}"
@@ -255,7 +257,7 @@ def _version() -> tuple[int, int]:
 
 
 def _free_ports(count: int) -> int:
-    """The first of so many free ports in a row, below those that jobs take for their rendezvous (from 20000 on)."""
+    """The first of a number of consecutive free ports, below the rendezvous ports of jobs (from 20000 on)."""
     first_tried = secrets.randbelow(450) * 20
     for first in (11000 + (first_tried + step) % 9000 for step in range(0, 9000, 20)):
         with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
@@ -267,7 +269,7 @@ def _free_ports(count: int) -> int:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """One at a time: starts and stops of a cluster that pytest's workers share, and starts on one machine."""
+    """Serialize starts and stops of a cluster that pytest's workers share, and starts on one machine."""
     with path.with_name(f"{path.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -1,7 +1,7 @@
-"""Process 1 of the cluster's PID namespace: it starts the daemons, reaps, and takes everything along when it ends.
+"""Process 1 of the cluster's PID namespace: it starts the daemons, reaps, and ends everything when it ends.
 
 Started by :func:`slurm.dev_cluster.start` under ``unshare --pid --kill-child``; it ends after its lifetime or with the
-``unshare`` above it, and then the kernel kills all that is left in the namespace, daemonised or not.
+``unshare`` above it, and then the kernel kills everything left in the namespace, including daemons.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ for folder in $DEV_PRIVATE; do mount -t tmpfs -o mode=1777 tmpfs "$folder"; done
 "$@" &
 while :; do sleep 3600 & wait $!; done
 """
-"""The first process of one host: it outlives its daemon, so that a test may kill that alone."""
+"""The first process of one host: it outlives its daemon, so that a test can kill only the daemon."""
 
 _POLL_S = 0.05
 
 
 def main() -> None:
-    """Start everything, say that it is ready, and wait for the end."""
+    """Start everything, report that it is ready, and wait for the end."""
     layout, deadline = read_layout(Path(sys.argv[1])), time.monotonic() + float(sys.argv[2])
     try:
         _start_all(layout)
@@ -85,7 +85,7 @@ def _start_accounting(layout: Layout) -> None:
 
 
 def _spawn(layout: Layout, host: str, command: Sequence[str], private: str = "") -> None:
-    """Run a daemon as a host of its own: name, processes, /etc/hosts and the ``private`` folders."""
+    """Run a daemon as a separate host: its own name, processes, /etc/hosts and ``private`` folders."""
     spaces = ["unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--propagation", "private"]
     with (layout.folder / "log" / f"{host}.out").open("ab") as out:
         subprocess.Popen(
@@ -121,7 +121,7 @@ def _wait(what: str, seconds: float, condition: Callable[[], bool]) -> None:
 
 
 def _tails(layout: Layout) -> str:
-    """The last lines of every log, which the folder takes along when it goes."""
+    """The last lines of every log, because the logs are removed with the folder."""
     logs = sorted((layout.folder / "log").glob("*"))
     return "\n".join(
         f"{path.name}: {line}" for path in logs for line in path.read_text(errors="replace").splitlines()[-4:]

@@ -1,4 +1,4 @@
-"""The packages of the cluster, from Debian's and Ubuntu's own packages; other programs of these, by the same way."""
+"""Installs the cluster's packages, and other programs, from Debian's and Ubuntu's own packages."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ ACCOUNTING = {
     "mariadbd": "mariadb-server-core",
     "my_print_defaults": "mariadb-client-core",  # ``mariadb-install-db`` calls it.
 }
-"""A program of each package, by which its presence is known."""
+"""A program of each package that shows that it is installed."""
 
 _POLICY = Path("/usr/sbin/policy-rc.d")
 _TIMEOUT_S = 600
 
 
 def path() -> str:
-    """``PATH`` with the folders of system programs, where the daemons lie and which a user's often lacks."""
+    """``PATH`` with the folders of system programs, which have the daemons and which a user's often lacks."""
     return f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"
 
 
 def install(*, accounting: bool) -> None:
-    """Install what the cluster lacks.
+    """Install the cluster's missing packages.
 
     Raises:
-        ClusterError: It cannot be installed, with apt-get's own last words.
+        ClusterError: Installation failed; the message has the end of apt-get's output.
     """
     provide({**SLURM, **(ACCOUNTING if accounting else {})})
 
@@ -49,24 +49,24 @@ def provide(wanted: Mapping[str, str]) -> None:
     """Install the packages of the programs that are missing.
 
     Args:
-        wanted: The package of each program that is to be there.
+        wanted: The package of each required program.
 
     Raises:
-        ClusterError: It cannot be installed, with apt-get's own last words.
+        ClusterError: Installation failed; the message has the end of apt-get's output.
     """
     if missing := _missing(wanted):
         fetch(missing, still=lambda: _missing(wanted))
 
 
 def fetch(names: Sequence[str], *, still: Callable[[], Sequence[str]]) -> None:
-    """Install packages by apt-get, without starting the services that they bring.
+    """Install packages with apt-get, without starting their services.
 
     Args:
         names: The packages.
-        still: Those of them that are missing once no other process installs any.
+        still: Those still missing once no other process is installing.
 
     Raises:
-        ClusterError: They cannot be installed, with apt-get's own last words.
+        ClusterError: Installation failed; the message has the end of apt-get's output.
     """
     if shutil.which("apt-get") is None:
         lacking = f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} missing"
@@ -106,5 +106,5 @@ def _apt_get(packages: Sequence[str]) -> None:
         raise ClusterError(f"packages cannot be installed here: {error}") from None
     finally:
         if ours:
-            with contextlib.suppress(OSError):  # It is not there where it could not be written.
+            with contextlib.suppress(OSError):  # It does not exist if it could not be written.
                 _POLICY.unlink()

@@ -7,24 +7,24 @@ from pathlib import Path
 
 
 class ClusterError(Exception):
-    """The development cluster cannot be had; the message says why."""
+    """The development cluster cannot be started; the message says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The cluster that it pretends to be.
+    """The simulated cluster.
 
     Attributes:
-        folder: Holds every byte of state. Unix sockets lie in it, whose paths end at 107 characters.
-        port: The first of the ports that it listens on, all on 127.0.0.1.
-        nodes: How many; ``node1`` to ``node<nodes>``.
-        gpus: Of each node.
-        cpus: Of each node, whatever the machine has.
-        memory_mib: Of each node, whatever the machine has.
-        accounting: Whether slurmdbd and a database keep what has ended, and unknown accounts are refused.
-        first_job_id: Job ids differ between clusters: submitit would find the results of an earlier one's job, and
-            jobs of two clusters that run at once would meet at one port, which is made of the id.
-        version: Slurm's, as (year, month).
+        folder: Holds all state, including Unix sockets, whose paths have at most 107 characters.
+        port: The first of its ports, all on 127.0.0.1.
+        nodes: Number of nodes, ``node1`` to ``node<nodes>``.
+        gpus: GPUs of each node.
+        cpus: CPUs of each node, whatever the machine has.
+        memory_mib: Memory of each node, whatever the machine has.
+        accounting: Whether slurmdbd and a database record ended jobs, and unknown accounts are refused.
+        first_job_id: Job ids differ between clusters; otherwise submitit would find results of an earlier cluster's
+            job, and concurrent jobs of two clusters would share a rendezvous port, which is derived from the id.
+        version: Version of Slurm, as (year, month).
     """
 
     folder: Path
@@ -59,7 +59,7 @@ DAEMONS = ("munged", "mariadbd", "slurmdbd", "slurmctld", "login")
 def slurm_conf(layout: Layout) -> str:
     """``slurm.conf``.
 
-    ``cred_expire`` is also how long a requeued job waits before it may start again: 120 s by default. An
+    ``cred_expire`` is also the delay before a requeued job may start again: 120 s by default. An
     attempt must have ended by then (``KillWait``), or the next one meets it on its node, and Slurm holds the job.
     ``NoInAddrAny`` binds to the address of the host's own name: every name is 127.0.0.1, and nodes differ by port.
     """
@@ -135,12 +135,12 @@ AccountingStorageEnforce=associations"""
 
 
 def gres_conf(layout: Layout, files: str) -> str:
-    """``gres.conf``: Slurm drops GPUs that are no device files."""
+    """``gres.conf``: Slurm drops GPUs that are not device files."""
     return f"AutoDetect=off\nNodeName=node[1-{layout.nodes}] Name=gpu Type=h100 File={files}\n"
 
 
 def cgroup_conf(layout: Layout) -> str:
-    """``cgroup.conf``: nothing here uses cgroups, which from 23.11 on has to be said."""
+    """``cgroup.conf``: nothing here uses cgroups, which must be declared from 23.11 on."""
     return "CgroupPlugin=disabled\n" if layout.version >= (23, 11) else ""
 
 
@@ -175,9 +175,9 @@ GRANT ALL ON slurm_acct_db.* TO 'slurm'@'127.0.0.1';
 
 
 def mariadb_sh(layout: Layout) -> str:
-    """Make a database in the tmpfs at ``db/`` and serve it; nothing of it has to survive.
+    """Script that creates a database in the tmpfs at ``db/`` and serves it; it does not need to survive.
 
-    So do its temporary tables: they are named by process id, which is the same in two clusters, and would meet in /tmp.
+    Its temporary tables are there too: they are named by process id, which two clusters share, and would collide in /tmp.
     """
     options = f"--no-defaults --user=root --datadir={layout.folder}/db/data --tmpdir={layout.folder}/db"
     quick = "--innodb-log-file-size=8M --innodb-flush-method=nosync"
@@ -191,6 +191,6 @@ exec mariadbd {options} --socket={layout.folder}/db/socket --pid-file={layout.fo
 
 
 def hosts(layout: Layout, own: str, machine: str) -> str:
-    """``/etc/hosts`` as host ``own`` sees it, which comes first so that ``getfqdn`` says it and not localhost."""
+    """``/etc/hosts`` of host ``own``, which comes first so that ``getfqdn`` returns it and not localhost."""
     names = " ".join(["localhost", machine, *DAEMONS, *layout.names])
     return f"127.0.0.1 {own}\n127.0.0.1 {names}\n"
