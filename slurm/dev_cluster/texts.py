@@ -177,7 +177,7 @@ GRANT ALL ON slurm_acct_db.* TO 'slurm'@'127.0.0.1';
 def mariadb_sh(layout: Layout) -> str:
     """Script that creates a database in the tmpfs at ``db/`` and serves it; it does not need to survive.
 
-    Its temporary tables are there too: they are named by process id, which two clusters share, and would collide in /tmp.
+    Its temporary tables are there too: named by process id, which two clusters share, they would collide in /tmp.
     """
     options = f"--no-defaults --user=root --datadir={layout.folder}/db/data --tmpdir={layout.folder}/db"
     quick = "--innodb-log-file-size=8M --innodb-flush-method=nosync"
