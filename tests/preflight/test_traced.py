@@ -115,15 +115,15 @@ def test_the_piles_of_a_traced_estimate_sum_to_the_device() -> None:
     [
         (
             ("parallel=fsdp", "zero.offload_parameters=cpu", "zero.offload_optimizer=cpu"),
-            "offload moves tensors between two memories that one fake device cannot tell apart",
+            "offload moves tensors between two memories, which one fake device cannot tell apart",
         ),
         (
             ("parallel=zero1", "parallel.tensor=2"),
-            "the groups of ranks that AutoTP makes are not followed under fake tensors",
+            "a trace does not support the process groups that AutoTP makes",
         ),
         (
             ("parallel=fsdp_pp",),
-            "a pipeline stage waits for what the others send, and under fake tensors nobody does",
+            "a pipeline stage waits for tensors from other stages, and a trace has none",
         ),
     ],
 )

@@ -1,1 +1,1 @@
-"""Megatron-LM in the job: its own training loop, followed, on the GPU and on the CPU."""
+"""The worker of Megatron-LM: its own training loop, wrapped by the launcher, on GPUs and on the CPU."""

@@ -1,8 +1,8 @@
 """``python -m launcher.worker.megatron --run DIR ARGUMENTS``: one rank of Megatron-LM, started by torchrun.
 
-Megatron's own ``pretrain`` trains, with our samples, initial values and follower. The model is ``GPTModel``:
-megatron-core 0.19 calls it deprecated in favour of ``HybridModel``, but ``pretrain_gpt.py`` of a checkout builds it, so
-checkpoints go both ways.
+Megatron's own ``pretrain`` trains, with the launcher's samples, initial values and hooks. The model is ``GPTModel``:
+megatron-core 0.19 deprecates it in favour of ``HybridModel``, but ``pretrain_gpt.py`` of a checkout builds it, so
+checkpoints are interchangeable.
 """
 
 import functools
@@ -32,8 +32,8 @@ def _train(context: Context, arguments: Sequence[str]) -> None:
     now, whole = data.counted(context)
     if now.spec.steps != context.spec.steps:
         raise TrainingError(
-            f"the {now.spec.data.samples:,} samples of the data make {now.spec.steps:,} steps, and Megatron-LM was "
-            f"told {context.spec.steps:,}: launch the run again"
+            f"the data's {now.spec.data.samples:,} samples make {now.spec.steps:,} steps, but Megatron-LM was started "
+            f"with {context.spec.steps:,}: launch the run again"
         )
     batches = data.batches(context, whole)
     follower = Follower(context, batches)

@@ -1,8 +1,8 @@
-"""Megatron's own checkpoints in the run directory: found, checked against the run, thinned out.
+"""Megatron's own checkpoints in the run directory: found, checked against the run, old ones removed.
 
-The launcher adds ``state.json`` to each. A full disk pauses saving as in every engine (``launcher.worker.saving``):
-where Megatron's writers find it full, all ranks get its error; where rank 0 alone would, with its small files, the disk
-is found full before Megatron begins.
+The launcher adds ``state.json`` to each. A full disk pauses saving as in every engine (``launcher.worker.saving``): if
+Megatron's writers fail, all ranks get the error; since rank 0 alone would fail to write the small files, free space is
+checked before Megatron begins.
 """
 
 import contextlib
@@ -22,16 +22,16 @@ from launcher.worker.data import Batches
 from launcher.worker.engine import Context
 
 _NAME = re.compile(r"iter_(\d{7,})")
-_BLOCK = 512  # Bytes of ``st_blocks`` (inode(7)).
+_BLOCK = 512  # Bytes per unit of ``st_blocks`` (inode(7)).
 
 
 def folder_of(step: int) -> str:
-    """Megatron's name of a checkpoint's folder."""
+    """Megatron's name for the folder of a checkpoint."""
     return f"iter_{step:07d}"
 
 
 def source(context: Context) -> tuple[Path, int] | None:
-    """Find the folder of checkpoints and the step to go on from: the run's own newest, or else ``save.load``."""
+    """Find the checkpoint folder and the step to resume from: the run's own newest, or else ``save.load``."""
     own = context.directory / "checkpoints"
     if (own / TRACKER).is_file():
         return own, newest(own)
@@ -45,23 +45,23 @@ def source(context: Context) -> tuple[Path, int] | None:
     named = _NAME.fullmatch(found.name)
     if named is None or not found.is_dir():
         raise CheckpointError(
-            f"save.load={wanted} holds no checkpoint of backend=megatron: name a run directory of it or one of its "
-            "checkpoints/iter_*, or export where it was trained (save.export=safetensors) and start here with "
-            "model.weights"
+            f"save.load={wanted} holds no checkpoint of backend=megatron: name a run directory of that backend or one "
+            "of its checkpoints/iter_*, or export from the backend that wrote it (save.export=safetensors) and start "
+            "with model.weights"
         )
     return found.parent, int(named[1])
 
 
 def newest(folder: Path) -> int:
-    """The step of the newest whole checkpoint, by Megatron's tracker file."""
+    """The step of the newest complete checkpoint, from Megatron's tracker file."""
     text = read_text(folder / TRACKER).strip()
     if not text.isdigit():
-        raise CheckpointError(f"{folder / TRACKER} does not name a step but {text!r}")
+        raise CheckpointError(f"{folder / TRACKER} should name a step, but contains {text!r}")
     return int(text)
 
 
 class Checkpoints:
-    """The run's checkpoints, around Megatron's own reading and writing."""
+    """The run's checkpoints; wraps Megatron's own loading and saving."""
 
     def __init__(self, context: Context, batches: Batches) -> None:
         self._context, self._spec, self._batches = context, context.spec, batches
@@ -71,20 +71,20 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def loading(self) -> Iterator[None]:
-        """Raise a :class:`CheckpointError` for a checkpoint of another model, and in place of Megatron's errors."""
+        """Raise CheckpointError for a checkpoint of another model, and instead of Megatron's errors."""
         found = source(self._context)
         if found is None:
             yield
             return
         path = found[0] / folder_of(found[1])
-        with contextlib.suppress(FileNotFoundError):  # One that Megatron-LM wrote without the launcher.
+        with contextlib.suppress(FileNotFoundError):  # Megatron-LM wrote it without the launcher.
             there = load_json(path / STATE)
             saving.fits(self._spec, there, path, self._batches.identity())
             if there.get("global_batch_size", self._spec.global_batch_size) != self._spec.global_batch_size:
                 batch = there["global_batch_size"]
                 raise CheckpointError(
-                    f"{path} counts its place in the data in steps of {batch} sequences, which Megatron-LM cannot "
-                    f"change: train.global_batch_size={batch}"
+                    f"{path} counts its position in the data in steps of {batch} sequences, which Megatron-LM cannot "
+                    f"change: set train.global_batch_size={batch}"
                 )
         try:
             yield
@@ -92,7 +92,7 @@ class Checkpoints:
             raise CheckpointError(f"{path} cannot be read: {saving.reason(error)}") from error
 
     def save(self, step: int, write: Callable[[], object]) -> None:
-        """Write a checkpoint by Megatron's own ``write``, which :meth:`finalize` ends; else CheckpointError."""
+        """Save by Megatron's ``write`` or raise CheckpointError; :meth:`finalize` ends background ones."""
         path, every = self._folder / folder_of(step), self._spec.save_every
         last = step == self._spec.steps or every is None or step % every != 0
         if not self._saving.together(step, path, lambda: self._begin(path, step), last=last):
@@ -108,7 +108,7 @@ class Checkpoints:
                 shutil.rmtree(old.path, ignore_errors=True)
 
     def finalize(self, finalize: Callable[[], object], *, last: bool) -> None:
-        """Let Megatron end its background writes; the first that is not whole yet may have failed."""
+        """Let Megatron finish its background writes; the first one that is not complete may have failed."""
         done = newest(self._folder) if self._writing and (self._folder / TRACKER).is_file() else 0
         for step in [step for step in self._writing if step <= done]:
             if self._context.rank == 0:
@@ -120,7 +120,7 @@ class Checkpoints:
             self._writing.pop(0)
 
     def _written(self, step: int, write: Callable[[], object], *, last: bool) -> bool:
-        """Let Megatron write; False where its writers found the disk full, which all ranks hear of together."""
+        """Let Megatron write; False if its writers found the disk full, which all ranks learn together."""
         path = self._folder / folder_of(step)
         before = self._tracked()
         try:
@@ -128,7 +128,7 @@ class Checkpoints:
         except CheckpointException as error:
             return self._saving.agree(step, path, error, last=last)
         except Exception as error:
-            if before is not None and self._tracked() != before:  # Cut off as it was written anew.
+            if before is not None and self._tracked() != before:  # Truncated while it was rewritten.
                 (self._folder / TRACKER).write_text(before)
             raise self._saving.error(step, self._folder, saving.why(error, self._folder)[1]) from error
         return True

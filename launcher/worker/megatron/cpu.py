@@ -1,7 +1,7 @@
 """Stand-ins for the functions of ``torch.cuda`` that megatron-core 0.19 calls, for a machine without a GPU.
 
-Nothing of Megatron's arithmetic is replaced: the stand-ins say that the one device is the CPU, that nothing has to be
-waited for, and that ``cuda`` in a device argument means the CPU. Each function below says who calls what it replaces.
+Megatron's arithmetic is unchanged: the stand-ins report the CPU as the only device, make waiting a no-op, and treat
+``cuda`` in a device argument as the CPU. Each function below says what calls the functions that it replaces.
 """
 
 import contextlib
@@ -27,10 +27,10 @@ _NO_WORK = ("synchronize", "empty_cache", "set_device", "reset_peak_memory_stats
 
 @functools.cache
 def install() -> None:
-    """Put the stand-ins in place, once and for the rest of the process; refused where there is a GPU."""
+    """Install the stand-ins, once and for the rest of the process; TrainingError if there is a GPU."""
     if torch.cuda.is_available():
         raise TrainingError(
-            "hardware.device=cpu hides torch.cuda from Megatron, and this node has a GPU: hardware=auto"
+            "hardware.device=cpu would hide torch.cuda from Megatron, but this node has a GPU: set hardware=auto"
         )
     _device()
     _memory()
@@ -43,18 +43,18 @@ def install() -> None:
 
 
 def _compiler() -> None:
-    """Compile small functions (``jit_fuser``) only where there is a C++ compiler; torch would end at the first."""
+    """Compile small functions (``jit_fuser``) only if there is a C++ compiler; else torch fails at the first one."""
     if machine.cxx() is None:
-        os.environ["TORCH_COMPILE_DISABLE"] = "1"  # Read when torch._dynamo is imported, which need not have been yet.
+        os.environ["TORCH_COMPILE_DISABLE"] = "1"  # Read when torch._dynamo is imported, which may not have happened.
         if "torch._dynamo" in sys.modules:
             sys.modules["torch._dynamo"].config.disable = True
 
 
 def _device() -> None:
-    """``current_device`` is where every module puts its tensors; the arguments' validator reads the capability.
+    """Replace device queries: modules put tensors on ``current_device``, the arguments' validator reads the capability.
 
-    Random states are set up where ``device_count`` is not 0, from which torch may conclude that there is a GPU
-    (``PYTORCH_NVML_BASED_CUDA_CHECK``, which ``transformers`` sets), so ``is_available`` answers for itself.
+    Random states are set up only if ``device_count`` is not 0, from which torch may conclude that there is a GPU
+    (``PYTORCH_NVML_BASED_CUDA_CHECK``, which ``transformers`` sets), so ``is_available`` is replaced, too.
     """
     _cuda.is_available = lambda: False
     _cuda.current_device = lambda: torch.device("cpu")
@@ -66,21 +66,21 @@ def _device() -> None:
 
 
 def _memory() -> None:
-    """``training_log`` and ``save_checkpoint_and_time`` print the allocator's counters."""
+    """Replace the allocator's counters, which ``training_log`` and ``save_checkpoint_and_time`` print."""
     for name in _COUNTERS:
         setattr(_cuda, name, lambda *_, **__: 0)
     _cuda.memory_stats = lambda *_, **__: defaultdict(int)
 
 
 def _streams() -> None:
-    """The distributed optimizer, the checkpoint writer and the schedules order their work by streams and events."""
+    """Replace streams and events, by which the distributed optimizer, checkpoint writer and schedules order work."""
     _cuda.Stream = _cuda.Event = _Nothing
     _cuda.current_stream = _cuda.default_stream = _Nothing
     _cuda.stream = lambda *_: contextlib.nullcontext()
 
 
 class _Nothing:
-    """A stream or event of a device that does everything in order; whatever is asked of it gives another."""
+    """A stream or event of a device that runs everything in order; any attribute or call gives another one."""
 
     def __init__(self, *_: object, **__: object) -> None:
         pass
@@ -90,7 +90,7 @@ class _Nothing:
 
 
 def _random_states() -> None:
-    """Tensor parallel ranks draw dropout from states of their own (``core/tensor_parallel/random.py``)."""
+    """Replace CUDA RNG states, from which tensor parallel ranks draw dropout (``core/tensor_parallel/random.py``)."""
     from megatron.core.tensor_parallel import random
 
     module: Any = random
@@ -102,7 +102,7 @@ def _random_states() -> None:
 
 
 def _tensor_types() -> None:
-    """Clipping and the optimizers compare ``Tensor.type()`` with ``torch.cuda.FloatTensor`` and its like."""
+    """Replace ``Tensor.type``, which clipping and the optimizers compare with ``torch.cuda.FloatTensor`` and so on."""
     original = torch.Tensor.type
 
     def named(self: torch.Tensor, *arguments: Any, **options: Any) -> Any:
@@ -113,9 +113,9 @@ def _tensor_types() -> None:
 
 
 def _device_arguments() -> None:
-    """``device="cuda"`` is written out in the training loop, in clipping and in the data loaders.
+    """Accept ``device="cuda"``, which the training loop, clipping and the data loaders hard-code.
 
-    ``torch.device("meta")`` knows the functions by a list, which is made before these stand in their places.
+    ``torch.device("meta")`` has a list of the original functions, which must be made before they are replaced.
     """
     _device_constructors()
     torch.Tensor.cuda = lambda self, *_, **__: self  # type: ignore[method-assign]
@@ -134,7 +134,7 @@ def _on_the_cpu(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor
 
 
 def _megatron() -> None:
-    """Checks of Megatron's own that would stop it, and the warm-up of kernels that only a GPU has."""
+    """Replace Megatron's own checks that would stop it, and the warm-up of kernels that only a GPU has."""
     from megatron.core.transformer import torch_norm
     from megatron.core.transformer.moe import token_dispatcher
     from megatron.training import training
@@ -150,9 +150,9 @@ def _as_array(tensor: Any, as_numpy: bool = False, record_stream: bool = False) 
 
 
 def _norm(cls: type, config: Any, hidden_size: int, eps: float = 1e-5, **_: object) -> torch.nn.Module:
-    """A norm of torch, whose weight takes part in the gradient sum of sequence parallel ranks.
+    """A torch norm whose weight takes part in the gradient sum of sequence parallel ranks.
 
-    ``WrappedTorchNorm`` refuses sequence parallelism, although this mark is all that it lacks (``finalize_model_grads``
+    ``WrappedTorchNorm`` refuses sequence parallelism, although it lacks only this attribute (``finalize_model_grads``
     in ``core/distributed``).
     """
     made = (torch.nn.LayerNorm if config.normalization == "LayerNorm" else torch.nn.RMSNorm)(hidden_size, eps=eps)

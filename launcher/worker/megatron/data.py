@@ -1,4 +1,4 @@
-"""The run's samples as Megatron-core asks for them, in the order in which every other worker sees them."""
+"""The run's samples as a Megatron-core data set, in the order that every other worker uses."""
 
 import functools
 import os
@@ -19,14 +19,14 @@ from launcher.worker.data.corpus import Corpus, TokenFiles
 from launcher.worker.data.order import Order
 from launcher.worker.engine import Context
 
-SEQUENCE = 2**20  # Tokens of one sequence at most; the index counts them in 32 bits.
-CORPUS = Path("data", "corpus")  # The indexed data set, as ``launcher.backends.megatron.training`` names it.
+SEQUENCE = 2**20  # Most tokens in one sequence; the index stores lengths in 32 bits.
+CORPUS = Path("data", "corpus")  # The indexed data set, as named in ``launcher.backends.megatron.training``.
 LOSS = "lm loss"  # Megatron logs and averages the loss under this name.
 
 
 @dataclass(frozen=True, slots=True)
 class Samples(Dataset[dict[str, torch.Tensor]]):
-    """The stream of samples up to ``size``; Megatron's sampler hands out places as ``Order`` does in every engine."""
+    """The stream of the first ``size`` samples; Megatron's sampler gives positions as ``Order`` gives other engines."""
 
     corpus: Corpus
     order: Order
@@ -46,7 +46,7 @@ class Samples(Dataset[dict[str, torch.Tensor]]):
 
 
 class Provider:
-    """Megatron's ``train_valid_test_datasets_provider``: no rank needs another to read its samples."""
+    """Megatron's ``train_valid_test_datasets_provider``; every rank reads its own samples (``is_distributed``)."""
 
     is_distributed = True
 
@@ -61,10 +61,10 @@ class Provider:
     def __call__(
         self, sizes: tuple[int, int, int], vp_stage: int | None = None
     ) -> tuple[Samples, Samples | None, None]:
-        """Give samples to train on and, where the run evaluates, the same held-out ones for every evaluation.
+        """Return training samples and, if the run evaluates, held-out ones that are the same in every evaluation.
 
-        One more than is trained: Megatron refuses to begin where none is left, as in a run that ends at its last step
-        and is resumed to be exported.
+        There is one more than is trained: Megatron refuses to start with none left, as in a run at its last step that
+        is resumed only to export.
         """
         training, held_out, _ = sizes
         train = Samples(*self._batches.training_stream(), size=training + 1, period=training, marked=self._marked)
@@ -75,14 +75,14 @@ class Provider:
 
 
 def forward_step(batches: Any, model: Any) -> tuple[torch.Tensor, Any]:
-    """Run one micro-batch through this rank's stages; return the loss of every token, and a function to average it."""
+    """Run one micro-batch through this rank's stages; return each token's loss, and a function that reduces it."""
     batch = {name: value.to(torch.cuda.current_device(), non_blocking=True) for name, value in next(batches).items()}
     length = batch["tokens"].shape[1]
     batch["position_ids"] = torch.arange(length, device=batch["tokens"].device).expand_as(batch["tokens"])
     if parallel_state.get_context_parallel_world_size() > 1:
         group = parallel_state.get_context_parallel_group()
         batch = get_batch_on_this_cp_rank(batch, is_hybrid_cp=False, cp_group=group)
-    mask = {"loss_mask": batch["loss_mask"]} if "loss_mask" in batch else {}  # For the losses of further tokens.
+    mask = {"loss_mask": batch["loss_mask"]} if "loss_mask" in batch else {}  # For multi-token prediction's losses.
     losses = model(batch["tokens"], batch["position_ids"], None, labels=batch["labels"], **mask)
     return losses, functools.partial(_trained, batch["loss_mask"]) if "loss_mask" in batch else _summed
 
@@ -94,23 +94,23 @@ def _summed(losses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, dict[str,
 
 
 def _trained(mask: torch.Tensor, losses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
-    """As :func:`_summed`, over the labels that are trained; Megatron divides by their number in the global batch.
+    """As :func:`_summed`, over trained labels only; Megatron divides by their number in the global batch.
 
-    The log divides sums by counts: the smallest number in place of none keeps 0 / 0 out of it and changes no other.
+    The log divides sums by counts: the smallest float instead of zero avoids 0 / 0 and changes no other value.
     """
     total, count = (losses.float() * mask).sum(), mask.sum()
     return total, count.int(), {LOSS: torch.stack([total.detach(), count.clamp(min=torch.finfo(torch.float32).tiny)])}
 
 
 def write(prefix: Path, tokens: Any) -> None:
-    """Write ``<prefix>.bin``, the mapped file of unsigned ids itself, and ``<prefix>.idx``, in place of older ones."""
+    """Link ``<prefix>.bin`` to the mapped file of unsigned ids and write ``<prefix>.idx``; both replace older ones."""
     prefix.parent.mkdir(parents=True, exist_ok=True)
     target, index = prefix.with_suffix(".bin"), prefix.with_suffix(".idx")
     for path in (target, index):
         path.unlink(missing_ok=True)
     try:
         os.link(str(tokens.filename), target)
-    except OSError:  # Another file system, as the user's cache may be on.
+    except OSError:  # The user's cache may be on another file system.
         target.symlink_to(Path(str(tokens.filename)).absolute())
     lengths = [min(SEQUENCE, len(tokens) - start) for start in range(0, len(tokens), SEQUENCE)]
     kind = np.int32 if tokens.dtype == np.uint32 else tokens.dtype.type  # Megatron has no uint32; ids are below 2^31.

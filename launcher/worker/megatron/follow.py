@@ -1,4 +1,4 @@
-"""Follows Megatron's training loop from outside: the run's metrics, memory and checkpoints as of every run."""
+"""Hooks around Megatron's training loop that record metrics, memory and checkpoints as in every run."""
 
 import contextlib
 import functools
@@ -30,7 +30,7 @@ type Call = Callable[..., Any]
 
 
 class Follower:
-    """Puts its methods around Megatron's functions."""
+    """Wraps Megatron's functions with its methods."""
 
     _FOLLOWED = (
         "setup_model_and_optimizer", "train_step", "training_log", "evaluate", "evaluate_and_print_results",
@@ -42,14 +42,14 @@ class Follower:
         self._checkpoints = Checkpoints(context, batches)
         self._profile = Profile(context)
         self.step = 0
-        self.followed: loop.Followed  # Made once it is known at which step the run begins.
+        self.followed: loop.Followed  # Made once the first step is known.
         self._rate = 0.0
         self._last: StepResult | None = None
         self._held_out_loss = torch.zeros(())
 
     @contextlib.contextmanager
     def following(self) -> Iterator[None]:
-        """Put each method of this class around the function of its name in ``megatron.training.training``."""
+        """Wrap each function of ``megatron.training.training`` in ``_FOLLOWED`` with the method of the same name."""
         with contextlib.ExitStack() as stack:
             for name in self._FOLLOWED:
                 method = functools.partial(getattr(self, name), getattr(training, name))
@@ -57,14 +57,14 @@ class Follower:
             yield
 
     def forward_step(self, batches: Any, model: Any) -> Any:
-        """Run a micro-batch, with the phases around it."""
+        """Run a micro-batch forward, and enter the phases before and after it."""
         self._context.memory.enter("forward")
         answer = forward_step(batches, model)
         self._context.memory.enter("backward")
         return answer
 
     def setup_model_and_optimizer(self, original: Call, *arguments: Any, **options: Any) -> Any:
-        """Measure the load phase; afterwards it is known where the run begins."""
+        """Measure the load phase; afterwards the step at which the run begins is known."""
         tracker = self._context.memory
         with tracker.measuring("load"):
             answer = original(*arguments, **options)
@@ -81,14 +81,14 @@ class Follower:
         self.recorded.loaded()
 
     def load_checkpoint(self, original: Call, *arguments: Any, **options: Any) -> Any:
-        """Refuse checkpoints of another model first."""
+        """Refuse a checkpoint of another model, then load."""
         with self._checkpoints.loading():
             return original(*arguments, **options)
 
     def train_step(
         self, original: Call, forward: Call, data: Any, model: Any, optimizer: Any, *rest: Any, **options: Any
     ) -> Any:
-        """Measure the first steps; note the rate before the scheduler moves it on."""
+        """Measure the first steps; read the learning rate before the scheduler changes it."""
         self._context.beat.step(self.step + 1)
         self._rate = get_canonical_lr_for_logging(optimizer.param_groups) or 0.0
         tokens, step = self._spec.micro_batch_size * self._spec.sequence_length, optimizer.step
@@ -104,7 +104,7 @@ class Follower:
         return step()
 
     def training_log(self, original: Call, losses: dict[str, torch.Tensor], *rest: Any, **options: Any) -> Any:
-        """Note a step that is over; where an evaluation follows, its line waits for that."""
+        """Record a step that is over; if an evaluation follows, the line is written after it."""
         answer = original(losses, *rest, **options)
         bound = inspect.signature(original).bind(losses, *rest, **options).arguments
         self.step, norm = bound["iteration"], bound["grad_norm"]
@@ -118,7 +118,7 @@ class Follower:
         return answer
 
     def evaluate(self, original: Call, *arguments: Any, **options: Any) -> Any:
-        """Keep the loss, which Megatron only prints."""
+        """Keep the evaluation loss, which Megatron only prints."""
         self._context.beat.begin("evaluation")
         with self.followed.evaluation(self.step):
             answer = original(*arguments, **options)
@@ -126,7 +126,7 @@ class Follower:
         return answer
 
     def evaluate_and_print_results(self, original: Call, *arguments: Any, **options: Any) -> None:
-        """Write the line of the step that is evaluated; Megatron's evaluation after the last step is left out."""
+        """Write the line of the evaluated step; skip Megatron's extra evaluation after the last step."""
 
         def evaluated() -> Losses:
             original(*arguments, **options)
@@ -142,21 +142,21 @@ class Follower:
         original(iteration, *rest, **options)
 
     def save_checkpoint(self, original: Call, iteration: int, *rest: Any, **options: Any) -> None:
-        """Write a checkpoint."""
+        """Write a checkpoint, measured if it is the first."""
         with self.recorded.saving(iteration):
             self._checkpoints.save(iteration, functools.partial(original, iteration, *rest, **options))
 
     def maybe_finalize_async_save(self, original: Call, blocking: bool = False, **options: Any) -> None:
-        """End background writes; one that failed pauses saving or, behind the last step, ends the run."""
+        """Finish background writes; one that failed pauses saving or, after the last step, ends the run."""
         self._checkpoints.finalize(functools.partial(original, blocking=blocking, **options), last=blocking)
 
     def _note(self, evaluate: Callable[[], Losses] | None = None) -> None:
-        assert self._last is not None, "a step is noted once"
+        assert self._last is not None, "a step is recorded once"
         result, self._last = self._last, None
         self.recorded.line(self.step, result, evaluate)
 
     def _from_the_last_rank(self, losses: dict[str, torch.Tensor]) -> torch.Tensor:
-        """The loss, which the last pipeline stage alone knows; the last rank is one of that stage."""
+        """The loss, which only the last pipeline stage has; the last rank belongs to that stage."""
         loss = losses.get(LOSS, torch.zeros((), device=self._context.device)).detach().float().reshape(1)
         dist.broadcast(loss, src=self._context.world - 1)
         return loss
@@ -173,7 +173,7 @@ def kept(chunks: Iterable[Any], optimizer: Any) -> Iterator[Kept]:
         masters = [tensor for name in _MASTERS for tensor in flat(getattr(one, name, ()))]
         yield "master_weights", masters
         yield "gradients", [tensor.grad for tensor in masters if tensor.grad is not None]
-        bare = getattr(one, "optimizer", one)  # Muon stands in the chain itself.
+        bare = getattr(one, "optimizer", one)  # Muon is in the chain without a wrapper.
         yield "optimizer_states", list(flat(getattr(bare, "state", {})))
 
 
@@ -183,5 +183,5 @@ def _listed(chunk: Any, name: str) -> list[Any]:
 
 
 def numbered(chunk: nn.Module) -> dict[int, nn.Module]:
-    """The transformer blocks of a model chunk by their numbers in the whole model, from 0; Megatron's begin with 1."""
+    """The transformer blocks of a model chunk by their index in the whole model, from 0 (Megatron's start at 1)."""
     return {int(module.layer_number) - 1: module for module in chunk.modules() if isinstance(module, TransformerLayer)}

@@ -1,9 +1,9 @@
-"""The values of a Megatron model, and the place of each in a Hugging Face model: fresh, a folder's, and back to one.
+"""Mapping between a Megatron model and a Hugging Face model, to initialize, load and export weights.
 
 Megatron-core keeps query, key and value of a group in one matrix, gate and up projection in another, pads the
-vocabulary, and cuts matrices among tensor parallel ranks. Fresh values are drawn by the tensor's name and the element's
-place in it, so that all engines and layouts start alike. On export each whole tensor has one owner, to which the ranks
-send the pieces in one order known to all.
+vocabulary, and shards matrices over tensor parallel ranks. Initial values depend on a tensor's name and the element's
+position in it, so that all engines and layouts start alike. On export each whole tensor has one owner, to which the
+ranks send their pieces in an order that all ranks know.
 """
 
 import re
@@ -29,11 +29,11 @@ type Key = tuple[str, tuple[tuple[int, int], ...]]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A region of a tensor of the Hugging Face model, and the elements of this rank that hold it."""
+    """A region of a tensor in the Hugging Face model, and this rank's elements that hold it."""
 
     name: str  # The tensor's name in ``transformers``.
     region: Region  # One slice for each dimension.
-    view: torch.Tensor  # Elements of a Megatron parameter in the order of the region, possibly in another shape.
+    view: torch.Tensor  # Elements of a Megatron parameter in the region's order, possibly of another shape.
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -46,23 +46,23 @@ class Piece:
         return self.name, tuple((part.start, part.stop) for part in self.region)
 
     def write(self, values: torch.Tensor) -> None:
-        """Put the region's values into the parameter."""
+        """Copy the region's values into the parameter."""
         self.view.copy_(values.reshape(self.view.shape))
 
     def read(self) -> torch.Tensor:
-        """The region's values as the parameter has them."""
+        """Return the region's values from the parameter."""
         return self.view.detach().reshape(self.shape)
 
 
 _FURTHER = "mtp."
-"""Layers of multi-token prediction, which no class of transformers has: they keep what Megatron-core has drawn."""
+"""Layers of multi-token prediction, which no transformers class has: they keep Megatron-core's initial values."""
 
 _FUSED_NORMS = {"self_attention.linear_qkv": "input_layernorm", "mlp.linear_fc1": "pre_mlp_layernorm"}
 
 
 @dataclass(frozen=True, slots=True)
 class _TensorSplit:
-    """The part of ``parts`` equal ones that a rank has."""
+    """This rank's part of a dimension that is split into ``parts`` equal parts."""
 
     part: int
     parts: int
@@ -83,7 +83,7 @@ def pieces(chunks: list[nn.Module], model: ModelSpec) -> Iterator[Piece]:
             match = re.match(r"decoder\.layers\.(\d+)\.(.*)", name)
             if match is None:
                 yield from layout.of_chunk(name, parameter)
-            else:  # The place in the whole model, not in the stage.
+            else:  # By the index in the whole model, not in the stage.
                 yield from layout.of_block(decoder.layers[int(match[1])].layer_number - 1, match[2], parameter)
 
 
@@ -118,7 +118,7 @@ class _Layout:
             yield from self._plain(block, inner, parameter)
 
     def of_chunk(self, name: str, parameter: torch.Tensor) -> Iterator[Piece]:
-        """The pieces of embeddings and head, by rows of the vocabulary, or of the last norm."""
+        """The pieces of embeddings and output head, by rows of the vocabulary, or of the last norm."""
         names = self._names
         if "final_layernorm" in name or "final_norm" in name:
             yield _whole(f"{names.norm}.{name.rpartition('.')[2]}", parameter)
@@ -138,7 +138,7 @@ class _Layout:
         return Piece(name, (slice(first, first + real), slice(0, parameter.shape[1])), parameter.data[:real])
 
     def _attention_input(self, block: str, kind: str, parameter: torch.Tensor) -> Iterator[Piece]:
-        """Query, key and value: Megatron has them group by group, each group with its query heads first."""
+        """Pieces of query, key and value; Megatron stores them by group, each with its query heads first."""
         model, inputs = self._model, self._names.attention_inputs
         if model.key_value_heads % self._tensor.parts:
             yield from self._part_of_a_group(block, kind, parameter)
@@ -156,7 +156,7 @@ class _Layout:
                 offset += model.key_value_heads * count * size
 
     def _part_of_a_group(self, block: str, kind: str, parameter: torch.Tensor) -> Iterator[Piece]:
-        """More ranks than groups cut each group's rows evenly, heads or not; attention puts them together again."""
+        """If ranks outnumber groups, each group's rows are split evenly, also within heads; attention gathers."""
         size, count = self._model.head_size, parameter.shape[0]
         heads = self._model.num_attention_heads // self._model.key_value_heads
         group, first = divmod(self._tensor.part * count, (heads + 2) * size)
@@ -169,7 +169,7 @@ class _Layout:
                 yield self._projection(f"{block}.{name}", slice(begin, begin + high - low), view, kind)
 
     def _projection(self, name: str, rows: slice, view: torch.Tensor, kind: str) -> Piece:
-        """Output features of a matrix or bias: rows, or in GPT-2 (``Conv1D``) columns."""
+        """A piece with output features of a matrix or bias: rows, or in GPT-2 (``Conv1D``) columns."""
         if kind == "bias":
             return Piece(f"{name}.bias", (rows,), view)
         inputs = slice(0, view.shape[-1])
@@ -178,7 +178,7 @@ class _Layout:
         return Piece(f"{name}.weight", (rows, inputs), view)
 
     def _mlp_input(self, block: str, kind: str, parameter: torch.Tensor) -> Iterator[Piece]:
-        """The first matrix of the MLP: gate rows above up rows on each rank; GPT-2 has no gate."""
+        """Pieces of the MLP's first matrix: on each rank gate rows above up rows; GPT-2 has no gate."""
         data, names = parameter.data, self._names.mlp_inputs
         share = data.shape[0] // len(names)
         rows = self._tensor.of(share * self._tensor.parts)
@@ -186,7 +186,7 @@ class _Layout:
             yield self._projection(f"{block}.{name}", rows, view, kind)
 
     def _expert(self, block: str, matrix: str, number: int, parameter: torch.Tensor) -> Iterator[Piece]:
-        """One expert: ``transformers`` stacks all experts, gate above up."""
+        """Pieces of one expert; ``transformers`` stacks all experts, gate above up."""
         data, cut, one = parameter.data, self._expert_tensor, slice(number, number + 1)
         if matrix == "linear_fc2":
             columns = cut.of(data.shape[1] * cut.parts)
@@ -200,7 +200,7 @@ class _Layout:
 
     def _plain(self, block: str, inner: str, parameter: torch.Tensor) -> Iterator[Piece]:
         owner, _, kind = inner.rpartition(".")
-        if kind.startswith("layer_norm_"):  # Transformer Engine keeps a norm with the matrix that follows it.
+        if kind.startswith("layer_norm_"):  # Transformer Engine stores a norm with the matrix after it.
             owner, kind = _FUSED_NORMS[owner], kind.removeprefix("layer_norm_")
         name = f"{block}.{self._names.modules[owner]}.{kind}"
         if owner not in ("self_attention.linear_proj", "mlp.linear_fc2") or kind != "weight":
@@ -219,7 +219,7 @@ def _whole(name: str, parameter: torch.Tensor) -> Piece:
 
 @torch.no_grad()
 def fill(chunks: list[nn.Module], context: Context) -> None:
-    """Give every parameter the value with which the other engines start; without one Megatron's own stays."""
+    """Give every parameter the initial value of the other engines; Megatron's own stays if they have none."""
     spec = context.spec
     if spec.model.weights is None and not computed(spec):
         return
@@ -251,7 +251,7 @@ def write(chunks: list[nn.Module], context: Context, directory: Path) -> None:
 def _joined(
     chunks: list[nn.Module], context: Context, wanted: dict[str, torch.Tensor], owners: dict[str, int]
 ) -> dict[str, torch.Tensor]:
-    """The whole tensors that this rank owns, on the CPU; all ranks go through all pieces in one order."""
+    """The whole tensors that this rank owns, on the CPU; all ranks go through all pieces in the same order."""
     rank, mine = context.rank, {piece.key: piece for piece in pieces(chunks, context.spec.model)}
     held: list[list[Key]] = [[] for _ in range(context.world)]
     dist.all_gather_object(held, list(mine))

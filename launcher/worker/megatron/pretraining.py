@@ -1,4 +1,4 @@
-"""Megatron's own ``pretrain``, prepared, fed and followed: what a rank in training and one in rehearsal share."""
+"""Megatron's own ``pretrain``, prepared, fed with samples and wrapped in hooks; shared by training and rehearsal."""
 
 import functools
 import signal
@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # It imports Megatron, for which a machine without a GPU must
 
 
 def prepare(context: Context) -> None:
-    """Let Megatron be imported, with a device and its faults undone; TrainingError where it is not installed."""
+    """Make Megatron importable, with a device and its bugs fixed; TrainingError if it is missing or unsupported."""
     found = found_version()
     if found is None:
         raise TrainingError(f"megatron-core is not installed for this Python: {INSTALL}")
@@ -33,14 +33,14 @@ def prepare(context: Context) -> None:
 
 
 def parse(arguments: Sequence[str]) -> Any:
-    """Parse and validate the argument list as Megatron does, and let it stop at every signal that asks for that."""
+    """Parse and validate the argument list as Megatron does, and make it stop at every stop signal."""
     from megatron.training.arguments import parse_and_validate_args
 
     sys.argv = [sys.argv[0], *arguments]
     try:
         args = parse_and_validate_args()
     except SystemExit as error:
-        raise TrainingError("Megatron-LM does not understand its argument list; its words are in stderr.log") from error
+        raise TrainingError("Megatron-LM refused its argument list; its message is in stderr.log") from error
     if args.exit_signal_handler:
         for number in STOP_SIGNALS:
             signal.signal(number, signal.getsignal(args.exit_signal))
@@ -48,7 +48,7 @@ def parse(arguments: Sequence[str]) -> Any:
 
 
 def pretrain(context: Context, args: Any, provider: Any, follower: "Follower") -> tuple[list[nn.Module], bool]:
-    """Train to the last step; return this rank's parts of the model, and True if it was asked to stop before."""
+    """Train to the last step; return this rank's model chunks, and True if the run was asked to stop before."""
     from megatron.core.enums import ModelType
     from megatron.training import training
     from megatron.training.argument_utils import pretrain_cfg_container_from_args
@@ -67,19 +67,19 @@ def pretrain(context: Context, args: Any, provider: Any, follower: "Follower") -
     with follower.following():
         try:
             training.pretrain(configuration, provider, ModelType.encoder_or_decoder, follower.forward_step)
-        except SystemExit as ending:  # Megatron was asked to stop: it has saved, and leaves.
+        except SystemExit as ending:  # Megatron was asked to stop: it saved, and exits.
             if ending.code:
-                text = f"Megatron-LM ended with status {ending.code}; its words are in the ranks' logs"
+                text = f"Megatron-LM exited with status {ending.code}; its output is in the ranks' logs"
                 raise TrainingError(text) from ending
             return chunks, follower.step < context.spec.steps
     return chunks, False
 
 
 def suits(found: str) -> None:
-    """Raise a :class:`TrainingError` for a version of megatron-core that is out of the supported range."""
+    """Raise TrainingError for a version of megatron-core outside the supported range."""
     if not is_supported(found):
         raise TrainingError(
-            f"megatron-core {found} is installed, and this worker drives the training loop of the versions {RANGE}: "
+            f"megatron-core {found} is installed, but launch drives the training loop only of versions {RANGE}: "
             f"{INSTALL}"
         )
 
@@ -88,7 +88,7 @@ def suits(found: str) -> None:
 def _repair() -> None:
     from megatron.core.datasets import utils
 
-    # ``pretrain`` compiles its index helpers with a Makefile that the wheel lacks; it has them compiled already.
+    # ``pretrain`` would compile its index helpers with a Makefile that the wheel lacks; the wheel has them compiled.
     utils.compile_helpers = lambda: None
     if find_spec("transformer_engine") is None and find_spec("apex") is None:
         _steps_of_torch_adam()
@@ -97,9 +97,9 @@ def _repair() -> None:
 def _steps_of_torch_adam() -> None:
     """Give each parameter its own step counter when a checkpoint of the distributed optimizer is saved and loaded.
 
-    Without Transformer Engine and Apex the optimizer is torch's AdamW, whose counters Megatron asserts in a fresh
-    optimizer, leaves out of checkpoints, and puts back as one tensor, which AdamW then advances once for each parameter
-    (``core/optimizer/distrib_optimizer.py``).
+    Without Transformer Engine and Apex the optimizer is torch's AdamW. Megatron requires its counters in a fresh
+    optimizer, does not save them per parameter, and restores one shared tensor, which AdamW then advances once per
+    parameter (``core/optimizer/distrib_optimizer.py``).
     """
     from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 

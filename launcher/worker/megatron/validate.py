@@ -1,12 +1,12 @@
-"""``python -m launcher.worker.megatron.validate``: Megatron-LM's own judgement of argument lists, without a GPU.
+"""``python -m launcher.worker.megatron.validate``: check argument lists by Megatron-LM's own code, without a GPU.
 
 Reads a JSON list of questions on stdin (``arguments``, ``world``, ``environment``, ``device``, ``capability``) and
-writes one of answers on stdout: null where ``parse_args``, ``validate_args`` and the configurations of transformer,
-optimizer and gradient buffers accept the list, else what they said. Replaced by those of the target machine are the
-compute capability, ``WORLD_SIZE``, the environment and, for a GPU, Transformer Engine where this machine has none.
+writes a list of answers to stdout: null if ``parse_args``, ``validate_args`` and the configurations of transformer,
+optimizer and gradient buffers accept the list, else their message. The target machine's compute capability,
+``WORLD_SIZE`` and environment replace this machine's, as does, for a GPU, Transformer Engine if it is not installed.
 
-Layers, kernels, checkpoints and schedules are not run (``launcher.worker.megatron.later``). Where the code that judges
-uses one of them, everything is asked again in a process that imports all of it (``--whole``).
+Layers, kernels, checkpoints and schedules are not executed (``launcher.worker.megatron.later``). If the validating code
+uses one of them, all questions are asked again in a process that imports everything (``--whole``).
 """
 
 import argparse
@@ -32,7 +32,7 @@ from launcher.base.files import JsonObject
 from launcher.worker.megatron import later
 
 _TARGET: dict[str, Any] = {"device": "cuda", "capability": (9, 0)}
-"""The machine of the present question, for the functions that replace the real machine's."""
+"""The machine of the current question, for the functions that replace the real machine's."""
 
 UNUSED = (
     "megatron.core.dist_checkpointing", "megatron.core.distributed.distributed_data_parallel",
@@ -53,19 +53,19 @@ UNUSED = (
     "torch.distributed.checkpoint", "torch.distributed.fsdp", "torch.distributed.tensor", "torch.utils.cpp_extension",
     "torch.utils.tensorboard",
 )  # fmt: skip
-"""Modules that the judgement seldom uses, and that took three of five seconds with megatron-core 0.19 and torch 2.15
-(``python -X importtime``, no bytecode at hand)."""
+"""Modules that validation seldom uses, and that took three of five seconds with megatron-core 0.19 and torch 2.15
+(``python -X importtime``, without cached bytecode)."""
 
 _PROGRAM = "launcher.worker.megatron.validate"
 _WHOLE = "--whole"
 _MISUSE = (AttributeError, ImportError, NameError, TypeError)
-"""Errors that a stand-in for a module could cause; Megatron-LM refuses by others."""
+"""Errors that a stand-in for a module could cause; Megatron-LM raises others when it refuses."""
 
-_FUSED: list[tuple[Any, str]] = []  # Kernels of Transformer Engine that Megatron-LM looks for and this machine lacks.
+_FUSED: list[tuple[Any, str]] = []  # Transformer Engine kernels that Megatron-LM looks for and this machine lacks.
 
 
 def judge(questions: Sequence[Mapping[str, Any]]) -> list[JsonObject | None]:
-    """Megatron-LM's answer to each argument list, in order, None where it accepts one; the parser is built once."""
+    """Megatron-LM's answer to each argument list, in order, None if it accepts the list; builds the parser once."""
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         parser = _prepare()
@@ -73,16 +73,16 @@ def judge(questions: Sequence[Mapping[str, Any]]) -> list[JsonObject | None]:
 
 
 class _Refused(Exception):
-    """The message of argparse, raised in place of being printed before the process ends."""
+    """Raised with argparse's message, instead of printing it and exiting."""
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> Any:
-        """Hand the message on."""
+        """Raise the message."""
         raise _Refused(message)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Leave lists that are defaults as they were: ``validate_args`` appends to them."""
+        """Copy lists, so that ``validate_args`` does not append to defaults."""
         found, rest = super().parse_known_args(args, namespace)
         for key, value in vars(found).items():
             if isinstance(value, list):
@@ -125,7 +125,7 @@ def _validate() -> None:
 
 
 def model_config(args: Any) -> Any:
-    """The configuration of the model; 0.19.2 makes it without the random states that its own CUDA graphs ask for."""
+    """The model's configuration, with the RNG tracker that CUDA graphs require and 0.19.2 itself leaves out."""
     from megatron.training import argument_utils
 
     hybrid = args.hybrid_layer_pattern is not None
@@ -146,7 +146,7 @@ def _near(text: str, parser: argparse.ArgumentParser) -> list[str]:
 
 
 def _without_emerging_optimizers() -> None:
-    """Let Megatron-core find no emerging-optimizers: nothing is stepped, and that package imports Triton."""
+    """Hide emerging-optimizers from Megatron-core: no optimizer steps here, and that package imports Triton."""
     metadata: Any = importlib.metadata
     version = metadata.version
 
@@ -163,7 +163,7 @@ def _prepare() -> argparse.ArgumentParser:
     import torch
 
     plain: Any = lambda function=None, **_: function or (lambda inner: inner)  # noqa: E731
-    torch.compile = plain  # Nothing is computed, and the compiler takes as long to import as all the rest.
+    torch.compile = plain  # Nothing is computed, and importing the compiler takes as long as all other imports.
     _without_emerging_optimizers()
     _without_training_loop()
     arguments: Any = importlib.import_module("megatron.training.arguments")
@@ -178,7 +178,7 @@ def _prepare() -> argparse.ArgumentParser:
 
 
 def _without_training_loop() -> None:
-    """The package ``megatron.training`` with the global variables alone of the imports of its ``__init__``."""
+    """Make the package ``megatron.training`` with only the global variables from the imports of its ``__init__``."""
     core = importlib.util.find_spec("megatron.core")
     if core is None or core.origin is None:
         raise ModuleNotFoundError("No module named 'megatron.core'")
@@ -202,14 +202,14 @@ def _as_target(torch: Any) -> None:
 
 
 def _as_with_transformer_engine() -> None:
-    """Pretend a Transformer Engine that is new enough for every question, as a job on GPUs has."""
+    """Fake a Transformer Engine that is new enough for every question, as a job on GPUs has."""
     _replace("is_te_min_version", lambda *_, **__: _TARGET["device"] == "cuda")
     for path, names in _KERNELS.items():
         module = importlib.import_module(path)
         _FUSED.extend((module, name) for name in names if getattr(module, name) is None)
 
     class FusedAdam:
-        """The signature that ``OptimizerConfig`` looks for."""
+        """A class with the signature that ``OptimizerConfig`` looks for."""
 
         def __init__(
             self, master_weight_dtype: Any, exp_avg_dtype: Any, exp_avg_sq_dtype: Any, use_decoupled_grad: Any
@@ -239,7 +239,7 @@ def _replace(name: str, function: Any) -> None:
 
 
 def main() -> None:
-    """Answer the questions on stdin."""
+    """Answer the questions on stdin, on stdout."""
     questions = json.load(sys.stdin)
     whole = sys.argv[1:] == [_WHOLE]
     if not whole:

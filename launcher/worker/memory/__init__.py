@@ -24,7 +24,7 @@ from launcher.worker.memory.live_piles import LivePiles
 from launcher.worker.memory.piles import Kept, Layers, SavedBytes, divided, kept_bytes, storages, with_recomputation
 
 CPU_METHOD = (
-    "bytes of live CPU tensors, followed operation by operation while the model is loaded, in the first two steps "
+    "bytes of live CPU tensors, tracked operation by operation while the model is loaded, in the first two steps "
     "and in the first save; without workspaces inside one operation and buffers of the communication library"
 )
 CUDA_METHOD = "counters of torch.cuda's caching allocator; phases from the first two steps and the first save"

@@ -1,1 +1,1 @@
-"""What a model of any class of ``transformers`` is made of, found by building it without memory."""
+"""The structure of a model of any ``transformers`` class, found by building it on the meta device."""

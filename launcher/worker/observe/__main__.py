@@ -1,4 +1,4 @@
-"""``python -m launcher.worker.observe < config.json``: the layers of a model of ``transformers``, what they save."""
+"""``python -m launcher.worker.observe < config.json``: the layers of a ``transformers`` model and what they save."""
 
 import itertools
 import json
@@ -12,7 +12,7 @@ from launcher.base.files import JsonObject
 
 
 def observe(content: Mapping[str, Any]) -> JsonObject:
-    """The parameters by place, the kind of each layer, and the bytes that each saves for a token, or ``why`` not."""
+    """The parameters by place, each layer's kind, and the bytes that it saves per token, or ``why`` not."""
     import torch
     import transformers
 
@@ -37,19 +37,19 @@ def observe(content: Mapping[str, Any]) -> JsonObject:
     for attention, whole in itertools.product(structure.attentions(config), (False, True)):
         try:
             return {**made, "attention": attention, "passes": passes.passes(found, attention, whole=whole)}
-        except Exception as error:  # Code of any class of transformers runs here, on tensors without values.
+        except Exception as error:  # Any transformers class's code runs here, on tensors without values.
             made.setdefault("why", f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"[:200])
     return made
 
 
 def main() -> int:
-    """Read a configuration from standard input; write what is found, or an error."""
+    """Read a configuration from standard input; write the structure, or an error."""
     warnings.simplefilter("ignore")
     try:
         status, content = 0, observe(json.load(sys.stdin))
     except LauncherError as error:
         status, content = 2, {"error": str(error)}
-    except Exception as error:  # A class may refuse a configuration, by errors of its own.
+    except Exception as error:  # A class may refuse a configuration with its own exceptions.
         status, content = 2, {"error": f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"[:300]}
     sys.stdout.write(json.dumps(content) + "\n")
     return status

@@ -1,6 +1,6 @@
 """The bytes that one layer saves for its backward pass and allocates in it, under fake tensors.
 
-A first pass keeps what each layer is called with; then a layer of each kind runs alone at two lengths of a sequence.
+A first pass records the arguments of each layer; then a layer of each kind runs alone at three sequence lengths.
 """
 
 import contextlib
@@ -24,28 +24,28 @@ from launcher.worker.observe.structure import Structure, linears, structure
 from launcher.worker.trace.loops import evenly
 from launcher.worker.trace.one_depth import gpu_kernels
 
-_CHUNK = 64  # Tokens that every scan without a ``chunk_size`` of its own takes at once, or a divisor of it.
+_CHUNK = 64  # Chunk size, in tokens, of scans without their own ``chunk_size``, or a multiple of it.
 _CHUNKS = (3, 5, 7)
-"""Lengths in chunks: more than one, and odd, so that no activation is as large as a matrix of a layer."""
+"""Sequence lengths in chunks: more than one, and odd, so that no activation is as large as a matrix of a layer."""
 
 FORMATS: Mapping[str, tuple[torch.dtype, bool]] = {
     "fp32": (torch.float32, False),
     "bf16": (torch.bfloat16, False),
     "mixed": (torch.float32, True),
 }
-"""Formats of parameters and residual stream, and whether autocast makes bf16 of what products read."""
+"""Dtype of parameters and residual stream, and whether autocast casts inputs of matrix products to bf16."""
 
 _LEAST_BEND = 0.5
-"""Bytes by which a token's grow with each token of the sequence, from which on they are scores and no rounding."""
+"""Growth of a token's bytes per token of the sequence above which it is due to attention scores, not rounding."""
 
 _EXPERTS = 16
-"""Experts that a loop runs at most, with the tokens of all: hundreds take minutes and save the same bytes."""
+"""Most experts that a loop runs, with all tokens: hundreds would take minutes and save the same bytes."""
 
 type Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class _Reached(Exception):
-    """Raised when the last layer that is looked for has been called."""
+    """Raised when the last layer of interest has been called."""
 
 
 class _WithoutValues(LiveBytes):  # type: ignore[no-untyped-call]  # torch types the base class only in part.
@@ -61,17 +61,17 @@ class _WithoutValues(LiveBytes):  # type: ignore[no-untyped-call]  # torch types
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """Bytes of one layer at one length."""
+    """Bytes of one layer at one sequence length."""
 
-    saved: int  # Storages that its forward pass saves, each once, without parameters and what all layers share.
-    adapted: int  # Those that it saves where the weights are trained that an adapter may stand beside, and no others.
-    frozen: int  # Those that it saves where none of its parameters is trained.
-    keeps_input: bool  # True if the tensor that it is called with is one of them.
-    extra: int  # The most beyond those that its backward pass allocates, without gradients of matrices.
+    saved: int  # Storages saved by its forward pass, each once, without parameters and tensors that layers share.
+    adapted: int  # The same if only weights that an adapter may wrap are trained.
+    frozen: int  # The same if none of its parameters is trained.
+    keeps_input: bool  # True if its input is one of the saved tensors.
+    extra: int  # Peak of what its backward pass allocates beyond those, without gradients of matrices.
 
 
 def passes(found: Structure, attention: str, *, whole: bool = False) -> JsonObject:
-    """For each kind and format, bytes for one token as ``[constant, by length]``; the first pass may run ``whole``."""
+    """Bytes per token by kind and format as ``[constant, per length]``; the first pass may run ``whole``."""
     rows: JsonObject = {name: {} for name in found.kinds}
     config = found.model.config
     chunk = max(_CHUNK, *(getattr(config, key, None) or 0 for key in ("chunk_size", "mamba_chunk_size")))
@@ -94,22 +94,22 @@ def passes(found: Structure, attention: str, *, whole: bool = False) -> JsonObje
 def _seen(
     found: Structure, attention: str, dtype: torch.dtype, lengths: Sequence[int], *, autocast: bool, whole: bool
 ) -> list[dict[str, Seen]]:
-    """The passes at each length: on the meta device where that can be, which is faster than fake tensors."""
+    """The bytes at each length, measured on the meta device if possible, which is faster than fake tensors."""
     made = structure(_unscaled(found.model.config), dtype, attention).model.train()
     if not autocast:
-        with contextlib.suppress(Exception), torch.device("meta"), gpu_kernels():  # Some class asks for a value.
+        with contextlib.suppress(Exception), torch.device("meta"), gpu_kernels():  # Some classes ask for a value.
             return [_at(found, made, length, whole) for length in lengths]
     fake, cast = FakeTensorMode(allow_non_fake_inputs=True), torch.autocast("cpu", torch.bfloat16, enabled=autocast)
     with fake, cast, gpu_kernels():
         made = made.to_empty(device="cpu")
         with contextlib.suppress(IndexError), evenly(most=_EXPERTS):
             return [_at(found, made, length, whole) for length in lengths]
-        with evenly(unused=1, most=_EXPERTS):  # A class may have a place more than experts, for choices of none.
+        with evenly(unused=1, most=_EXPERTS):  # A class may have one more slot than experts, for choosing none.
             return [_at(found, made, length, whole) for length in lengths]
 
 
 def _unscaled(config: Any) -> Any:
-    """A copy of it without a scaling of rotary angles, which asks for the largest position: as many bytes."""
+    """A copy without scaling of rotary angles, which needs the largest position's value; the bytes are the same."""
     made = copy.deepcopy(config)
     if isinstance(rotary := getattr(made, "rope_parameters", None), dict) and "rope_type" in rotary:
         rotary["rope_type"] = "default"
@@ -131,7 +131,7 @@ def _at(found: Structure, made: Any, length: int, whole: bool) -> dict[str, Seen
 
 
 def _calls(found: Structure, made: Any, length: int, whole: bool) -> dict[int, Call]:
-    """What the first layer of each kind is called with; unless ``whole`` runs all, others hand on their input."""
+    """The arguments of each kind's first layer; unless ``whole`` runs all layers, others return their input."""
     wanted, calls = set(found.kinds.values()), dict[int, Call]()
     blocks, last = made.get_submodule(found.path), max(found.kinds.values())
 
@@ -195,7 +195,7 @@ def _layer(block: nn.Module, call: Call, linears_of_it: Collection[str]) -> Seen
 
 @contextlib.contextmanager
 def _saving(known: set[int]) -> Iterator[dict[int, int]]:
-    """The bytes of each storage that is saved and not ``known``."""
+    """Yield the bytes of each saved storage that is not ``known``, by its key."""
     saved: dict[int, int] = {}
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
@@ -210,7 +210,7 @@ def _saving(known: set[int]) -> Iterator[dict[int, int]]:
 
 @contextlib.contextmanager
 def _training(block: nn.Module, linears: Collection[str]) -> Iterator[None]:
-    """Train the weights of these linears alone inside of the ``with``."""
+    """Train only the weights of these linears inside the context."""
     frozen = {
         name: each
         for name, each in block.named_parameters()
@@ -220,7 +220,7 @@ def _training(block: nn.Module, linears: Collection[str]) -> Iterator[None]:
         each.requires_grad_(False)
     try:
         yield
-    finally:  # A way that fails is followed by another, with the same weights.
+    finally:  # If this attempt fails, another one uses the same weights.
         for each in frozen.values():
             each.requires_grad_()
 

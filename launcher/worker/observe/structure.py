@@ -1,4 +1,4 @@
-"""The parts of a model of a ``transformers`` class on the meta device: parameters by place, and layers by kind."""
+"""The structure of a ``transformers`` model on the meta device: parameters by place, and layers by kind."""
 
 import dataclasses
 import inspect
@@ -18,7 +18,7 @@ from launcher.base.frozen import dataclass
 from launcher.worker.model.network import CAUSAL_SDPA, every_block, shared_modules
 
 _ROUTED = re.compile(r"(?:^|\.)experts(?:\.|$)")
-"""The place of experts that are modules of their own."""
+"""Matches the path of experts that are separate modules."""
 
 _MARKS = ("layer_type", "sliding_window", "is_sliding", "attention_type", "has_experts", "use_rope", "is_causal")
 """Attributes of modules by which layers of equal parameters may compute differently."""
@@ -28,18 +28,18 @@ _MARKS = ("layer_type", "sliding_window", "is_sliding", "attention_type", "has_e
 class Structure:
     """A model on the meta device and its layers."""
 
-    model: Any  # Of ``transformers``.
+    model: Any  # A ``transformers`` model.
     blocks: nn.ModuleList  # Its layers.
-    path: str  # Their place in the model.
+    path: str  # The path of the layers in the model.
     kinds: Mapping[str, int]  # The first layer of each kind, by the kind's name.
-    shapes: Mapping[str, Mapping[str, list[int]]]  # Parameters of a layer of each kind, but those of several layers.
-    shared: Mapping[str, Mapping[str, list[int]]]  # Those of several layers that a layer of each kind uses.
+    shapes: Mapping[str, Mapping[str, list[int]]]  # Parameters of a layer of each kind, except shared ones.
+    shared: Mapping[str, Mapping[str, list[int]]]  # Parameters shared by layers that a layer of each kind uses.
     layers: tuple[str, ...]  # The kind of each layer.
-    why: str = ""  # Why no engine here runs such layers.
+    why: str = ""  # Why none of launch's engines can run such layers.
 
 
 def configuration(content: Mapping[str, Any]) -> Any:
-    """The class of a configuration with the values of a ``config.json``."""
+    """The ``transformers`` configuration with the values of a ``config.json``."""
     kind = str(content["model_type"])
     made = transformers.CONFIG_MAPPING[kind]
     return made(**{key: value for key, value in content.items() if key not in ("model_type", "architectures")})
@@ -50,7 +50,7 @@ _SIZES: Mapping[str, Any] = {
     "vocab_size": None, "max_position_embeddings": 2**20, "tie_word_embeddings": False, "initializer_range": 0.02,
     "num_key_value_heads": "", "head_dim": "", "num_experts": 0, "num_experts_per_tok": 0, "moe_intermediate_size": 0,
 }  # fmt: skip
-"""Keys of ``model`` that a class's configuration has by these names, and what they are else (None: the hidden size)."""
+"""Keys of ``model`` that configurations have under the same name, and their defaults (None: the hidden size)."""
 
 _OTHERS = {
     "num_experts": ("num_local_experts", "n_routed_experts", "moe_num_experts"),
@@ -60,7 +60,7 @@ _OTHERS = {
 
 
 def sizes(config: Any) -> JsonObject:
-    """The sizes of a model by the keys of ``model``; those that its class has not are neutral."""
+    """The sizes of a model by the keys of ``model``; sizes that its class lacks get neutral values."""
     made: JsonObject = {}
     own = config.get_text_config()
     for key, neutral in _SIZES.items():
@@ -77,11 +77,11 @@ def sizes(config: Any) -> JsonObject:
 
 
 def _value(config: Any, name: str) -> object:
-    """A value of a configuration, or of one inside it (``ffn_config`` of DBRX); of a list the one that all have."""
+    """A value of a configuration or a nested one (``ffn_config`` of DBRX); for a list of equal values, that value."""
     inner = (getattr(config, part, None) for part in config.sub_configs)
     try:
         value = next((found for each in (config, *inner) if (found := getattr(each, name, None)) is not None), None)
-    except Exception:  # transformers has no one answer where layers differ in it.
+    except Exception:  # transformers raises if layers differ in the value.
         return None
     return value[0] if isinstance(value, list) and value and value.count(value[0]) == len(value) else value
 
@@ -95,7 +95,7 @@ _SET = re.compile(r"self\.([a-z_]\w*) = ")
 
 
 def reads(model: Any) -> list[str]:
-    """The keys that the class of a model, or of its configuration, takes from a ``config.json`` or writes there."""
+    """The keys of ``config.json`` that the model's class, or its configuration's class, reads or writes."""
     kind = type(model.config)
     fields = {each.name for each in dataclasses.fields(kind)}
     code, own = (inspect.getsource(sys.modules[each.__module__]) for each in (type(model), kind))
@@ -106,14 +106,14 @@ def reads(model: Any) -> list[str]:
 
 
 def attentions(config: Any) -> tuple[str, ...]:
-    """Ways of attention to try, the best first: torch's kernels without a mask, with the class's own, whole scores."""
+    """Attention implementations to try, best first: SDPA without a mask, with the class's mask, and eager."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING as CLASSES
 
     return (CAUSAL_SDPA, "sdpa", "eager") if CLASSES[type(config)]._supports_sdpa else ("eager",)
 
 
 def structure(config: Any, dtype: torch.dtype = torch.float32, attention: str = "eager") -> Structure:
-    """Build a model without memory and compare its layers."""
+    """Build a model on the meta device and group its layers by kind."""
     with torch.device("meta"):
         made = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention)
     made.config.use_cache = False
@@ -137,13 +137,13 @@ def structure(config: Any, dtype: torch.dtype = torch.float32, attention: str = 
 
 
 def _blocks(made: Any) -> tuple[str, nn.ModuleList, str]:
-    """The place of the layers; elsewhere than decoders have them, the list with the most parameters, and a reason."""
+    """Path and list of the layers; if they are not where decoders have them, the largest list, and a reason."""
     lists = {path: module for path, module in made.named_modules() if isinstance(module, nn.ModuleList) and len(module)}
     usual = next((path for path, module in lists.items() if module is every_block(made, None)), None)
     if usual is not None:
         return usual, lists[usual], ""
     path = max(lists, key=lambda path: sum(each.numel() for each in lists[path].parameters()))
-    return path, lists[path], f"its layers are in {', '.join(lists)}, and engines take one list alone, as model.layers"
+    return path, lists[path], f"its layers are in {', '.join(lists)}, but engines need one list such as model.layers"
 
 
 def _modules(block: nn.Module) -> list[Any]:
@@ -163,7 +163,7 @@ def _name(block: nn.Module, taken: set[str]) -> str:
 
 
 def weights(found: Structure) -> JsonObject:
-    """The parameters before, in and after the layers: shapes by name; tied ones once."""
+    """Shapes of the parameters before, in and after the layers, by name; tied ones once."""
     before: JsonObject = {}
     after: JsonObject = {}
     several = {id(each) for module in shared_modules(found.blocks) for each in module.parameters()}
@@ -179,9 +179,9 @@ def weights(found: Structure) -> JsonObject:
 
 
 def linears(found: Structure) -> list[str]:
-    """Names of the layers' linears that an adapter may wrap: no expert's, router's or one whose weight a kernel reads.
+    """Names of the layers' linears that an adapter may wrap: none of experts, routers, or read directly by a kernel.
 
-    Kernels of a state space read the weights of all its linears but the first (``mamba_inner_fn`` of mamba-ssm).
+    State-space kernels read the weights of all their linears except the first (``mamba_inner_fn`` of mamba-ssm).
     """
     names: dict[str, bool] = {}
     for layer in found.kinds.values():
@@ -202,26 +202,26 @@ _VALUES = (1e-6, 0.5, 3.0, 40.0, 1e9)
 
 
 class _Output(MoeModelOutputWithPast):  # type: ignore[misc]  # transformers has no types.
-    """Hidden states; whatever else some class asks for is None."""
+    """An output with hidden states only; any other attribute is None."""
 
     def __getattr__(self, name: str) -> None:
         return None
 
 
 def logits(made: Any, name: str) -> tuple[float, float | None] | None:
-    """The factor and the cap of the logits; None where they are made in another way.
+    """The factor and the cap of the logits; None if they are computed in another way.
 
-    ``name`` is the attribute of ``made``, which is used up, that holds the network without its head.
+    ``name`` is the attribute of ``made`` that holds the network without its head; ``made`` cannot be used afterwards.
     """
     hidden = torch.tensor(_VALUES, dtype=torch.float64).view(1, -1, 1)
     network, head = getattr(made, name), nn.Identity()
     for module in (network, getattr(network, "decoder", network)):  # OPT's class calls the decoder itself.
         module.forward = lambda *_, **__: _Output(last_hidden_state=hidden)
-    head.weight = nn.Parameter(torch.ones((1, 1), dtype=torch.float64))  # A class may ask for its format.
+    head.weight = nn.Parameter(torch.ones((1, 1), dtype=torch.float64))  # A class may read its dtype.
     made.set_output_embeddings(head)
     try:
         found = made(input_ids=torch.zeros((1, len(_VALUES)), dtype=torch.int64), use_cache=False).logits.double()
-    except Exception:  # Code of any class: it may look at more than hidden states.
+    except Exception:  # Any class's code runs here, and may need more than hidden states.
         return None
     first, last = (float(found.flatten()[place]) for place in (0, -1))
     factor = first / _VALUES[0]

@@ -1,6 +1,6 @@
-"""One rank of a run, alone, with real tensors and real kernels: ``python -m launcher.worker.rehearse``.
+"""Run one rank alone, with real tensors and real kernels: ``python -m launcher.worker.rehearse``.
 
-An engine that needs more than itself has a module of its backend's name here with a function ``rehearse(rehearsal)``.
+An engine that needs more setup has a module named after its backend here, with a function ``rehearse(rehearsal)``.
 """
 
 import contextlib
@@ -25,19 +25,19 @@ from launcher.worker.rehearse import world
 from launcher.worker.watch import tokens_of
 
 _METHODS = {
-    "cpu": "bytes of live CPU tensors, followed operation by operation, without workspaces inside one operation",
-    "cuda": "counters of torch.cuda's caching allocator; of the device what is in use on it, by whomever",
+    "cpu": "bytes of live CPU tensors, tracked operation by operation, without workspaces inside one operation",
+    "cuda": "counters of torch.cuda's caching allocator; device bytes are those in use by all processes",
 }
 _ALONE = (
-    "while the model is loaded, in two steps and in an evaluation, of one rank alone: its process answers for the "
-    "other ranks, so what a communication library allocates itself (NCCL's communicators) is missing"
+    "measured while one rank alone loads the model, does two steps and evaluates: its process answers for the other "
+    "ranks, so memory that a communication library allocates itself (NCCL's communicators) is missing"
 )
 _PACKAGES = ("torch", "transformers", "deepspeed", "megatron-core", "transformer-engine")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsal:
-    """The request for ``steps`` steps of one rank of the run in ``directory``, with ``words`` for its program."""
+    """A request for ``steps`` steps of one rank of the run in ``directory``; ``words`` are its program's arguments."""
 
     spec: RunSpec
     directory: Path
@@ -48,7 +48,7 @@ class Rehearsal:
 
 @contextlib.contextmanager
 def entered(rehearsal: Rehearsal, backend: str | None = None) -> Iterator[Context]:
-    """The rank in its world, with nothing measured yet; ``backend`` is for :func:`world.only_rank`."""
+    """Enter the rank's world; yield its context, with nothing measured yet. ``backend`` is for ``world.only_rank``."""
     with world.only_rank(rehearsal.spec, rehearsal.rank, backend) as place:
         context = context_of(rehearsal.spec, rehearsal.directory, place, Beat())
         (rehearsal.directory / "logs").mkdir(exist_ok=True)  # For the snapshot of a rank that runs out of memory.
@@ -57,7 +57,7 @@ def entered(rehearsal: Rehearsal, backend: str | None = None) -> Iterator[Contex
 
 
 def measure(rehearsal: Rehearsal, context: Context, train: Callable[[list[float]], None]) -> Rehearsed:
-    """Train, and return the document of it, to the last step or until memory has ended; ``train`` notes seconds."""
+    """Train to the last step or until memory runs out, and return the measurements; ``train`` appends step seconds."""
     seconds: list[float] = []
     try:
         train(seconds)
@@ -94,7 +94,7 @@ def _phases(context: Context) -> dict[str, RehearsedPhase]:
     if not isinstance(tracker, memory.CudaTracker):
         return found
     free, total = torch.cuda.mem_get_info(context.device)
-    # In use besides those reserved: the context, and whatever else runs there.
+    # Bytes in use besides the reserved ones: the CUDA context, and other processes.
     around, reserved = total - free - torch.cuda.memory_reserved(context.device), tracker.reserved_by_phase
     return {
         name: replace(phase, reserved_bytes=reserved[name], device_bytes=reserved[name] + around)
@@ -121,13 +121,13 @@ def _train(context: Context, build: EngineBuilder, steps: int, seconds: list[flo
         with timed(context.device, seconds) if only_timed else followed.step(step, tokens_of(micro_batches)):
             engine.train_step(step, micro_batches)
         if step == min(steps, MEASURED_STEPS) and context.spec.evaluates:
-            with followed.evaluation(step):  # One step's share: all are alike.
+            with followed.evaluation(step):  # As many batches as one step has: all batches are alike.
                 engine.evaluate(context.beat.each(_rows(context)))
 
 
 @contextlib.contextmanager
 def timed(device: torch.device, seconds: list[float]) -> Iterator[None]:
-    """Note the seconds that the device works on the code inside."""
+    """Append the seconds that the device takes for the code inside."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     began = time.perf_counter()

@@ -1,6 +1,6 @@
 """``python -m launcher.worker.rehearse --run FOLDER --rank R --steps N --out FILE [-- ARGUMENTS]``.
 
-Where the run cannot be rehearsed the document holds an ``error``, and the exit status is 2.
+If the run cannot be rehearsed, the document holds an ``error``, and the exit status is 2.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from launcher.worker.rehearse import Rehearsal, train_alone
 
 
 def rehearse(arguments: Sequence[str]) -> tuple[Path, JsonObject]:
-    """The file that the command line names, and its content: what a rank measured, or an error."""
+    """The output file and its content: a rank's measurements, or an error."""
     options = _parser().parse_args(arguments)
     try:
         spec = parse(load_json(options.run / "spec.json"))
@@ -32,7 +32,7 @@ def rehearse(arguments: Sequence[str]) -> tuple[Path, JsonObject]:
 
 
 def _rehearse(rehearsal: Rehearsal) -> Rehearsed:
-    """Load and train the rank: by the module of its engine's name in this package, else by the engine itself."""
+    """Load and train the rank: by the backend's module in this package if there is one, else by its engine alone."""
     name = rehearsal.spec.backend.name
     if find_spec(f"launcher.worker.rehearse.{name}") is not None:
         measured: Rehearsed = importlib.import_module(f"launcher.worker.rehearse.{name}").rehearse(rehearsal)
@@ -41,22 +41,22 @@ def _rehearse(rehearsal: Rehearsal) -> Rehearsed:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="One rank of a run, alone on this machine.", allow_abbrev=False)
+    parser = argparse.ArgumentParser(description="Rehearse one rank of a run on this machine.", allow_abbrev=False)
     parser.add_argument("--run", type=Path, required=True, metavar="FOLDER", help="holds spec.json and the job's files")
-    parser.add_argument("--rank", type=int, default=0, metavar="R", help="of the run's ranks")
+    parser.add_argument("--rank", type=int, default=0, metavar="R", help="the rank to rehearse")
     parser.add_argument("--steps", type=int, default=3, metavar="N", help="training steps; all but two are only timed")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="where the document goes")
-    parser.add_argument("words", nargs="*", metavar="ARGUMENT", help="of the run's own program")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the document to write")
+    parser.add_argument("words", nargs="*", metavar="ARGUMENT", help="an argument of the run's own program")
     return parser
 
 
 def main() -> NoReturn:
-    """Write the document of the rehearsal, and end."""
+    """Write the document of the rehearsal, and exit."""
     out, content = rehearse(sys.argv[1:])
     write_atomically(out, content)
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(2 if "error" in content else 0)  # Frameworks take seconds to tidy up what nobody needs.
+    os._exit(2 if "error" in content else 0)  # Frameworks take seconds to clean up.
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A rank of DeepSpeed, alone: the others are taken to agree with it, and to send hidden states of the known shape."""
+"""Rehearse one rank of DeepSpeed: other ranks are assumed to agree with it, and send hidden states of known shape."""
 
 import contextlib
 import importlib
@@ -20,7 +20,7 @@ from launcher.worker.trace import shims
 
 
 def rehearse(rehearsal: Rehearsal) -> Rehearsed:
-    """Load and train the rank."""
+    """Load and train the rank, and return its measurements."""
     if rehearsal.spec.hardware.device == "cpu":
         os.environ["DS_ACCELERATOR"] = "cpu"
     with contextlib.ExitStack() as stack:
@@ -35,7 +35,7 @@ def rehearse(rehearsal: Rehearsal) -> Rehearsed:
 
 @contextlib.contextmanager
 def _answered(spec: RunSpec) -> Iterator[None]:
-    """Compare nothing with other ranks, and receive hidden states without asking for their shape."""
+    """Skip comparisons with other ranks, and receive hidden states without asking for their shape."""
     from launcher.worker.deepspeed import model
 
     engine, pipe = (importlib.import_module(f"deepspeed.runtime.{name}") for name in ("engine", "pipe.engine"))
@@ -43,13 +43,13 @@ def _answered(spec: RunSpec) -> Iterator[None]:
         stack.enter_context(shims.agreed())
         stack.enter_context(replaced(model, "opened", _drawing(model.opened)))
         stack.enter_context(replaced(pipe.PipelineEngine, "_recv_tensor_meta", _received(spec)))
-        if hasattr(engine, "compare_tensors_in_structures"):  # AutoTP asks whether its ranks read the same rows.
+        if hasattr(engine, "compare_tensors_in_structures"):  # AutoTP checks that its ranks read the same rows.
             stack.enter_context(replaced(engine, "compare_tensors_in_structures", lambda *_: True))
         yield
 
 
 def _drawing(opened: initial.Access) -> initial.Access:
-    """Values in place for a parameter that ZeRO 3's first rank would send, without what that rank allocates for it."""
+    """Draw a parameter that ZeRO 3's first rank would send, without what that rank allocates to make it."""
 
     @contextlib.contextmanager
     def drawn(parameter: torch.Tensor) -> Iterator[torch.Tensor | initial.Local | None]:
@@ -62,7 +62,7 @@ def _drawing(opened: initial.Access) -> initial.Access:
 
 
 def _received(spec: RunSpec) -> Callable[[Any, int], Any]:
-    """The buffer for the hidden states of a micro-batch, which DeepSpeed allocates for the shape that is sent first."""
+    """Allocate the buffer for a micro-batch's hidden states, for which DeepSpeed would first receive the shape."""
 
     def buffer(engine: Any, stage: int) -> Any:
         shape = [spec.micro_batch_size, spec.sequence_length, spec.model.hidden_size]

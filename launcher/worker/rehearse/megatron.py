@@ -1,4 +1,4 @@
-"""A rank of Megatron-LM, alone: its own ``pretrain``, its own loop, its own arguments, followed as in a run."""
+"""Rehearse one rank of Megatron-LM: its own ``pretrain``, loop and arguments, measured as in a run."""
 
 import contextlib
 import dataclasses
@@ -19,21 +19,21 @@ _NEED_PEERS = {
     "nccl_ub": "buffers that are registered with NCCL need its communicators",
     "use_sharp": "SHARP is set up by NCCL's communicators",
 }
-"""Arguments, by their names in Megatron's namespace, whose code talks to other ranks past torch's process groups."""
+"""Arguments, by name in Megatron's namespace, whose code reaches other ranks without torch's process groups."""
 
 
 def rehearse(rehearsal: Rehearsal) -> Rehearsed:
-    """Load and train the rank, with the weights that the run names; a checkpoint is neither read nor written."""
+    """Load and train the rank, with the weights that the run names; checkpoints are neither read nor written."""
     if rehearsal.spec.backend.path is not None:
         raise TrainingError(
-            f"backend.path={rehearsal.spec.backend.path} trains by the checkout's own pretrain_gpt.py, which no rank "
-            "runs without the others: rehearse the same run by the launcher's worker, backend.path=null"
+            f"backend.path={rehearsal.spec.backend.path} trains with the checkout's own pretrain_gpt.py, which needs "
+            "all ranks: rehearse the same run with launch's worker, backend.path=null"
         )
     last = min(rehearsal.steps, rehearsal.spec.steps)
     if rehearsal.spec.evaluates:
         rehearsal = dataclasses.replace(rehearsal, spec=edit.changed(rehearsal.spec, "train.eval_every", last))
-    os.environ |= environment(rehearsal.spec)  # Megatron's validator asks for it; CUDA reads it as it starts.
-    backend = "gloo" if rehearsal.spec.hardware.device == "cpu" else "nccl"  # Megatron asks for its name.
+    os.environ |= environment(rehearsal.spec)  # Megatron's validator checks it; CUDA reads it at start.
+    backend = "gloo" if rehearsal.spec.hardware.device == "cpu" else "nccl"  # Megatron reads this name.
     with entered(rehearsal, backend) as context:
         return _trained(rehearsal, context, last)
 
@@ -46,7 +46,7 @@ def _trained(rehearsal: Rehearsal, context: Context, last: int) -> Rehearsed:
     words = rehearsal.words or translate(context.spec, python="").at(str(context.directory)).worker_argv
     args = pretraining.parse([*words, *_known_here(context, last)])
     refuse(args)
-    # Made-up rows in the shapes of the run's own data, which need not be on this machine.
+    # Synthetic rows shaped like the run's own data, which may not be on this machine.
     made_up = Synthetic(context.spec.model.vocab_size, context.spec.sequence_length, context.spec.train.seed)
     batches = data.batches(context, [made_up])
 
@@ -66,15 +66,15 @@ def _known_here(context: Context, last: int) -> list[str]:
 
 
 def refuse(args: Any) -> None:
-    """Refuse arguments whose code would wait for the other ranks."""
+    """Raise TrainingError for arguments whose code would wait for the other ranks."""
     for name, reason in _NEED_PEERS.items():
         if getattr(args, name, False):
             argument = name.replace("_", "-")
             raise TrainingError(
-                f"--{argument} cannot be rehearsed by one rank alone: {reason}; +backend.extra.{argument}=null"
+                f"--{argument} cannot be rehearsed by one rank alone: {reason}; set +backend.extra.{argument}=null"
             )
     if getattr(args, "num_experts", None) and args.moe_token_dispatcher_type == "flex":
         raise TrainingError(
-            "--moe-token-dispatcher-type=flex cannot be rehearsed by one rank alone: its kernels write into the memory "
-            "of the other ranks; +backend.extra.moe-token-dispatcher-type=alltoall"
+            "--moe-token-dispatcher-type=flex cannot be rehearsed by one rank alone: its kernels write to the memory "
+            "of the other ranks; set +backend.extra.moe-token-dispatcher-type=alltoall"
         )

@@ -1,4 +1,4 @@
-"""The steps of a rehearsed rank of Megatron-LM: the follower of a run without its files, and the exchange of tokens."""
+"""Hooks for a rehearsed rank of Megatron-LM: those of a run, without its files, and an even exchange of tokens."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -16,15 +16,15 @@ from launcher.worker.metrics import Losses
 from launcher.worker.rehearse import timed
 
 
-class Done(Exception):  # It is no error: Megatron's loop has no other way out that saves nothing.
-    """All steps of the rehearsal are done."""
+class Done(Exception):  # Not an error: Megatron's loop has no other way out that does not save.
+    """Raised when all steps of the rehearsal are done."""
 
 
 class Steps(Follower):
-    """Follows as in a run, but writes no file, and ends behind the last step of the rehearsal."""
+    """Measures as in a run, but writes no file, and ends after the last step of the rehearsal."""
 
     def __init__(self, context: Context, batches: Batches, last: int, seconds: list[float]) -> None:
-        """Begin; ``seconds`` gets the time of each step that is only timed."""
+        """Start with no step done; ``seconds`` gets the time of each step that is only timed."""
         super().__init__(context, batches)
         self._end, self._seconds = last, seconds
 
@@ -32,17 +32,17 @@ class Steps(Follower):
         self.followed = loop.Followed(self._context, live_bytes.tensors_of_process)
 
     def load_checkpoint(self, original: Call, *arguments: Any, **options: Any) -> tuple[int, int]:
-        """Begin at the first step, with no operations counted: what a checkpoint holds changes no size."""
+        """Begin at step 0 with no floating-point operations counted: a checkpoint's content changes no size."""
         return 0, 0
 
     def train_step(self, original: Call, *arguments: Any, **options: Any) -> Any:
-        """Follow the first steps, and take the time of the others."""
+        """Measure the memory of the first steps, and time the others."""
         only_timed = self.step >= loop.MEASURED_STEPS
         with timed(self._context.device, self._seconds) if only_timed else contextlib.nullcontext():
             return super().train_step(original, *arguments, **options)
 
     def save_checkpoint_and_time(self, original: Call, iteration: int, *rest: Any, **options: Any) -> None:
-        """Save nothing: one rank's share of a checkpoint is planned by all of them together."""
+        """Do nothing: saving one rank's share needs a plan by all ranks together."""
 
     def _note(self, evaluate: Callable[[], Losses] | None = None) -> None:
         if evaluate is not None:
@@ -53,9 +53,9 @@ class Steps(Follower):
 
 @contextlib.contextmanager
 def tokens_exchanged() -> Iterator[None]:
-    """Let the other expert parallel ranks have their tokens spread evenly over the experts.
+    """Report the other expert parallel ranks' tokens as spread evenly over the experts.
 
-    Otherwise every rank would seem to have this one's, and a chance would count often (``MoEAlltoAllTokenDispatcher``).
+    Else every rank would seem to have this one's, which multiplies chance deviations (``MoEAlltoAllTokenDispatcher``).
     """
     module: Any = token_dispatcher
     gather = module.gather_from_sequence_parallel_region

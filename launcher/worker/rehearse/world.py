@@ -1,8 +1,8 @@
-"""The world of a rehearsed rank: its place, its device, and groups of one process that answers for all other ranks.
+"""The world of a rehearsed rank: its place, its device, and groups in which this process answers for all other ranks.
 
-Other ranks are taken to have what this rank has: gathered are copies of its own share, a reduced tensor stays as it is.
-A tensor that only another rank has is drawn, since constants would send all tokens to the same experts. Torch's own
-"fake" group will not do: its reduce-scatters hold not-a-number, and on its empty futures DDP waits for ever.
+Other ranks are assumed to have the same data: a gather copies this rank's own share, a reduced tensor stays as it is. A
+tensor that only another rank has is drawn, since constants would send all tokens to the same experts. Torch's own
+"fake" group is no substitute: its reduce-scatters return NaN, and DDP waits forever on its empty futures.
 """
 
 import contextlib
@@ -20,19 +20,19 @@ from launcher.worker import TrainingError, replaced
 from launcher.worker.process import RankPlace
 from launcher.worker.trace.shims import done
 
-BACKEND = "rehearsed"  # The name of :class:`Alone` among torch's backends.
-_SPREAD = 0.02  # Standard deviation of drawn values, as of first weights (Hugging Face's ``initializer_range``).
+BACKEND = "rehearsed"  # The name under which torch knows :class:`Alone`.
+_SPREAD = 0.02  # Standard deviation of drawn values, as for initial weights (Hugging Face's ``initializer_range``).
 
 type _Tensors = Sequence[torch.Tensor]
 
-_ProcessGroup: Any = dist.ProcessGroup  # Its overloads are as many as its callers; ours take what any of them gives.
+_ProcessGroup: Any = dist.ProcessGroup  # Any, since torch's methods have many overloads; ours accept them all.
 
 
 @contextlib.contextmanager
 def only_rank(spec: RunSpec, rank: int, backend: str | None = None) -> Iterator[RankPlace]:
-    """Be one rank of a run without the others; the group goes by the name of ``backend``, as in ``process.group``."""
+    """Act as one rank of a run without the others; the group is named ``backend``, as in ``process.group``."""
     if not 0 <= rank < spec.gpus:
-        raise TrainingError(f"the run has ranks 0 to {spec.gpus - 1}, and rank {rank} was asked for: --rank 0")
+        raise TrainingError(f"the run has ranks 0 to {spec.gpus - 1}, not rank {rank}: --rank 0")
     device = _device(spec)
     os.environ |= _place(spec, rank)
     _register()
@@ -49,7 +49,7 @@ def _device(spec: RunSpec) -> torch.device:
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise TrainingError(
-            "the run is for GPUs and none is visible here: rehearse it on a node that has one (cluster=slurm), "
+            "the run is for GPUs, but none is visible here: rehearse it on a node that has one (cluster=slurm), "
             "or on the CPU with hardware.device=cpu"
         )
     device = torch.device("cuda", 0)
@@ -58,7 +58,7 @@ def _device(spec: RunSpec) -> torch.device:
 
 
 def _place(spec: RunSpec, rank: int) -> dict[str, str]:
-    """Variables as torchrun sets them, but for the number on the node: frameworks take that one's GPU."""
+    """Environment variables as torchrun sets them, except a local rank of 0: frameworks use that rank's GPU."""
     numbers = {
         "RANK": rank,
         "WORLD_SIZE": spec.gpus,
@@ -73,7 +73,7 @@ def _place(spec: RunSpec, rank: int) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _every_group_answered() -> Iterator[None]:
-    """Make each group as :class:`Alone`; torch and the frameworks find the backend's name that they asked for."""
+    """Make every group an :class:`Alone`, which torch and the frameworks see under the backend name they asked for."""
     c10d: Any = distributed_c10d
     real = c10d._new_process_group_helper
 
@@ -88,7 +88,7 @@ def _every_group_answered() -> Iterator[None]:
 
     with (
         replaced(c10d, "_new_process_group_helper", helper),
-        replaced(dist, "broadcast_object_list", lambda *_, **__: None),  # A rank's own are as good.
+        replaced(dist, "broadcast_object_list", lambda *_, **__: None),  # This rank's own objects serve as well.
     ):
         yield
 
@@ -105,27 +105,27 @@ def _of_each(collective: Callable[..., dist.Work]) -> Callable[..., dist.Work]:
 
 
 class Alone(_ProcessGroup):  # type: ignore[misc]  # It is Any for the reason above.
-    """The collectives of one rank without the others, by older and newer names of torch."""
+    """The collectives of one rank without the others, under torch's older and newer names."""
 
     def __init__(self, rank: int, size: int) -> None:
         super().__init__(rank, size)
         self._rank, self._size = rank, size
 
     def rank(self) -> int:
-        """This rank in the group."""
+        """This rank's number in the group."""
         return self._rank
 
     def size(self) -> int:
-        """Ranks of the group."""
+        """The number of ranks in the group."""
         return self._size
 
-    def getBackendName(self) -> str:  # noqa: N802  # Torch's C++ asks for this name.
+    def getBackendName(self) -> str:  # noqa: N802  # Torch's C++ code calls this name.
         """The name under which the group was made."""
         return BACKEND
 
     @property
     def group_name(self) -> str:
-        """The name that torch has given the group: its own class would ask a backend, and there is none."""
+        """The group's name in torch; torch's own property would ask a backend, and there is none."""
         return str(distributed_c10d._world.pg_names[self])
 
     def _get_backend(self, device: torch.device) -> Any:
@@ -135,13 +135,13 @@ class Alone(_ProcessGroup):  # type: ignore[misc]  # It is Any for the reason ab
     supports_splitting = False
 
     def _start_coalescing(self, device: torch.device) -> None:
-        """Collectives of one kernel, as DeepSpeed gathers on a GPU: here each ends by itself."""
+        """Do nothing: collectives that would be fused, as DeepSpeed does on a GPU, each end by themselves."""
 
     def _end_coalescing(self, device: torch.device) -> dist.Work:
         return done(())
 
     def allreduce(self, tensors: _Tensors, opts: Any = None, *_: Any, **__: Any) -> dist.Work:
-        """Multiply single numbers, on which ranks agree; a kernel over every gradient would cost too much."""
+        """Multiply summed one-element tensors by the number of ranks; a kernel per gradient would cost too much."""
         if opts is None or opts.reduceOp == dist.ReduceOp.SUM:
             for tensor in tensors:
                 if tensor.numel() == 1:
@@ -154,24 +154,24 @@ class Alone(_ProcessGroup):  # type: ignore[misc]  # It is Any for the reason ab
     allreduce_coalesced = reduce = send = _leave
 
     def barrier(self, *_: Any, **__: Any) -> dist.Work:
-        """Wait for nobody."""
+        """Return at once."""
         return done(())
 
     def broadcast(self, tensors: _Tensors, opts: Any = None, *_: Any, **__: Any) -> dist.Work:
-        """Leave this rank's tensors as they are, and draw another root's."""
+        """Keep this rank's own tensors, and draw those of another root."""
         if opts is None or opts.rootRank != self._rank:
             draw(tensors)
         return done(tensors)
 
     def allgather(self, outputs: Sequence[_Tensors], inputs: _Tensors, *_: Any, **__: Any) -> dist.Work:
-        """Copy this rank's own tensor for each rank."""
+        """Copy this rank's own tensor for every rank."""
         for row, mine in zip(outputs, inputs, strict=True):
             for output in row:
                 _copy(output, mine)
         return done(list(outputs))
 
     def allgather_coalesced(self, outputs: Sequence[_Tensors], inputs: _Tensors, *_: Any, **__: Any) -> dist.Work:
-        """Gather as :meth:`allgather`; the rows are the ranks."""
+        """Gather as :meth:`allgather`; each row belongs to a rank."""
         for row in outputs:
             for output, mine in zip(row, inputs, strict=True):
                 _copy(output, mine)
@@ -191,17 +191,17 @@ class Alone(_ProcessGroup):  # type: ignore[misc]  # It is Any for the reason ab
     reduce_scatter_tensor_coalesced = _of_each(_reduce_scatter_base)
 
     def reduce_scatter(self, outputs: _Tensors, inputs: Sequence[_Tensors], *_: Any, **__: Any) -> dist.Work:
-        """Take this rank's part of its own tensors."""
+        """Copy this rank's part of its own tensors."""
         for output, parts in zip(outputs, inputs, strict=True):
             _copy(output, parts[self._rank])
         return done(outputs)
 
     def gather(self, outputs: Sequence[_Tensors], inputs: _Tensors, *_: Any, **__: Any) -> dist.Work:
-        """Copy this rank's own tensor for each rank, where it is the one that gathers."""
+        """Copy this rank's own tensor for every rank if it is the one that gathers."""
         return self.allgather(outputs, inputs) if outputs else done(())
 
     def scatter(self, outputs: _Tensors, inputs: Sequence[_Tensors], *_: Any, **__: Any) -> dist.Work:
-        """Take this rank's part, or draw it where another rank scatters."""
+        """Copy this rank's part, or draw it if another rank scatters."""
         for number, output in enumerate(outputs):
             if inputs:
                 _copy(output, inputs[number][self._rank])
@@ -210,7 +210,7 @@ class Alone(_ProcessGroup):  # type: ignore[misc]  # It is Any for the reason ab
         return done(outputs)
 
     def alltoall_base(self, output: torch.Tensor, mine: torch.Tensor, *_: Any, **__: Any) -> dist.Work:
-        """Copy this rank's own input, over and over where it is too short."""
+        """Copy this rank's own input, repeated if it is too short."""
         _copy(output.view(-1), mine.reshape(-1))
         return done((output,))
 
@@ -249,7 +249,7 @@ def _copy(output: torch.Tensor, mine: torch.Tensor) -> None:
 
 
 def draw(tensors: Iterable[torch.Tensor]) -> None:
-    """Fill tensors of numbers with a fraction as a stage's output or first weights would; the others stay."""
+    """Fill floating-point tensors with values like a stage's output or initial weights; leave other tensors."""
     for tensor in tensors:
         if tensor.is_floating_point():
             tensor.detach().normal_(0.0, _SPREAD)

@@ -1,7 +1,7 @@
-"""Allocations of a run, by the workers' own code under fake tensors: ``python -m launcher.worker.trace``.
+"""Trace a run's allocations by running the worker's own code on fake tensors: ``python -m launcher.worker.trace``.
 
-No GPU and no peers: the process group answers at once (torch's "fake" backend). Every storage that the code makes,
-resizes and drops is followed, and played back through a model of torch's caching allocator.
+It needs no GPU and no peers: the process group answers at once (torch's "fake" backend). Every storage that the code
+allocates, resizes and frees is recorded, and replayed through a model of torch's caching allocator.
 """
 
 from collections.abc import Iterator
@@ -13,56 +13,56 @@ from launcher.worker import TrainingError
 
 _FIRST_DEPTH = 4
 _MOST_LAYERS = 16
-"""A few seconds for one micro-batch. What is allocated is linear in the depth from four layers on; the allocator's
-loss is not, so that of a deeper model is read off this many layers."""
+"""Layers that take a few seconds with one micro-batch. Allocated bytes are linear in the depth from four layers on; the
+allocator's overhead is not, so a deeper model gets the overhead of this many layers."""
 
 _MICRO_BATCHES = 2
-"""The first adds no gradients to earlier ones, the last does and is the one that reduces; those between are alike."""
+"""The first has no earlier gradients to add to, the last adds to them and reduces; those between are all alike."""
 
 
 def refuse(spec: RunSpec) -> None:
-    """Refuse a run that cannot be traced, by a :class:`TrainingError` with every reason."""
+    """Raise TrainingError with every reason if a run cannot be traced."""
     if found := "; ".join(_reasons(spec)):
         raise TrainingError(found)
 
 
 def _reasons(spec: RunSpec) -> Iterator[str]:
     if spec.backend.name not in ("fsdp", "deepspeed"):
-        yield f"backend={spec.backend.name} is not one of the workers that run under fake tensors"
+        yield f"the worker of backend={spec.backend.name} does not run on fake tensors"
     if spec.checkpointing.offload or (spec.zero.offload_optimizer, spec.zero.offload_parameters) != ("none", "none"):
-        yield "offload moves tensors between two memories that one fake device cannot tell apart"
+        yield "offload moves tensors between two memories, which one fake device cannot tell apart"
     if spec.backend.name == "deepspeed":
         yield from _of_deepspeed(spec)
     if spec.parallel.pipeline > 1:
-        yield "a pipeline stage waits for what the others send, and under fake tensors nobody does"
+        yield "a pipeline stage waits for tensors from other stages, and a trace has none"
     if families.of(spec.model).traits.observed and len(depths(spec)) > 1:
-        yield "a model whose layers are of kinds that no formula describes is not made shallower here"
+        yield "the model is too deep to trace whole, and launch cannot shorten one whose layers no formula describes"
     if spec.hardware.device == "cuda" and spec.adapter.bits == 8:
         yield "adapter.quant_type=int8 looks for outliers on a GPU, and fake tensors have no values"
     yield from _of_the_optimizer(spec)
     if spec.train.compile:
-        yield "train.compile=true replaces the operations that are followed"
+        yield "train.compile=true replaces the operations that a trace records"
 
 
 def _of_the_optimizer(spec: RunSpec) -> Iterator[str]:
     name, cuda = spec.optimizer.name, spec.hardware.device == "cuda"
     if name == "adafactor":
-        yield "optimizer=adafactor reads norms of its tensors, and fake ones have no values"
+        yield "optimizer=adafactor reads norms of its tensors, and fake tensors have no values"
     elif name in ("adamw_8bit", "adamw_4bit") and cuda and spec.backend.name == "fsdp":
-        yield f"optimizer={name} compiles its step on a GPU, which replaces the operations that are followed"
+        yield f"optimizer={name} compiles its step on a GPU, which replaces the operations that a trace records"
     elif name == "paged_adamw_8bit" and cuda:
-        yield "optimizer=paged_adamw_8bit has states that a driver moves between two memories"
+        yield "optimizer=paged_adamw_8bit has states that the driver moves between GPU and host memory"
 
 
 def _of_deepspeed(spec: RunSpec) -> Iterator[str]:
     if spec.parallel.tensor > 1:
-        yield "the groups of ranks that AutoTP makes are not followed under fake tensors"
+        yield "a trace does not support the process groups that AutoTP makes"
     if spec.adapter.name == "qlora":
-        yield "bitsandbytes makes its classes of weights of real tensors alone"
+        yield "bitsandbytes makes its weights only from real tensors"
 
 
 def depths(spec: RunSpec) -> tuple[int, ...]:
-    """The numbers of layers to trace: the run's own, or two that the rest follows from."""
+    """The numbers of layers to trace: the run's own, or two from which the run's own is extrapolated."""
     layers = spec.model.num_hidden_layers
     first = _FIRST_DEPTH + (spec.checkpointing.layers or 0) + spec.model.first_dense_layers
     last = max(first + 2, _MOST_LAYERS // min(_MICRO_BATCHES, spec.gradient_accumulation))
@@ -70,10 +70,10 @@ def depths(spec: RunSpec) -> tuple[int, ...]:
 
 
 def adapt_run(spec: RunSpec, layers: int) -> RunSpec:
-    """The run at a depth, with at most two micro-batches, from fresh values, with a GPU's defaults."""
+    """The run with this many layers, at most two micro-batches, drawn initial weights and a GPU's defaults."""
     optimizer, model = spec.optimizer, spec.model
     if spec.hardware.device == "cuda" and optimizer.fused is None and optimizer.foreach is None:
-        # Our worker asks for one kernel, and DeepSpeed's Adam is one; its SGD is torch's, left to torch's own choice.
+        # The FSDP worker asks for the fused kernel, and DeepSpeed's Adam is fused; its SGD is torch's default.
         one_kernel = spec.backend.name == "fsdp" or optimizer.name == "adamw"
         optimizer = replace(optimizer, fused=True) if one_kernel else replace(optimizer, foreach=True)
     attention = "sdpa" if model.attention == "flash" else model.attention

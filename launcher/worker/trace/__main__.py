@@ -15,13 +15,13 @@ from launcher.worker.trace import adapt_run, depths, refuse
 
 
 def trace(spec: RunSpec, rank: int) -> JsonObject:
-    """The report on one rank of a run. Raises TrainingError if the run cannot be traced."""
+    """The trace report on one rank of a run; TrainingError if the run cannot be traced."""
     refuse(spec)
     gc.disable()
     from launcher.worker.trace.allocator import Depth, Traced, report
-    from launcher.worker.trace.one_depth import record  # Torch takes seconds: only once a run can be traced.
+    from launcher.worker.trace.one_depth import record  # Late: torch takes seconds.
 
-    gc.freeze()  # The modules are looked through once less at each collection, which is half of a small trace's time.
+    gc.freeze()  # Excludes the modules from each collection: scanning them is half of a small trace's time.
     traced = tuple(Depth(layers, record(adapt_run(spec, layers), rank)) for layers in depths(spec))
     return report(
         Traced(depths=traced, layers=spec.model.num_hidden_layers),
@@ -31,15 +31,15 @@ def trace(spec: RunSpec, rank: int) -> JsonObject:
 
 
 def main() -> int:
-    """Read a specification, and write a report or an error."""
+    """Read a spec, and write a report or an error."""
     parser = argparse.ArgumentParser(
-        description="What a run would allocate, without a GPU and without its other ranks."
+        description="Trace what a run would allocate, without a GPU and without its other ranks."
     )
     parser.add_argument("--spec", type=Path, required=True, metavar="FILE", help="a spec.json")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="where the report goes")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the report to write")
     parser.add_argument("--rank", type=int, default=0, help="the rank to trace")
     options = parser.parse_args()
-    warnings.simplefilter("ignore")  # Fake tensors make frameworks warn of addresses that they ask for.
+    warnings.simplefilter("ignore")  # Frameworks warn when they ask fake tensors for addresses.
     try:
         status, content = 0, trace(parse(load_json(options.spec)), options.rank)
     except LauncherError as error:

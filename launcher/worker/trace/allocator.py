@@ -1,6 +1,6 @@
-"""The report on a traced run: recordings played back through a model of torch's caching allocator.
+"""The report on a traced run: recordings replayed through a model of torch's caching allocator.
 
-It is made of recordings at two depths: all but the allocator's loss is linear in the number of layers.
+Recordings at two depths suffice: all but the allocator's overhead is linear in the number of layers.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from launcher.worker.memory.recording import Candidate, Moment, Recording
 
 
 def replay(recording: Recording, *, expandable: bool, capacity: int | None = None) -> CachingAllocator:
-    """Play a recording back; raises :class:`OutOfMemory` where the capacity does not suffice."""
+    """Replay a recording and return the allocator; OutOfMemory if the capacity does not suffice."""
     allocator, held = CachingAllocator(expandable=expandable, capacity=capacity), dict[int, list[Block]]()
     for event in recording.events:
         allocation = recording.allocations[event if event >= 0 else -1 - event]
@@ -26,7 +26,7 @@ def replay(recording: Recording, *, expandable: bool, capacity: int | None = Non
 
 
 def needed(recording: Recording, *, expandable: bool) -> int:
-    """The least capacity with which a recording does not run out of memory, to 2 MiB, by binary search."""
+    """The smallest capacity with which a recording does not run out of memory, to 2 MiB, by binary search."""
     free = replay(recording, expandable=expandable)
     low, high = free.peak_allocated, free.peak_reserved
     if _suffices(recording, low, expandable=expandable):
@@ -52,7 +52,7 @@ _LOAD, _STEADY = 0, 2
 
 
 type _Key = tuple[int, Candidate]
-"""A step, and a part of it."""
+"""A step, and a half of a visit to a phase in it."""
 
 
 class Depth:
@@ -66,24 +66,24 @@ class Depth:
 
     @property
     def saved(self) -> int:
-        """Bytes that autograd has saved when the last backward pass begins."""
+        """Bytes saved by autograd when the last backward pass begins."""
         start = max(mark.event for mark in self.recording.marks if (mark.step, mark.phase) == (_STEADY, "backward"))
         return self.recording.piles(start - 1).get("activations", 0)
 
 
 class Traced(NamedTuple):
-    """One traced depth, or two with the deeper one last, for a run of ``layers`` layers."""
+    """Recordings at one depth, or at two with the deeper one last, for a run of ``layers`` layers."""
 
     depths: tuple[Depth, ...]
     layers: int
 
     def linear(self, value: Callable[[Depth], int]) -> int:
-        """A value of the recordings at the run's own depth."""
+        """A value of the recordings, extrapolated to the run's own depth."""
         last = self.depths[-1]
         return round(value(last) + self.slope(value) * (self.layers - last.layers))
 
     def slope(self, value: Callable[[Depth], int]) -> float:
-        """Bytes that one layer adds to a value; zero where one depth was traced."""
+        """Bytes that one layer adds to a value; zero if only one depth was traced."""
         first, last = self.depths[0], self.depths[-1]
         return (value(last) - value(first)) / max(1, last.layers - first.layers)
 
@@ -92,14 +92,14 @@ class Traced(NamedTuple):
         return {key: self.linear(lambda depth, key=key: depth.peaks[key].bytes) for key in self.depths[-1].peaks}  # type: ignore[misc]
 
     def piles(self, key: _Key) -> dict[str, int]:
-        """Bytes of each pile at the peak of a part; they sum to its bytes but for rounding."""
+        """Bytes by pile at the peak of a part; they sum to its bytes, except for rounding."""
         alive = {id(depth): depth.recording.piles(depth.peaks[key].event) for depth in self.depths}
         found = {pile: self.linear(lambda depth, pile=pile: alive[id(depth)].get(pile, 0)) for pile in PILES}  # type: ignore[misc]
         return {pile: size for pile, size in found.items() if size > 0}
 
 
 def report(traced: Traced, *, expandable: bool, cuda: bool) -> JsonObject:
-    """The document of a trace; only a run on ``cuda`` has a caching allocator, perhaps of expandable segments."""
+    """The document of a trace; only a run on ``cuda`` has a caching allocator, maybe with expandable segments."""
     peaks = traced.peaks()
     worst = max(peaks, key=lambda key: peaks[key])
     phases: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Experts that run in a loop over those that a token has met, under tensors without values: all of them, evenly."""
+"""Run loops over the experts that got tokens on tensors without values: as if all experts got equally many."""
 
 import contextlib
 from collections.abc import Iterator
@@ -11,30 +11,30 @@ from launcher.worker import replaced
 
 
 class _Place(int):
-    """A number with the methods of a tensor of one element."""
+    """A number with the methods of a one-element tensor."""
 
     def __getitem__(self, _: object) -> "_Place":
         return self
 
     def item(self) -> int:
-        """It."""
+        """The number."""
         return int(self)
 
 
 class _Even(list[int]):
-    """Sizes of parts, of which only their number counts."""
+    """Sizes of equal parts; only the number of parts matters."""
 
 
 @contextlib.contextmanager
 def evenly(*, most: int, unused: int = 0, experts: int = 0) -> Iterator[None]:
-    """Let ``nonzero`` find ``most`` experts, of ``experts`` or of all but the last ``unused``, and parts be equal."""
+    """Make ``nonzero`` find ``most`` experts, out of ``experts`` or all but the last ``unused``, and split equally."""
     found, where = torch.Tensor.nonzero, torch.where
     listed: Any = FakeTensor.tolist
     split: Any = torch.Tensor.split
     run = [1]
 
     def nonzero(mask: torch.Tensor, **options: Any) -> Any:
-        """All places of a mask of one dimension, as numbers: a tensor without values would be asked for its own."""
+        """The chosen indices of a one-dimensional mask, as numbers, since a tensor without values has none."""
         if mask.dim() != 1 or options.get("as_tuple") or not isinstance(mask, FakeTensor):
             return found(mask, **options)
         there = experts or mask.shape[0] - unused
@@ -43,7 +43,7 @@ def evenly(*, most: int, unused: int = 0, experts: int = 0) -> Iterator[None]:
         return [_Place(place) for place in chosen]
 
     def places(*given: Any, **options: Any) -> Any:
-        """So many places of a mask as its share, and ``where`` as it is otherwise."""
+        """As many indices of a mask as an equal share has; other calls of ``where`` are unchanged."""
         if len(given) != 1 or options or not isinstance(given[0], FakeTensor):
             return where(*given, **options)
         count = -(-given[0].numel() // run[0])

@@ -1,7 +1,7 @@
-"""Two training steps of one rank at one depth, recorded: the worker's own engine in torch's fake process group.
+"""Record two training steps of one rank at one depth: the worker's own engine in torch's fake process group.
 
-A run on GPUs is traced on the fake CPU, with streams and kernels chosen as a GPU would choose them and sizes rounded as
-its allocator rounds.
+A run on GPUs is traced on the fake CPU, with the streams and kernels that a GPU would use and sizes rounded as by its
+allocator.
 """
 
 import contextlib
@@ -38,14 +38,14 @@ from launcher.worker.trace import loops, shims
 _DEVICE = torch.ops.prim.device.default
 _ITEM = torch.ops.aten._local_scalar_dense.default
 _WAIT = torch.ops._c10d_functional.wait_tensor.default
-_PRODUCT_OF_4_BITS = "bitsandbytes.gemm_4bit.default"  # A name, since other runs do not import bitsandbytes.
+_PRODUCT_OF_4_BITS = "bitsandbytes.gemm_4bit.default"  # By name, since other runs do not import bitsandbytes.
 _SOFTMAX = torch.ops.aten._safe_softmax.default
-STEPS = 2  # The second is the first that has optimizer states from its start; it is the one that is reported.
+STEPS = 2  # The second step, the first that starts with optimizer states, is reported.
 _CUDA_GRANULARITY = 512  # torch ``c10/core/AllocatorConfig.h``, ``kMinBlockSize``.
 
 
 class Phases(MemoryTracker):
-    """Tells the recorder which phase the engine enters."""
+    """A memory tracker that passes the engine's phases to the recorder."""
 
     def __init__(self, recorder: "Recorder") -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Phases(MemoryTracker):
         self.engine: Engine | None = None
 
     def enter(self, phase: Phase) -> None:
-        """Begin a phase, to which all that follows belongs; gradients are labelled as the optimizer begins."""
+        """Begin a phase; gradients are labelled when the optimizer phase begins."""
         if phase == "optimizer" and self.engine is not None:
             label(self._recorder, self.engine)
         self._recorder.begin(self.step, phase)
@@ -74,7 +74,7 @@ def record(spec: RunSpec, rank: int) -> Recording:
         stack.callback(dist.destroy_process_group)
         propagate = recorder.pausing(ShardingPropagator._propagate_tensor_meta_non_cached)
         stack.enter_context(replaced(ShardingPropagator, "_propagate_tensor_meta_non_cached", propagate))
-        # DTensor lists the rows of a shard: a fake tensor for each takes most of a trace with a large vocabulary.
+        # DTensor lists a shard's rows: as fake tensors they would take most of a trace with a large vocabulary.
         listed = _disable_current_modes()(_StridedShard.local_shard_size_and_offset)
         stack.enter_context(replaced(_StridedShard, "local_shard_size_and_offset", listed))
         if cuda:
@@ -86,7 +86,7 @@ def record(spec: RunSpec, rank: int) -> Recording:
             spec=spec, directory=Path(folder), rank=rank, world=spec.gpus, device=torch.device("cpu"), memory=phases
         )
         _train(context, recorder, phases)
-        return recorder.recording.snapshot()  # What is freed from here on is the end of the trace, not of a step.
+        return recorder.recording.snapshot()  # Later releases belong to the end of the trace, not to a step.
 
 
 def _train(context: Context, recorder: "Recorder", phases: Phases) -> None:
@@ -115,7 +115,7 @@ def _step(context: Context, engine: Engine, recorder: "Recorder", step: int) -> 
 
 @contextlib.contextmanager
 def prepared(context: Context) -> Iterator[Callable[[], Engine]]:
-    """Do the preparations that fake tensors do not allow; the yielded function makes the engine under them."""
+    """Do what is impossible under fake tensors, then yield a function that makes the engine under them."""
     if context.spec.backend.name == "deepspeed":
         with shims.deepspeed(context):
             from launcher.worker.deepspeed.engine import build
@@ -131,7 +131,7 @@ def prepared(context: Context) -> Iterator[Callable[[], Engine]]:
 
 
 def label(recorder: "Recorder", engine: Engine) -> None:
-    """Label what the engine keeps; buffers of collectives are known by their operations."""
+    """Label the engine's tensors; buffers of collectives are already known by their operations."""
     for pile, tensors in engine.piles():
         if pile not in ("gather_buffers", "reduce_buffers"):
             recorder.label(pile, tensors)
@@ -139,10 +139,10 @@ def label(recorder: "Recorder", engine: Engine) -> None:
 
 @contextlib.contextmanager
 def gpu_kernels(*, cudnn: bool = False) -> Iterator[None]:
-    """Attention by the flash kernel of CUDA, whose dropout keeps a mask of one byte for each element.
+    """Use CUDA's flash attention kernel, and CUDA's dropout, whose mask has one byte per element.
 
     The memory-efficient and the cuDNN kernel save the same tensors (query, key, value, output, log-sum-exp). Heads of
-    two sizes take one of these: ``cudnn``, which Hopper and later prefer, lays its output out as the queries.
+    two sizes need one of these: ``cudnn``, which Hopper and later prefer, has the queries' layout in its output.
     """
     attention = functools.partial(_attention, functional.scaled_dot_product_attention, cudnn)
     dropout = functools.partial(_dropout, functional.dropout)
@@ -156,7 +156,7 @@ def gpu_kernels(*, cudnn: bool = False) -> Iterator[None]:
 
 
 def _autocast_enabled(otherwise: Callable[[str], bool], device_type: str = "cpu") -> bool:
-    """Without a device it asks for CUDA's, which here is the CPU's; so does ``get_autocast_gpu_dtype`` (torchao)."""
+    """Autocast's state; without a device CUDA's, which is the CPU's here (as for ``get_autocast_gpu_dtype``)."""
     return otherwise(device_type)
 
 
@@ -167,7 +167,7 @@ def _dropout(
     training: bool = True,
     inplace: bool = False,
 ) -> torch.Tensor:
-    """Torch ``aten/src/ATen/native/Dropout.cpp``, ``is_fused_kernel_acceptable``."""
+    """Dropout as on CUDA (torch ``aten/src/ATen/native/Dropout.cpp``, ``is_fused_kernel_acceptable``)."""
     if not training or not 0 < p < 1 or inplace:
         return otherwise(input, p, training, inplace)
     return torch.native_dropout(input, p, training)[0]
@@ -190,7 +190,7 @@ def _attention(
         wanted = torch.get_autocast_dtype("cpu")
         query, key, value = query.to(wanted), key.to(wanted), value.to(wanted)
     if attn_mask is None and query.dtype == torch.float32 and key.shape[1] < query.shape[1]:
-        # No kernel takes heads that share keys in fp32 (``backends._shared.unfused_attention``).
+        # No fused kernel supports grouped-query attention in fp32 (``backends._shared.unfused_attention``).
         how = {"scale": settings.get("scale"), "enable_gqa": True}
         by_maths = torch.ops.aten._scaled_dot_product_attention_math
         computed: torch.Tensor = by_maths(query, key, value, None, dropout_p, is_causal, None, **how)[0]
@@ -215,7 +215,7 @@ def _efficient(
     is_causal: bool,
     scale: float | None,
 ) -> torch.Tensor:
-    """Heads of two sizes, which the flash kernel refuses (``aten`` ``sdp_utils.cpp``); its output has tokens first."""
+    """Attention with two head sizes, which flash refuses (``aten`` ``sdp_utils.cpp``); the output has tokens first."""
     if mask is not None:
         if mask.dtype == torch.bool:
             mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, -torch.inf)
@@ -226,7 +226,7 @@ def _efficient(
 
 
 class Stream:
-    """Stands for ``torch.cuda.Stream``: it has a number, and nobody waits."""
+    """A stand-in for ``torch.cuda.Stream`` with a number; waiting is a no-op."""
 
     device_index = 0
     device_type = 0
@@ -235,7 +235,7 @@ class Stream:
         self.stream_id = number
 
     def synchronize(self, *_: object) -> None:
-        """Wait for nothing, since nothing is computed."""
+        """Do nothing, since nothing is computed."""
 
     wait_stream = wait_event = synchronize
 
@@ -252,12 +252,12 @@ class Streams:
         self._current = [self._made()]
 
     def current(self) -> int:
-        """The number of the stream that allocates now."""
+        """The number of the current stream, from whose pool memory is allocated."""
         return self._current[-1].stream_id
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
-        """Let ``torch.cpu`` hand out these streams."""
+        """Make ``torch.cpu`` return these streams."""
         with (
             replaced(torch.cpu, "Stream", self._made),
             replaced(torch.cpu, "stream", self._entered),
@@ -281,10 +281,10 @@ class Streams:
 
 
 class Recorder(LivePiles):  # type: ignore[no-untyped-call]  # torch types the base class only in part.
-    """Follows fake CPU tensors as a rank's own, rounded up as its allocator rounds."""
+    """Records fake CPU tensors as a rank's own, with sizes rounded up as by its allocator."""
 
     def __init__(self, *, granularity: int, vocabulary: frozenset[int], stream: Callable[[], int]) -> None:
-        """Begin with nothing followed; every allocation is a multiple of ``granularity`` bytes."""
+        """Start with nothing recorded; every allocation is a multiple of ``granularity`` bytes."""
         super().__init__(vocabulary=vocabulary)
         self._granularity, self._current_stream = granularity, stream
         self._paused = False
@@ -292,7 +292,7 @@ class Recorder(LivePiles):  # type: ignore[no-untyped-call]  # torch types the b
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Follow an operation; one that asks for a value gets a harmless one."""
+        """Record an operation; one that asks for a value gets a harmless one."""
         if func is _DEVICE and isinstance(args[0], FakeTensor):  # More than half of all calls, and none allocates.
             return args[0].fake_device
         return self._operate(func, types, args, kwargs or {})
@@ -302,17 +302,17 @@ class Recorder(LivePiles):  # type: ignore[no-untyped-call]  # torch types the b
             return _harmless(args[0])
         if str(func) == _PRODUCT_OF_4_BITS:
             return self._unpacked(args, kwargs)
-        if func is _WAIT:  # Its fake implementation returns a new tensor where the real one returns its argument.
+        if func is _WAIT:  # The fake implementation returns a new tensor, but the real one returns its argument.
             return args[0]
         result = super()._operate(func, types, args, kwargs)
-        if func is _SOFTMAX:  # Its kernel flags each score that is masked before it returns (``SoftMax.cpp``).
+        if func is _SOFTMAX:  # The kernel makes a temporary tensor of flags for masked scores (``SoftMax.cpp``).
             self.follow((torch.isneginf(args[0]),))
         return result
 
     def _unpacked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Follow a product of 4-bit weights as it unpacks them: always on CPUs, of over 1,536 tokens on every GPU.
+        """Record a product with 4-bit weights that unpacks them: always on CPUs, on GPUs with over 1,536 tokens.
 
-        With fewer tokens some cards have a kernel that does not (bitsandbytes ``backends/cuda/ops.py``).
+        With fewer tokens some cards have a kernel that does not unpack (bitsandbytes ``backends/cuda/ops.py``).
         """
         from bitsandbytes.backends.default.ops import _gemm_4bit_default_impl
 
@@ -329,7 +329,7 @@ class Recorder(LivePiles):  # type: ignore[no-untyped-call]  # torch types the b
         return self._current_stream()
 
     def pausing(self, propagate: Callable[..., Any]) -> Callable[..., Any]:
-        """DTensor's finding of shapes, which runs operations on fake tensors of the whole size: they hold no memory."""
+        """Do not count DTensor's shape propagation: its whole-size fake tensors stand for no memory."""
 
         def propagated(propagator: ShardingPropagator, *args: Any, **kwargs: Any) -> Any:
             with replaced(self, "_paused", True):
@@ -339,7 +339,7 @@ class Recorder(LivePiles):  # type: ignore[no-untyped-call]  # torch types the b
 
 
 def _harmless(tensor: torch.Tensor) -> float | int | bool:
-    """One, which as a norm clips nothing away and divides by nothing that is zero; zero as an index; False."""
+    """1.0, which as a norm clips nothing and never divides by zero; 0 for integers (an index); False for bools."""
     if tensor.dtype.is_floating_point:
         return 1.0
     return False if tensor.dtype == torch.bool else 0

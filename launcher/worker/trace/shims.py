@@ -1,7 +1,7 @@
-"""Replacements for calls of frameworks that a process group without peers, or tensors without values, cannot answer.
+"""Replacements for framework calls that need peers of the process group or values of tensors.
 
 DDP agrees on its buckets by values; DeepSpeed compares numbers among ranks; routers count the tokens of each expert;
-``Module._apply`` swaps parameters. Each is replaced only inside a context manager and put back after it.
+``Module._apply`` swaps parameters. Each is replaced only inside a context manager and restored after it.
 """
 
 import contextlib
@@ -25,11 +25,11 @@ from launcher.worker.fsdp import sharding
 from launcher.worker.model import LanguageModel
 
 _AGREEMENTS = ("partitioned_param_coordinator", "partition_parameters", "stage3")
-"""Modules of DeepSpeed that ask whether all ranks have the same numbers."""
+"""Modules of DeepSpeed that check whether all ranks have the same numbers."""
 
 
 class _KeepsBuckets:
-    """DDP's reducer, which agrees on the order of its buckets by sending values: here it keeps the first order."""
+    """DDP's reducer, except that it keeps its first bucket order, on which ranks would agree by sending values."""
 
     def __init__(self, reducer: Any) -> None:
         self._reducer = reducer
@@ -42,7 +42,7 @@ class _KeepsBuckets:
 
 
 class _Quantizer:
-    """The tensors that DeepSpeed's CUDA kernel makes, without their values (csrc/quantization/pt_binding.cpp)."""
+    """Makes the tensors of DeepSpeed's CUDA kernel without their values (csrc/quantization/pt_binding.cpp)."""
 
     Symmetric = 0
 
@@ -54,20 +54,20 @@ class _Quantizer:
 
 
 def _by_rows(values: torch.Tensor, inner_block_size: int, **_: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """The tensors of torchao's Triton kernel ``triton_to_mxfp8_dim0``, without their values."""
+    """The outputs of torchao's Triton kernel ``triton_to_mxfp8_dim0``, without values."""
     scales = values.new_empty((*values.shape[:-1], values.shape[-1] // inner_block_size), dtype=torch.float8_e8m0fnu)
     return values.new_empty(values.shape, dtype=torch.float8_e4m3fn), scales
 
 
 def _by_columns(values: torch.Tensor, **_: Any) -> tuple[torch.Tensor, ...]:
-    """The same of its CUDA kernel ``mxfp8_quantize``, whose results by rows are empty."""
+    """The outputs of torchao's CUDA kernel ``mxfp8_quantize``, without values; those by rows are empty."""
     codes, scales = _by_rows(values.t(), 32)
     return codes[:0], codes.t(), scales[:0], scales
 
 
 @contextlib.contextmanager
 def mxfp8() -> Iterator[None]:
-    """Let torchao cast to mxfp8 as on a GPU that has its kernels."""
+    """Make torchao cast to mxfp8 as on a GPU that has its kernels."""
     from torchao.prototype.mx_formats import kernels, mx_tensor  # Late: it takes a second.
 
     with replaced(mx_tensor, "triton_to_mxfp8_dim0", _by_rows), replaced(kernels, "mxfp8_quantize_cuda", _by_columns):
@@ -75,7 +75,7 @@ def mxfp8() -> Iterator[None]:
 
 
 def _in_four_bits(values: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, ...]:
-    """The tensors of torchao's Triton kernels, whose own fakes there are beside a GPU alone: by rows, by columns."""
+    """The outputs of torchao's Triton kernels, by rows and by columns; their own fakes exist only with a GPU."""
     m, n = values.shape
     found: list[torch.Tensor] = []
     for rows, columns in ((m, n), (n, m)):
@@ -90,7 +90,7 @@ def _largest(values: torch.Tensor, **_: Any) -> tuple[torch.Tensor, torch.Tensor
 
 @contextlib.contextmanager
 def nvfp4() -> Iterator[None]:
-    """The same in nvfp4 (``nvfp4_training``)."""
+    """Make torchao cast to nvfp4 (``nvfp4_training``) as on a GPU that has its kernels."""
     from torchao.prototype.moe_training.nvfp4_training import nvfp4_linear  # Late: it takes a second.
 
     def by_columns_first(values: torch.Tensor, **_: Any) -> tuple[torch.Tensor, ...]:
@@ -117,7 +117,7 @@ def ddp() -> Iterator[None]:
 
 @contextlib.contextmanager
 def even_routing(spec: RunSpec) -> Iterator[None]:
-    """Let the ranks of an exchange (``AllToAllEP``) send each other equal shares of their copies of tokens."""
+    """Make the ranks of a token exchange (``AllToAllEP``) send each other equal shares of their token copies."""
     degree, parallel = spec.parallel.expert, spec.parallel
     copies = spec.micro_batch_size * spec.sequence_length // parallel.context * spec.model.num_experts_per_tok
     sizes = [copies // degree + (rank < copies % degree) for rank in range(degree)]
@@ -131,7 +131,7 @@ def even_routing(spec: RunSpec) -> Iterator[None]:
 
 @contextlib.contextmanager
 def deepspeed(context: Context) -> Iterator[None]:
-    """Let DeepSpeed start on the fake device, with no check of the other ranks' numbers."""
+    """Let DeepSpeed start on the fake device, without checks of other ranks' numbers."""
     place = {"RANK": context.rank, "LOCAL_RANK": 0, "WORLD_SIZE": context.world, "LOCAL_SIZE": context.world}
     os.environ |= {"DS_ACCELERATOR": "cpu", **{name: str(number) for name, number in place.items()}}
     from deepspeed.comm import comm
@@ -141,10 +141,10 @@ def deepspeed(context: Context) -> Iterator[None]:
     from launcher.worker.model import adapters
 
     with contextlib.ExitStack() as stack:
-        # DeepSpeed keeps groups of the world that it started in, and each depth is traced in a world of its own.
+        # DeepSpeed keeps process groups of the world in which it started, but each depth is traced in its own world.
         stack.enter_context(replaced(comm, "cdb", None))
         stack.callback(groups._release_process_group_references)
-        # It is where it should be, in the format that it should have: fake parameters cannot be swapped.
+        # Device and dtype are already right, and fake parameters cannot be swapped.
         stack.enter_context(replaced(LanguageModel, "_apply", lambda model, *_, **__: model))
         stack.enter_context(replaced(adapters, "inject", functools.partial(_inject, adapters.inject)))
         stack.enter_context(replaced(CUDAQuantizer, "quantizer_cuda_module", _Quantizer()))
@@ -153,14 +153,14 @@ def deepspeed(context: Context) -> Iterator[None]:
 
 
 def _inject(inject: Callable[..., None], *args: Any) -> None:
-    """Add an adapter whose modules ``peft`` moves nowhere: fake parameters cannot be swapped, and are there already."""
+    """Add an adapter without moving its modules: they are in place, and fake parameters cannot be swapped."""
     with replaced(nn.Module, "to", lambda module, *_, **__: module):
         inject(*args)
 
 
 @contextlib.contextmanager
 def agreed() -> Iterator[None]:
-    """Let DeepSpeed's ZeRO 3 compare its numbers with no other rank."""
+    """Skip DeepSpeed ZeRO 3's comparison of numbers with other ranks."""
     with contextlib.ExitStack() as stack:
         for name in _AGREEMENTS:
             module = importlib.import_module(f"deepspeed.runtime.zero.{name}")
@@ -182,12 +182,12 @@ def _replicate(replicate: Callable[..., DistributedDataParallel], *args: Any) ->
 
 
 def reduced_in_place(_: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Hook for DDP, which takes the reduced bucket from a future that is empty in the fake process group."""
+    """DDP hook that returns the bucket in a future, which the fake process group would leave empty."""
     return _finished(bucket.buffer())
 
 
 def done(tensors: Iterable[Any]) -> dist.Work:
-    """A collective that has ended, with its tensors in its future; torch's fake process group leaves that empty."""
+    """A finished collective with its tensors in its future, which torch's fake process group leaves empty."""
     work: dist.Work = torch._C._distributed_c10d._create_work_from_future(_finished(list(tensors)))
     return work
 

@@ -65,7 +65,7 @@ def test_names_in_annotations_and_in_what_nobody_calls_run_nothing(light: Any) -
     ],
 )
 def test_the_use_of_a_name_is_an_error_by_which_the_modules_are_run_after_all(use: Any, light: Any) -> None:
-    with pytest.raises(NameError, match="module was not run"):
+    with pytest.raises(NameError, match="module was not executed"):
         use(light)
     assert light.record.RAN == []
 

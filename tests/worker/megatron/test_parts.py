@@ -51,7 +51,7 @@ def test_the_stand_ins_for_cuda_refuse_to_load_where_there_is_a_gpu(monkeypatch:
     with pytest.raises(TrainingError) as caught:
         cpu.install()
     assert str(caught.value) == (
-        "hardware.device=cpu hides torch.cuda from Megatron, and this node has a GPU: hardware=auto"
+        "hardware.device=cpu would hide torch.cuda from Megatron, but this node has a GPU: set hardware=auto"
     )
     assert torch.cuda.synchronize is before
 
@@ -78,7 +78,7 @@ def test_another_version_is_refused_with_the_way_out(version: str) -> None:
     with pytest.raises(TrainingError) as caught:
         suits(version)
     assert str(caught.value) == (
-        f"megatron-core {version} is installed, and this worker drives the training loop of the versions from 0.19, "
+        f"megatron-core {version} is installed, but launch drives the training loop only of versions from 0.19, "
         f"below 0.20: {sys.executable} -m pip install 'llm-launch[megatron]'"
     )
 
@@ -100,8 +100,9 @@ def test_a_folder_without_a_checkpoint_of_megatrons_is_refused(tmp_path: Path) -
     with pytest.raises(CheckpointError) as caught:
         source(_context(tmp_path / "run", f"save.load={tmp_path}"))
     assert str(caught.value) == (
-        f"save.load={tmp_path} holds no checkpoint of backend=megatron: name a run directory of it or one of its "
-        "checkpoints/iter_*, or export where it was trained (save.export=safetensors) and start here with model.weights"
+        f"save.load={tmp_path} holds no checkpoint of backend=megatron: name a run directory of that backend or one of "
+        "its checkpoints/iter_*, or export from the backend that wrote it (save.export=safetensors) and start with "
+        "model.weights"
     )
 
 
@@ -114,7 +115,7 @@ def test_a_checkpoint_that_is_not_there_is_none_whatever_its_name(tmp_path: Path
 def test_a_damaged_tracker_is_named(tmp_path: Path) -> None:
     _checkpoint(tmp_path / "checkpoints", 3)
     (tmp_path / "checkpoints" / TRACKER).write_text("")
-    with pytest.raises(CheckpointError, match="does not name a step but ''"):
+    with pytest.raises(CheckpointError, match="should name a step, but contains ''"):
         source(_context(tmp_path))
 
 

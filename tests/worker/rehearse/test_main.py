@@ -13,7 +13,7 @@ from tests.support.training import prepare
 def test_a_rank_that_the_run_does_not_have_is_an_error_with_the_way_out(tmp_path: Path) -> None:
     spec = prepare(tmp_path, "parallel=fsdp", ranks=2)
     found = document(tmp_path, 2, backend=spec.backend.name)
-    assert found == {"schema": 1, "error": "the run has ranks 0 to 1, and rank 2 was asked for: --rank 0"}
+    assert found == {"schema": 1, "error": "the run has ranks 0 to 1, not rank 2: --rank 0"}
 
 
 def test_later_steps_are_timed_and_an_evaluation_has_its_peak_where_the_run_evaluates(tmp_path: Path) -> None:
