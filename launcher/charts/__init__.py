@@ -1,1 +1,1 @@
-"""Pages that need nothing beside them: charts as Vega-Lite specifications, tables, and the shell that holds them."""
+"""Self-contained HTML pages: charts as Vega-Lite specifications, tables, and the page around them."""

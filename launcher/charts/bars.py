@@ -1,4 +1,4 @@
-"""Horizontal bars made of pieces: piles of memory, parts of a step, passes of a pipeline, the life of a run."""
+"""Charts of stacked horizontal bars: piles of memory, parts of a step, passes of a pipeline, the life of a run."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
@@ -8,29 +8,29 @@ from launcher.base.frozen import dataclass
 from launcher.charts.library import LIMIT, coloured, nominal, quantitative
 
 _LEAST_WIDTH = 960
-"""Pixels of a chart with names beside its bars and figures behind them; a narrower window scrolls it (``page.js``)."""
+"""Least width in pixels of a chart with names before its bars, figures after them; a narrower window scrolls it."""
 
-_LETTER = 6.4  # Pixels of a letter of a label inside of a piece: 0.6 em, which the digits of a sans serif font take.
-_ROW, _PAIR, _AROUND = 30, 50, 20  # Pixels of a row, of one with two bars, and of what is around them.
+_LETTER = 6.4  # Pixels per character of a label inside a piece: 0.6 em, the width of a digit in a sans serif font.
+_ROW, _PAIR, _AROUND = 30, 50, 20  # Height in pixels of a row, of a row with two bars, and of the space around them.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """A stretch of a bar."""
+    """A segment of a bar."""
 
     row: str  # The bar's name at the axis.
-    # Which of the row's bars it belongs to, where a row has several; they are drawn in the order they come.
+    # Which of the row's bars it belongs to, if there are several; drawn in order of appearance.
     of: str = ""
     name: str  # A key of the colours.
     start: float  # Where it begins, in the axis' unit.
     end: float  # Where it ends.
-    label: str = ""  # Inside of it, where there is room.
-    hover: Mapping[str, str] = field(default_factory=dict)  # What the pointer shows, with readable keys.
+    label: str = ""  # Text inside it, if there is room.
+    hover: Mapping[str, str] = field(default_factory=dict)  # Its tooltip, with readable keys.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """A span beside a bar with a point in it: a figure with its error band."""
+    """A figure with its error band, drawn next to a bar."""
 
     row: str
     low: float
@@ -41,18 +41,18 @@ class Mark:
 
 def bars(
     pieces: Sequence[Piece],
-    colours: Mapping[str, str],  # Of the pieces' names, in the order of the legend.
+    colours: Mapping[str, str],  # By piece name, in legend order.
     *,
     title: str,  # Of the axis along the bars, with its unit.
     top: float,  # Where that axis ends; a row's end label needs room.
     start: float = 0,  # Where it begins.
-    ends: Mapping[tuple[str, str], str] | None = None,  # Texts behind the bars, by row and ``of``.
+    ends: Mapping[tuple[str, str], str] | None = None,  # Texts after the bars, by row and ``of``.
     limit: tuple[float, str] | None = None,  # A line across all bars, and its name.
     mark: Mark | None = None,  # A figure with its error band.
-    labels: str | None = None,  # A Vega expression for the numbers at the axis, of ``datum.value``.
-    ticks: Sequence[float] | None = None,  # Where these numbers stand; None leaves it to the library.
+    labels: str | None = None,  # A Vega expression of ``datum.value`` for the axis labels.
+    ticks: Sequence[float] | None = None,  # Values with axis labels; None leaves them to the library.
 ) -> JsonObject:
-    """A chart of bars."""
+    """The Vega-Lite specification of a bar chart."""
     several = len({piece.of for piece in pieces}) > 1
     rows = list(dict.fromkeys(piece.row for piece in pieces))
     place = {"domain": False, "ticks": False, "labelLimit": 260, "grid": False}
@@ -90,7 +90,7 @@ def _stretches(values: Sequence[JsonObject], colours: Mapping[str, str], places:
     hover = dict.fromkeys(key for row in values for key in row if key not in plain)
     more = {"color": coloured("name", values, colours), "tooltip": [nominal(key) for key in hover]}
     return {
-        # What a piece has not is empty, which the page leaves out of its tooltip.
+        # Missing fields are empty, and the page leaves those out of the tooltip.
         "data": {"values": [{**dict.fromkeys(hover, ""), **row} for row in values]},
         "mark": {"type": "bar", "clip": True},
         "encoding": {**places, "x2": {"field": "_to"}, **more},
@@ -110,7 +110,7 @@ def _inside(values: Sequence[JsonObject], across: JsonObject) -> JsonObject:
 
 
 def _ink(colour: str) -> str:
-    """Black or white, whichever reads better on a colour: its luminance by ITU-R BT.601 is below the middle or not."""
+    """White on dark colours, black on others: by whether the luminance (ITU-R BT.601) is below the middle."""
     red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
     return "#ffffff" if 0.299 * red + 0.587 * green + 0.114 * blue < 140 else "#1d1f23"
 
@@ -129,7 +129,7 @@ def _behind(pieces: Sequence[Piece], ends: Mapping[tuple[str, str], str], across
 
 
 def line(place: float, said: str, *, below: int = 2) -> list[JsonObject]:
-    """A line across a chart at a place of its horizontal axis, its name so many pixels below the top."""
+    """A vertical line at a value of the horizontal axis, with its name ``below`` pixels under the top."""
     x = {"datum": place, "type": "quantitative"}
     one: JsonObject = {"data": {"values": [{"said": said}]}}
     rule = {"type": "rule", "color": LIMIT, "strokeDash": [6, 3], "strokeWidth": 2}

@@ -1,7 +1,7 @@
-"""HTML made of tags, in which every text is escaped unless it was made here.
+"""Build HTML from tags; every text is escaped unless this module made it.
 
-Names of models, paths and messages are a user's, a recipe's or a job's: :func:`tag` escapes what is no :class:`Html`,
-so that nothing of them can become markup by being forgotten.
+Names of models, paths and messages come from users, recipes or jobs: :func:`tag` escapes everything that is not
+:class:`Html`, so that no forgotten escape lets them become markup.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,21 +13,21 @@ _VOID = frozenset({"input", "meta", "br"})
 
 
 class Html(str):
-    """Markup: the text of tags that were made by :func:`tag`, or that a programmer wrote."""
+    """Markup: made by :func:`tag`, or written in this package's source."""
 
     __slots__ = ()
 
 
 def text(value: object) -> Html:
-    """Anything as markup: escaped, unless it is markup already."""
+    """Any value as markup: escaped, unless it is markup already."""
     return value if isinstance(value, Html) else Html(in_html(str(value)))
 
 
 def tag(name: str, *inside: object, **attributes: object) -> Html:
-    """An element of texts, which are escaped, and markup.
+    """An element with texts, which are escaped, and markup inside.
 
-    In an attribute's name ``_`` stands for ``-``, with one more at the end where Python has the word for itself
-    (``class_``); True stands alone, and None and False are left out.
+    In an attribute's name ``_`` stands for ``-``, and a trailing one is dropped (``class_``, since ``class`` is a
+    Python keyword). True gives an attribute without a value; None and False leave it out.
     """
     words = [name]
     for key, value in attributes.items():
@@ -40,7 +40,7 @@ def tag(name: str, *inside: object, **attributes: object) -> Html:
 
 
 def joined(*parts: object) -> Html:
-    """Texts and markup one after the other."""
+    """Texts, which are escaped, and markup, concatenated."""
     return Html("".join(map(text, parts)))
 
 
@@ -48,8 +48,8 @@ def joined(*parts: object) -> Html:
 class Cell:
     """A cell of a table."""
 
-    inside: object  # What it shows, markup or text.
-    # True for sentences, which are wrapped and start on the left; False for numbers and single words.
+    inside: object  # Its content, markup or text.
+    # True for sentences, which are wrapped and left-aligned; False for numbers and single words.
     wide: bool = False
 
 
@@ -61,14 +61,14 @@ def table(
     foot: Iterable[Sequence[object]] = (),
     identity: str | None = None,
 ) -> Html:
-    """A table: a row's first cell is its name; texts and numbers are escaped."""
+    """A table; a row's first cell is its heading; texts and numbers are escaped."""
     parts = [] if caption is None else [tag("caption", caption)]
     if heads:
         parts.append(tag("thead", tag("tr", *(tag("th", head, scope="col") for head in heads))))
     parts.append(tag("tbody", *map(_row, rows)))
     feet = [_row(row) for row in foot]
     parts += [tag("tfoot", *feet)] if feet else []
-    # A wide table is scrolled in its own box, which the keyboard reaches.
+    # A wide table scrolls in its own box, which the keyboard can focus.
     return tag("div", tag("table", *parts, id=identity), class_="scrolled", tabindex="0", role="group")
 
 
@@ -80,10 +80,10 @@ def _row(cells: Sequence[object]) -> Html:
 
 
 def items(entries: Iterable[object]) -> Html:
-    """A list of sentences."""
+    """A bulleted list."""
     return tag("ul", *(tag("li", entry) for entry in entries))
 
 
 def details(summary: object, *inside: object, opened: bool = False) -> Html:
-    """Markup that is folded away below a summary, unless it is ``opened``."""
+    """Markup folded under a summary, unless ``opened``."""
     return tag("details", tag("summary", summary), *inside, open=opened)

@@ -1,8 +1,8 @@
-"""The plotting library and the look of its charts: the script of Vega-Lite for a page, and charts as pictures.
+"""The plotting library and the style of its charts: Vega-Lite's script for a page, and charts as pictures.
 
-``vl-convert-python`` (the extra ``report``) carries Vega, Vega-Lite and Vega-Embed as one script, and an engine that
-runs it. Categories are told apart by lightness and dashes as well as by hue: the colours of Okabe and Ito (2008)
-without yellow, which is too light for a line, and with grey for black, so that it is seen on a dark page.
+``vl-convert-python`` (the extra ``report``) contains Vega, Vega-Lite and Vega-Embed as one script, and an engine that
+runs it. Categories differ in lightness and dashes as well as in hue: the colours of Okabe and Ito (2008) without
+yellow, which is too light for a line, and with grey instead of black, which would not show on a dark page.
 """
 
 import json
@@ -19,11 +19,11 @@ from launcher.base.files import JsonObject
 
 CATEGORIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#808080")
 DASHES = ((1, 0), (6, 3), (2, 2), (8, 3, 2, 3), (12, 4), (4, 4), (10, 2, 2, 2, 2, 2))
-"""One for each category: pixels drawn and left out by turns."""
+"""One per category: lengths in pixels of dashes and gaps in turn."""
 
 LEGEND = {"orient": "top", "symbolType": "square", "columns": 7}
 LIMIT = "#c5362c"
-"""A capacity, and what is above it: readable on a light and a dark page."""
+"""The colour of a capacity and what exceeds it: readable on a light and a dark page."""
 
 _FONT = "system-ui, 'DejaVu Sans', sans-serif"
 
@@ -52,17 +52,17 @@ DARK: Mapping[str, Any] = _config("#e7e9ee", "#3b404a", "#aab0bb", "#16181d")
 
 
 def nominal(field: str, **more: object) -> JsonObject:
-    """The channel of a field of names."""
+    """A Vega-Lite channel for a field of names."""
     return {"field": field, "type": "nominal", **more}
 
 
 def quantitative(field: str, **more: object) -> JsonObject:
-    """The channel of a field of numbers."""
+    """A Vega-Lite channel for a field of numbers."""
     return {"field": field, "type": "quantitative", **more}
 
 
 def coloured(field: str, rows: Sequence[Mapping[str, Any]], colours: Mapping[str, str]) -> JsonObject:
-    """The channel of colours by the names of a field, with a legend of those that occur, in the colours' order."""
+    """The colour channel for a field of names, with a legend of those that occur, in the colours' order."""
     used = {row[field] for row in rows}
     known = {name: colour for name, colour in colours.items() if name in used}
     scale = {"domain": list(known), "range": list(known.values())}
@@ -71,17 +71,17 @@ def coloured(field: str, rows: Sequence[Mapping[str, Any]], colours: Mapping[str
 
 EXTRA = "report"
 _CLIP = re.compile(r"\bclip\d+\b")
-_SCALE = 1.5  # Pixels of a PNG for each of the drawing's, for sharp text on screens of today.
+_SCALE = 1.5  # PNG pixels per pixel of the drawing, for sharp text on high-resolution screens.
 
 
 def require(option: str, path: Path) -> None:
-    """Refuse (ConfigErrors) an option that needs the library where it is not installed, before anything is computed."""
+    """Raise ConfigErrors, before anything is computed, if an option needs the library and it is not installed."""
     if find_spec("vl_convert") is None:
         rule = "a page or a figure needs vl-convert-python, which is not installed for this Python"
         raise ConfigErrors([ConfigError(option, str(path), rule, [package.install(EXTRA)])])
 
 
-@cache  # To make the script takes a second.
+@cache  # Making the script takes a second.
 def script() -> str:
     """Vega, Vega-Lite and Vega-Embed as one script that sets ``window.vegaEmbed``."""
     import vl_convert
@@ -90,13 +90,13 @@ def script() -> str:
 
 
 def picture(spec: Mapping[str, Any], kind: Literal["png", "svg"]) -> bytes:
-    """A chart as a picture in the light look; the same specification gives the same bytes."""
+    """A chart as a picture in the light style; the same specification gives the same bytes."""
     import vl_convert
 
     content, config = json.dumps(spec), dict(LIGHT)
-    # Nothing may be loaded from a network while a picture is drawn.
+    # ``allowed_base_urls=[]``: nothing may be loaded from a network while a picture is drawn.
     if kind == "svg":
         svg = vl_convert.vegalite_to_svg(content, config=config, allowed_base_urls=[])
-        names: dict[str, str] = {}  # Numbers of clip paths as they come: Vega counts on from one drawing to the next.
+        names: dict[str, str] = {}  # Renumbers clip paths, whose numbers Vega continues from the previous drawing.
         return _CLIP.sub(lambda found: names.setdefault(found[0], f"clip{len(names)}"), svg).encode()
     return vl_convert.vegalite_to_png(content, config=config, scale=_SCALE, allowed_base_urls=[])

@@ -1,4 +1,4 @@
-"""Curves and stacked areas over an axis that is zoomed, and their points thinned to what a screen can show."""
+"""Curves and stacked areas over an axis that can be zoomed, with points thinned to what a screen can show."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,27 +7,27 @@ from typing import Any
 from launcher.base.files import JsonObject
 from launcher.charts.library import CATEGORIES, DASHES, LEGEND, coloured, nominal, quantitative
 
-MOST = 2000  # Points of a curve at most: more than a screen is wide, so that it can be zoomed, and a page stays small.
+MOST = 2000  # Most points per curve: more than a screen's width, for zooming, but few enough for a small page.
 _HEIGHT = 220  # Pixels of a chart of curves.
 _BRUSH = {"name": "brush", "select": {"type": "interval", "encodings": ["x"]}}
-"""The selection by which ``page.js`` zooms."""
+"""The selection that ``page.js`` uses to zoom."""
 
 _STEPS: JsonObject = {"axis": {"tickMinStep": 1}, "scale": {"zero": False, "nice": False}}
-"""An axis of whole numbers that begins with the first of them."""
+"""An axis of whole numbers that begins at the first value."""
 
-_FEW = 40  # Steps up to which each of an area is marked by a point.
+_FEW = 40  # Up to this many steps, points mark each step of an area chart.
 
 
 def curves(
-    rows: Sequence[Mapping[str, Any]],  # The points, with readable keys: all of them are shown.
+    rows: Sequence[Mapping[str, Any]],  # The points, with readable keys, all of which the tooltip shows.
     *,
-    x: str,  # The field of the horizontal axis, which is its title, too.
-    y: str,  # The field of the vertical one.
-    title: str,  # Of the vertical axis, with its unit.
-    series: str | None = None,  # The field whose values are a line each.
-    names: Sequence[str] = (),  # All its values, also of other charts, so that a line looks the same in all of them.
+    x: str,  # The field of the horizontal axis, also its title.
+    y: str,  # The field of the vertical axis.
+    title: str,  # The title of the vertical axis, with its unit.
+    series: str | None = None,  # The field with one line per value.
+    names: Sequence[str] = (),  # All its values, also in other charts, so that a line looks the same in all of them.
 ) -> JsonObject:
-    """One or more lines, told apart by colour and dashes; the pointer shows the row of the nearest point."""
+    """A chart of lines that differ in colour and dashes; the pointer shows the row of the nearest point."""
     up = quantitative(y, title=title, scale={"type": "linear", "zero": False})
     axes = {"x": quantitative(x, title=x, **_STEPS), "y": up}
     named = {} if series is None else _told_apart([*names, *(row[series] for row in rows)], series)
@@ -38,10 +38,10 @@ def curves(
 
 
 def _told_apart(values: Sequence[str], field: str) -> JsonObject:
-    """The channels that tell lines apart, by colour and by dashes, with one legend for both."""
+    """The colour and dash channels that distinguish lines, with one legend for both."""
     names = list(dict.fromkeys(values))
     colours = [CATEGORIES[number % len(CATEGORIES)] for number in range(len(names))]
-    # Names of one colour have other dashes.
+    # Names with the same colour get different dashes.
     dashes = [list(DASHES[(number + number // len(CATEGORIES)) % len(DASHES)]) for number in range(len(names))]
     legend = {"orient": "top", "symbolType": "stroke", "symbolSize": 400, "columns": 6}
     channel = nominal(field, title=None, sort=None, legend=legend)
@@ -50,8 +50,8 @@ def _told_apart(values: Sequence[str], field: str) -> JsonObject:
 
 
 def _pointed(encoding: Mapping[str, Any]) -> JsonObject:
-    """Points that are unseen until the pointer is nearest to them, and then show their whole row."""
-    # Vega-Lite 6 has ``undefined`` for words in a tooltip's channels beside ``nearest``.
+    """A layer of points that are invisible until the pointer is nearest, and then show their whole row."""
+    # With ``nearest`` Vega-Lite 6 shows ``undefined`` for names in tooltip channels, so the tooltip shows the data.
     nearest = {"type": "point", "on": "pointerover", "nearest": True, "clear": "pointerout"}
     opacity = {"condition": {"param": "nearest", "empty": False, "value": 1}, "value": 0}
     return {
@@ -64,9 +64,9 @@ def _pointed(encoding: Mapping[str, Any]) -> JsonObject:
 def areas(
     rows: Sequence[Mapping[str, Any]], colours: Mapping[str, str], *, title: str, ranks: Sequence[str]
 ) -> JsonObject:
-    """Piles stacked over steps from the first colour's, of one rank at a time, which a list below the chart chooses.
+    """Piles stacked over steps in the colours' order, for one rank at a time, chosen in a list below the chart.
 
-    A row has ``step``, ``rank``, ``pile``, ``bytes`` in the axis' unit, ``size`` in words and ``phase``.
+    A row has ``step``, ``rank``, ``pile``, ``bytes`` in the axis' unit, ``size`` as text and ``phase``.
     """
     order = {name: number for number, name in enumerate(colours)}
     encoding = {
@@ -92,10 +92,10 @@ def areas(
 
 
 def thinned(points: Sequence[tuple[float, float]], most: int = MOST) -> list[tuple[float, float]]:
-    """At most ``most`` (8 or more) of points by their place: of each bin of them the least and the greatest value.
+    """At most ``most`` (8 or more) of the points, in order: the least and the greatest value of each bin.
 
-    The first and the last point stay, and of each bin the first value that is no number, which says that something went
-    wrong.
+    The first and the last point are kept, and each bin's first value that is not finite, which shows that something
+    went wrong.
     """
     if len(points) <= most:
         return list(points)
@@ -114,11 +114,11 @@ def thinned(points: Sequence[tuple[float, float]], most: int = MOST) -> list[tup
 
 
 def thinned_places(values: Sequence[float], most: int = MOST) -> list[int]:
-    """The places of the values that :func:`thinned` keeps."""
+    """The indices of the values that :func:`thinned` keeps."""
     return [int(place) for place, _ in thinned([(float(place), value) for place, value in enumerate(values)], most)]
 
 
 def evenly[T](values: Sequence[T], most: int) -> list[T]:
-    """At most ``most`` of many values, evenly, with the last one."""
+    """At most ``most`` of the values, evenly spaced, including the last one."""
     count = min(most, len(values))
     return [values[(number + 1) * len(values) // count - 1] for number in range(count)]

@@ -1,8 +1,8 @@
-"""The shell of a page: one file that loads nothing, with charts, a switch between light and dark, and a print style.
+"""Self-contained HTML pages: one file that loads nothing, with charts, a light and a dark style, and a print style.
 
-Charts are drawn by ``page.js`` with the library's script (:mod:`launcher.charts.library`). The page's policy names the
-scripts by their hashes and allows no other, so that no text of a run could act even if it became markup, and it forbids
-any connection. Vega evaluates its expressions by its interpreter (``ast``), which needs no ``eval``.
+``page.js`` draws charts with the library's script (:mod:`launcher.charts.library`). The page's content security policy
+allows only scripts with known hashes, so that no text from a run could act even if it became markup, and forbids any
+connection. Vega evaluates expressions with its interpreter (``ast``), which needs no ``eval``.
 """
 
 import base64
@@ -28,35 +28,35 @@ _ZOOMS = (
     ("right", "\N{RIGHTWARDS ARROW}", "later"),
     ("all", "all", "show everything"),
 )
-"""Buttons: the action of ``page.js``, the sign on the button, and its name."""
+"""Buttons: the action in ``page.js``, the sign on the button, and its name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """A chart of a page."""
+    """A chart on a page, with its texts."""
 
-    title: str  # Above it.
-    spec: Mapping[str, Any]  # A Vega-Lite specification without ``$schema``; its rows stand in it (``data.values``).
-    said: str  # What it shows in a sentence or two, for those who do not see it.
-    note: str = ""  # Below it: what was left out, where the numbers are from.
-    # The field of the x axis by which it is zoomed; None draws all of it. It needs an interval selection ``brush``
-    # (``launcher.charts.lines``). Charts of one field are zoomed together.
+    title: str  # Its heading.
+    spec: Mapping[str, Any]  # A Vega-Lite specification without ``$schema``, with its rows inside (``data.values``).
+    said: str  # What it shows in a sentence or two, for screen readers.
+    note: str = ""  # Text below it: what was left out, where the numbers are from.
+    # The x-axis field along which it is zoomed; None for no zoom. It needs an interval selection ``brush``
+    # (``launcher.charts.lines``). Charts with the same field are zoomed together.
     zoom: str | None = None
-    log: bool = False  # True where the y axis can be logarithmic: its encodings with ``"scale": {"type": "linear"}``.
-    numbers: Html | None = None  # The same as a table, folded below it.
+    log: bool = False  # True if the y axis can be logarithmic: encodings with ``"scale": {"type": "linear"}``.
+    numbers: Html | None = None  # The same data as a table, folded below it.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A part of a page, which its table of contents names."""
+    """A section of a page, listed in its table of contents."""
 
-    identity: str  # Of the element: a word.
+    identity: str  # The element's id, one word.
     title: str  # Its heading.
     parts: Sequence[Chart | Html | str]  # Charts, markup, and texts, which become paragraphs.
 
 
 def page(title: str, lead: Html, sections: Sequence[Section], *, parts: Sequence[str] = ()) -> str:
-    """A whole page with a lead; ``parts`` are more scripts and styles, and scripts run before the charts are drawn."""
+    """A whole page; ``lead`` follows its title; ``parts`` are more scripts, run before charts are drawn, and styles."""
     charts: list[JsonObject] = []
     body = [_section(section, charts) for section in sections]
     scripts, styles = ([part for part in parts if part.endswith(kind)] for kind in (".js", ".css"))
@@ -91,11 +91,11 @@ def _figure(chart: Chart, charts: list[JsonObject]) -> Html:
         tag("button", sign, type="button", data_zoom=name, data_chart=identity, title=title, aria_label=title)
         for name, sign, title in (_ZOOMS if chart.zoom else ())
     ]
-    unseen = Html("<noscript><p>The chart is drawn by the page's own script, which is switched off.</p></noscript>")
+    unseen = Html("<noscript><p>The page's own script draws this chart, but scripts are disabled.</p></noscript>")
     return tag(
         "figure",
         tag("figcaption", tag("h3", chart.title), tag("span", *controls, class_="controls")),
-        # The keyboard zooms a chart that has the focus: + and -, the arrows, and 0 for the whole.
+        # The keyboard zooms the focused chart: + and -, the arrows, and 0 to show everything.
         tag("div", unseen, class_="drawing", tabindex="0" if chart.zoom else None),
         *([tag("p", chart.note, class_="note")] if chart.note else []),
         *([details("the numbers", chart.numbers)] if chart.numbers is not None else []),
@@ -104,7 +104,7 @@ def _figure(chart: Chart, charts: list[JsonObject]) -> Html:
 
 
 def _switch() -> Html:
-    looks = {"auto": "as the system", "light": "light", "dark": "dark"}
+    looks = {"auto": "same as system", "light": "light", "dark": "dark"}
     choices = (tag("option", words, value=name) for name, words in looks.items())
     return tag("label", "look ", tag("select", *choices, id="look"), class_="look")
 
@@ -115,7 +115,7 @@ def _data(charts: Iterable[Mapping[str, Any]]) -> list[Html]:
 
 
 def data(content: object) -> Html:
-    """JSON that can stand in a script element, which no text in it can end; NaN and the infinities are null."""
+    """JSON that is safe inside a script element; NaN and the infinities become null."""
     try:
         written = json.dumps(content, separators=(",", ":"), allow_nan=False)
     except ValueError:
@@ -132,17 +132,17 @@ def _finite(content: object) -> object:
 
 
 def _code(script: str) -> Html:
-    """A script as it can stand in a page, with line breaks as a browser reads them before it takes the hash."""
+    """A script for a page, with line breaks normalized as a browser does before it computes the hash."""
     plain = script.replace("\r\n", "\n").replace("\r", "\n")
     if "</script" in plain.lower() or "<!--" in plain:
-        raise AssertionError("a script that would end its element")
+        raise AssertionError("the script would end its own element")
     return Html(plain)
 
 
 def _policy(codes: Iterable[str]) -> str:
     hashes = [base64.b64encode(hashlib.sha256(code.encode()).digest()).decode() for code in codes]
     scripts = " ".join(f"'sha256-{one}'" for one in hashes)
-    # Pictures of a chart are saved from blobs and data addresses, which are of the page itself.
+    # Pictures of a chart are saved from the page's own blob and data URLs.
     return f"default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data: blob:"
 
 
@@ -151,20 +151,20 @@ def _file(name: str) -> str:
 
 
 _SUFFIXES = (".png", ".svg", ".html")
-_WIDTH = 980  # Pixels of a picture's charts.
-_COLUMNS = 150  # Letters of a line above them.
+_WIDTH = 980  # Width of the charts in a picture, in pixels.
+_COLUMNS = 150  # Line length of the text above them, in characters.
 
 
 def check_path(path: Path) -> None:
-    """Refuse (ConfigErrors) a suffix that names no format, and a library that lacks, before anything is computed."""
+    """Raise ConfigErrors, before anything is computed, for an unknown suffix or a missing library."""
     if path.suffix.lower() not in _SUFFIXES:
-        rule = f"the name of a figure ends in {', '.join(_SUFFIXES)}"
+        rule = f"the file name must end in {', '.join(_SUFFIXES[:-1])} or {_SUFFIXES[-1]}"
         raise ConfigErrors([ConfigError("--plot", str(path), rule, [f"--plot {path.with_suffix('.png')}"])])
     library.require("--plot", path)
 
 
 def write_figure(path: Path, said: Sequence[str], charts: Sequence[Chart], page: Callable[[], str]) -> None:
-    """Write a picture of charts below sentences, or a page: a PNG, an SVG or an HTML file, whole by itself."""
+    """Write a PNG or SVG picture of sentences above charts, or a self-contained HTML page; SubmitError if it fails."""
     suffix = path.suffix.lower()
     if suffix == ".html":
         content = page().encode()
@@ -177,7 +177,7 @@ def write_figure(path: Path, said: Sequence[str], charts: Sequence[Chart], page:
 
 
 def drawing(said: Sequence[str], charts: Sequence[Chart]) -> JsonObject:
-    """Charts below each other with their titles and notes, as one specification."""
+    """One specification of several charts below each other, with their titles and notes."""
     title = {"text": wrapped(said, _COLUMNS), "anchor": "start", "fontWeight": "normal", "fontSize": 13, "offset": 16}
     return {
         "title": title,
@@ -193,6 +193,6 @@ def _titled(chart: Chart) -> JsonObject:
     title = {"text": chart.title, "subtitle": wrapped(chart.note, _COLUMNS), **look}
     shown = {key: value for key, value in chart.spec.items() if key != "params"}
     layers = [{key: value for key, value in layer.items() if key != "params"} for layer in shown.get("layer", ())]
-    # A picture cannot be pointed at: points that wait for the pointer are left out.
+    # A picture has no pointer: points that only show under the pointer are left out.
     still = [layer for layer in layers if "condition" not in str(layer.get("encoding", {}).get("opacity"))]
     return {**shown, "layer": still, "width": _WIDTH, "title": title}

@@ -1,8 +1,8 @@
-"""Parallel coordinates: an axis for each thing that varies and for each result, a line for each point.
+"""Parallel coordinates: an axis for each varied setting and each result, a line for each point.
 
-Dragging on an axis keeps the points that cross the marked part; the marks of several axes hold together. The drawing is
-a specification of Vega itself: Vega-Lite has no brush of its own for each of several axes. ``parallel.js`` ties it to a
-table (``launcher.charts.table``), whose filter does the same from the keyboard.
+Dragging on an axis keeps the points that cross the marked range; ranges on several axes combine. The chart is a plain
+Vega specification, since Vega-Lite does not support a separate brush per axis. ``parallel.js`` links it to a table
+(``launcher.charts.table``), whose filter does the same from the keyboard.
 """
 
 import json
@@ -13,37 +13,37 @@ from launcher.base.frozen import dataclass
 
 type Value = str | float | None
 
-PARTS = ("parallel.js",)  # The script that ties a drawing to a table.
+PARTS = ("parallel.js",)  # The script that links a chart to a table.
 _HEIGHT = 300
-_FEW = 8  # Numbers of which there are no more than this stand at places of their own, evenly, named as they were typed.
-_DECADES = 100  # An axis whose largest number is so many times its smallest one is logarithmic.
+_FEW = 8  # Up to this many different numbers are evenly spaced on an axis and labelled as typed.
+_DECADES = 100  # An axis is logarithmic if its largest number is at least this many times its smallest.
 _COLOURS = ("#0072b2", "#cc79a7", "#e69f00")
-"""From the lowest to the highest value: of Okabe and Ito (2008), as those of ``launcher.charts.library``."""
+"""From the lowest to the highest value; by Okabe and Ito (2008), like those of ``launcher.charts.library``."""
 
 _GREY = "#808080"
-_HALF = 9  # Half the width of the strip along an axis in which it is marked, in pixels.
-_LABEL = 110  # Pixels that a label may be long.
+_HALF = 9  # Half the width, in pixels, of the strip along an axis that takes drags.
+_LABEL = 110  # Longest label, in pixels.
 _WIDTH = "isFinite(containerSize()[0]) ? containerSize()[0] : 800"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """One axis."""
+    """One axis and its values."""
 
-    title: str  # Above it.
-    values: Sequence[Value]  # One for every point; None where the point has none, and its line has a gap.
-    result: bool = False  # True for what came out: a number on a scale, however few there are.
+    title: str  # Text above it.
+    values: Sequence[Value]  # One per point; None leaves a gap in the point's line.
+    result: bool = False  # True for a result: always on a numeric scale, however few values there are.
 
 
 def parallel(
     table: str,  # The id of the table whose rows are the points.
-    names: Sequence[str],  # Of the points.
+    names: Sequence[str],  # Names of the points.
     axes: Sequence[Axis],  # From left to right, two or more.
     *,
-    coloured: int,  # The axis by whose numbers the lines are coloured.
-    best: str | None = None,  # The point whose line is drawn bold.
+    coloured: int,  # The index of the axis whose numbers colour the lines.
+    best: str | None = None,  # The point whose line is bold.
 ) -> JsonObject:
-    """The specification of a drawing."""
+    """The Vega specification of a parallel coordinates chart."""
     scales = [_scale(place, axis) for place, axis in enumerate(axes)]
     columns = [
         [number_of(value) if _is_spread(axis) else None if value is None else str(value) for value in axis.values]
@@ -79,7 +79,7 @@ def parallel(
 
 
 def number_of(value: Value) -> float | None:
-    """A value as a number, also one that is typed; None where it is none."""
+    """A value, or text that spells one, as a number; None if it is not one."""
     try:
         return None if value is None else float(value)
     except ValueError:
@@ -111,7 +111,7 @@ def _ends(numbers: Sequence[float]) -> list[float]:
 
 
 def _brush(place: int) -> JsonObject:
-    """The marked part of an axis in pixels, from where the pointer went down to where it is; null is the whole."""
+    """A signal with the marked range of an axis in pixels, from pointer down to its current position; null is all."""
     name, down = f"b{place}", f"@strip{place}:pointerdown"
     here = "clamp(y(), 0, height)"
     return {
@@ -161,7 +161,7 @@ def _path(count: int) -> str:
     for n in range(count):
         command = "'M'" if n == 0 else f"(isValid(datum.k{n - 1}) ? 'L' : 'M')"
         parts.append(f"(isValid(datum.k{n}) ? {command} + scale('along', {n}) + ',' + scale('s{n}', datum.k{n}) : '')")
-    # A path needs a place to begin with, also that of a point without any value.
+    # A path needs a start, also that of a point without any value.
     return f"({' + '.join(parts)}) || 'M0,0'"
 
 
@@ -194,7 +194,7 @@ def _marks(place: int, axis: Axis) -> list[JsonObject]:
     words = [5] if _is_spread(axis) else [len(str(value)) for value in axis.values if value is not None]
     across = {"x": {"scale": "along", "value": place, "offset": -_HALF}, "width": {"value": 2 * _HALF}}
     down = {"y": {"value": 0}, "height": {"signal": "height"}}
-    # A drag may begin a little beyond the end of an axis.
+    # A drag may begin slightly beyond the end of an axis.
     reach = {"y": {"value": -_HALF}, "height": {"signal": f"height + {2 * _HALF}"}}
     room = min(_LABEL, 8 + 6.5 * max(words, default=0))  # Numbers on a scale are short.
     behind = {"x": {"scale": "along", "value": place, "offset": -room}, "width": {"value": room}}

@@ -1,6 +1,6 @@
-"""A table for a page: sorted by any column, filtered by words as a setting is typed (``lr>=1e-4 state=failed``).
+"""A table for a page that sorts by any column and filters by expressions such as ``lr>=1e-4 state=failed``.
 
-It is plain HTML, so that it prints. Other parts of a page may restrict the rows, and hear which are shown
+It is plain HTML, so that it can be printed. Other parts of a page may restrict its rows, and are told which are shown
 (``table.js``).
 """
 
@@ -12,40 +12,40 @@ from launcher.base.frozen import dataclass
 from launcher.charts.html import Html, joined, tag
 
 type Cell = str | float | None
-"""What stands in a column; None is unknown, or not yet."""
+"""The value of a cell; None if it is not known, or not yet."""
 
-PARTS = ("table.js", "table.css")  # The script that sorts and filters the tables of a page, and their look.
+PARTS = ("table.js", "table.css")  # The script that sorts and filters the tables of a page, and their style.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
     """One column."""
 
-    key: str  # Its name in a filter, without blanks.
+    key: str  # Its name in a filter, without spaces.
     title: str  # Its heading.
-    form: str = ""  # How a number is written, as a format specification; the empty one writes all of its digits.
-    hint: str | None = None  # What it is, shown on hovering.
-    best: Literal["least", "most"] | None = None  # Which of its numbers stands out.
+    form: str = ""  # The format specification of its numbers; the empty one writes all digits.
+    hint: str | None = None  # Its tooltip.
+    best: Literal["least", "most"] | None = None  # Which of its numbers is highlighted.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One row."""
 
-    name: str  # What it is of, and the text of its first cell; no two rows of a table share one.
-    cells: Sequence[Cell]  # One for every column.
-    line: str | None = None  # To paste.
-    note: str | None = None  # Said beside the line.
+    name: str  # The text of its first cell, unique in the table.
+    cells: Sequence[Cell]  # One per column.
+    line: str | None = None  # A command line to copy.
+    note: str | None = None  # A note next to that line.
 
 
 def table(identity: str, caption: str, heading: str, columns: Sequence[Column], rows: Sequence[Row]) -> Html:
-    """A table with its filter, behind a column of names under ``heading``; the page holds :data:`PARTS` once."""
+    """A table with its filter; names under ``heading`` come first. The page must include :data:`PARTS` once."""
     wordy = [any(isinstance(row.cells[place], str) for row in rows) for place in range(len(columns))]
     heads = tag("tr", *map(_head, (Column(key=heading, title=heading), *columns), (True, *wordy)))
     bests = [_best(column, [row.cells[place] for row in rows]) for place, column in enumerate(columns)]
     body = tag("tbody", *(_row(row, columns, bests) for row in rows))
     grid = tag("table", tag("caption", caption), tag("thead", heads), body)
-    # A long or wide table is scrolled in its own box, which the keyboard reaches.
+    # A long or wide table scrolls in its own box, which the keyboard can focus.
     box = tag("div", grid, class_="scrolled", tabindex="0", role="group", aria_label=caption)
     copy = tag("button", "copy", type="button")
     chosen = tag("div", tag("p", class_="note"), tag("pre", tabindex="0"), copy, class_="chosen", hidden=True)
@@ -59,7 +59,7 @@ def _filter(identity: str, columns: Sequence[Column], rows: Sequence[Row]) -> Ht
 
 
 def _example(columns: Sequence[Column], rows: Sequence[Row]) -> Iterator[object]:
-    yield "words that a row holds, or a column and a value: "
+    yield "words in a row, or a column and a value: "
     known = ((column, row.cells[at]) for at, column in enumerate(columns) for row in rows)
     found = [(column, cell) for column, cell in known if cell is not None]
     numbers = [f"{column.key}<{format(cell, column.form)}" for column, cell in found if column.best and cell != ""]

@@ -222,7 +222,7 @@ def test_an_unknown_suffix_is_refused_with_a_name_that_works(capsys: pytest.Capt
     assert main(["check", "model=tiny", "--plot", "run.jpeg"]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err == ("error: --plot=run.jpeg: the name of a figure ends in .png, .svg, .html\n  try  --plot run.png\n")
+    assert err == "error: --plot=run.jpeg: the file name must end in .png, .svg or .html\n  try  --plot run.png\n"
 
 
 def test_a_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

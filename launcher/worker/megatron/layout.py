@@ -156,7 +156,7 @@ class _Layout:
                 offset += model.key_value_heads * count * size
 
     def _part_of_a_group(self, block: str, kind: str, parameter: torch.Tensor) -> Iterator[Piece]:
-        """If ranks outnumber groups, each group's rows are split evenly, also within heads; attention gathers."""
+        """Pieces if ranks outnumber groups: rows of a group are split evenly, across heads; attention gathers them."""
         size, count = self._model.head_size, parameter.shape[0]
         heads = self._model.num_attention_heads // self._model.key_value_heads
         group, first = divmod(self._tensor.part * count, (heads + 2) * size)
