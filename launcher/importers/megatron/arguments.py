@@ -11,6 +11,7 @@ from typing import Any
 
 from launcher.base import files
 from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
 from launcher.importers._reading import Reading
 from launcher.importers._table import table
@@ -104,18 +105,18 @@ def _as_number(value: object) -> object:
 
 # The meaning of arguments that no setting here says.
 
-_TABLES = table("megatron")
+TABLES: JsonObject = table("megatron")
 
 
 def names_table(name: str) -> dict[str, tuple[str, ...]]:
     """A part of ``tables/megatron.yaml``: names of arguments by what they have in common."""
-    return {key: tuple(names.split()) for key, names in _TABLES[name].items()}
+    return {key: tuple(names.split()) for key, names in TABLES[name].items()}
 
 
-KEPT = tuple(_TABLES["kept"].split())
+KEPT = tuple(TABLES["kept"].split())
 """Arguments on which the engine acts and that leave memory as it is, or are counted: ``backend.extra``."""
 
-SWITCHES = frozenset(_TABLES["switches"].split())
+SWITCHES = frozenset(TABLES["switches"].split())
 """Arguments without a value whose names do not say so by their beginning."""
 
 NO_EFFECT = names_table("no_effect")
