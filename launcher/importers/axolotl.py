@@ -157,10 +157,12 @@ def _shard(reading: Reading, place: str) -> Any:
 
 
 _ALPACA = ("alpaca", "alpaca:instruct", "alpaca_instruct", "alpaca_instruct.load")
-_STYLES, _TYPES, _PAIRS, _JUDGED = map(table("data_sets")["axolotl"].get, ("styles", "types", "pairs", "judged"))
+_STYLES, _TYPES, _PAIRS, _JUDGED, _OF_PAIRS = map(
+    table("data_sets")["axolotl"].get, ("styles", "types", "pairs", "judged", "of_pairs")
+)
 """Tables of rows by their type: words around the system's text, a turn with an input and one without
 (``prompters.py``), a type's style, own words and columns (``prompt_strategies``), and columns of preferences
-(``prompt_strategies/dpo`` and ``kto``) by a type's last name."""
+(``prompt_strategies/dpo`` and ``kto``) by a type's last name, and types whose columns are TRL's own."""
 
 
 def _format(reading: Reading, place: str) -> JsonObject:
@@ -209,16 +211,6 @@ def _written(found: JsonObject | None) -> JsonObject | None:
         whole, short, system = before[0] + whole, before[1] + short, ""
     own = {"columns": found["columns"]} if "columns" in found else {}
     return {"template": _fine_tuning.written(whole, short, system), **own}
-
-
-_OF_PAIRS = (
-    "passthrough",
-    "chat_template",
-    "chat_template.default",
-    "chat_template.argilla_chat",
-    "bradley_terry.chat_template",
-)
-"""Types of a preference set whose rows have the columns that TRL reads."""
 
 
 def _type(reading: Reading, place: str, kind: object) -> None:
