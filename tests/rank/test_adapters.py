@@ -166,7 +166,7 @@ def test_8_bits_take_a_byte_and_four_for_each_row_of_7_b_and_a_gpu_unpacks_them_
     rank = first_rank(make_spec(*LORA_7B, "adapter=qlora", "adapter.quant_type=int8"))
     found = {term.what: term for term in rank.terms}
     assert found["quantised weights"].bytes == 6_476_005_376
-    assert found["largest values of rows of 8-bit weights"].bytes == 4 * 32 * (5 * 4096 + 2 * 11008)
+    assert found["row scales (largest values) of 8-bit weights"].bytes == 4 * 32 * (5 * 4096 + 2 * 11008)
     assert "forward" not in found["the largest weight, dequantised"].moments
     # 32 bits and 16 of an up-projection's product, beside the codes of its input.
     assert found["a product of 8-bit codes"].bytes == (4096 + 6 * 11008) * rank.model.tokens

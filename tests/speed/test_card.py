@@ -25,7 +25,7 @@ def test_a_format_of_the_card_without_a_figure_is_unknown_and_not_another_one(
     assert lacking(spec.hardware) == keys
     assert (card_of(spec.hardware) is None) == bool(keys)
     said = assess.assess(spec, search=None).speed_unknown
-    assert said == (f"figures of NVIDIA H100 80GB HBM3 are not known: {', '.join(keys)}" if keys else None)
+    assert said == (f"NVIDIA H100 80GB HBM3 has unknown figures: {', '.join(keys)}" if keys else None)
 
 
 def test_a_card_without_bf16_has_fp32_s_speed_in_it() -> None:

@@ -90,14 +90,14 @@ def _terms(*words: str) -> dict[str, SpeedTerm]:
 def test_fsdp_casts_shards_and_copies_what_it_gathers_and_reduces() -> None:
     """Blocks (973 million parameters) are gathered twice, the root (263) once; a rank alone reduces by a copy."""
     found, alone = _terms("parallel=fsdp", "cluster.gpus_per_node=8"), _terms("parallel=fsdp", ALONE)
-    out, into = found["gathered parameters copied out"], found["shards cast and laid together"]
+    out, into = found["gathered parameters copied out"], found["shards cast and concatenated"]
     assert (out.values["n"], out.values["k"], into.values["k"]) == (2, 2 + 2, 4 + 2 + 2 + 2)
     assert out.values["P"] == pytest.approx(973.1e6 + 262.7e6 / 2, rel=1e-3)
     assert into.values["P"] == pytest.approx(out.values["P"] / 8, rel=1e-3)
-    assert found["gradients laid together"].values["k"] == 2 + 4
+    assert found["gradients concatenated"].values["k"] == 2 + 4
     assert 0 < alone["gradients of the only rank copied"].exposed_seconds < into.seconds * 8
     assert "gradients of the only rank copied" not in found
-    assert not {"gathered parameters copied out", "gradients laid together"} & {*_terms("parallel=ddp")}
+    assert not {"gathered parameters copied out", "gradients concatenated"} & {*_terms("parallel=ddp")}
 
 
 def test_zero_copies_gradients_through_buckets_and_takes_their_norm_in_fp64() -> None:
@@ -119,8 +119,8 @@ def test_adamw_on_lists_writes_and_reads_the_results_of_its_operations() -> None
 
 
 def test_torchs_own_sum_of_gradients_begins_with_the_first_micro_batch() -> None:
-    assert "gradients added up" not in _terms("parallel=ddp", ALONE)
-    added = _terms("parallel=ddp", ALONE, "train.global_batch_size=3")["gradients added up"].values
+    assert "gradients accumulated" not in _terms("parallel=ddp", ALONE)
+    added = _terms("parallel=ddp", ALONE, "train.global_batch_size=3")["gradients accumulated"].values
     assert (added["n"], added["k"]) == (2, 12)
 
 

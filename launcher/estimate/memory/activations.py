@@ -1,9 +1,9 @@
-"""Saved activations: what forward keeps for backward, what recomputation brings back, what backward adds.
+"""Saved activations: what forward keeps for backward, what recomputation restores, what backward adds.
 
-What all blocks keep is counted block by block (``saved``). The block whose backward pass runs is left out of that sum
-at its moment: what it holds then, kept, recomputed and made, is counted at each instant of its own pass. The fullest
-instant inside its MLP is ``mlp_backward``; a backend adds those at which its own buffers stand beside other tensors, by
-``content`` and what it knows, and the fullest of them all counts (``memory.terms.fullest``).
+``saved`` counts, block by block, what all blocks keep. At the moment of a block's backward pass that block is left out
+of the sum: its saved, recomputed and temporary tensors are counted at each instant of the pass. The fullest instant
+inside its MLP is ``mlp_backward``; a backend adds the instants at which its own buffers exist beside other tensors,
+with ``content`` and terms of its own, and the fullest of all instants counts (``memory.terms.fullest``).
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,9 +31,9 @@ _FORWARD_TRACE = "trace of the live tensors of a forward pass (launcher/estimate
 def saved(rank: RankModel) -> Iterator[MemoryTerm]:
     """Activations of all layers and micro-batches in flight, ``f L k tok``, without the block whose backward runs.
 
-    Backward frees a block after another: beside the last block's pass one block less is held, beside the one before it
-    two; beside the second one the first is left, beside the first one none. Of the other micro-batches in flight all
-    stay.
+    Backward frees one block after another: during the last block's pass one block fewer is held, during the one
+    before it two fewer; during the second block's pass the first is left, during the first block's none. The other
+    micro-batches in flight keep all of theirs.
     """
     if rank.blocks:
         kept = tuple(kept_per_token(rank, kind) - rank.token_bytes(kind.offloaded) for kind in rank.blocks)
@@ -43,25 +43,25 @@ def saved(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def _others(rank: RankModel, kind: BlockKind) -> Value:
-    """Share of the other micro-batches in flight that hold a kind of block: the last chunk has run fewer of them."""
+    """Share of the other micro-batches in flight that hold a kind of block: fewer have reached the last chunk."""
     f, own = rank.view.in_flight, rank.view.predicted_in_flight
     return 1 if kind.name != counts.FURTHER or own == f else (own - 1) / (f - 1) if f > 1 else 0
 
 
 class _Held(NamedTuple):
-    """Micro-batches in flight, tokens of one, kind of each block, bytes of a token that one keeps, others' blocks."""
+    """All that the terms of :func:`saved` depend on."""
 
-    f: Fraction
-    tok: int
-    order: tuple[int, ...]
-    before: int
-    kept: tuple[Value, ...]
-    every: tuple[Value, ...]
+    f: Fraction  # Micro-batches in flight.
+    tok: int  # Tokens of one.
+    order: tuple[int, ...]  # The kind of each block.
+    before: int  # Place of the block of ``next_block_backward``.
+    kept: tuple[Value, ...]  # Bytes per token that a block of each kind keeps.
+    every: tuple[Value, ...]  # Blocks of each kind that the other micro-batches hold.
 
 
 @lru_cache(maxsize=4096)
 def _all_saved(held: _Held) -> tuple[MemoryTerm, ...]:
-    """The terms of :func:`saved`, kept: layouts that differ in their sharding alone have equal ones."""
+    """The terms of :func:`saved`, cached: layouts that differ only in their sharding share them."""
     layers, kinds = len(held.order), range(len(held.kept))
     counts = [held.order.count(kind) for kind in kinds]
     left: dict[Moments, tuple[str, list[int]]] = {
@@ -81,12 +81,12 @@ def _all_saved(held: _Held) -> tuple[MemoryTerm, ...]:
     if held.f > 1:
         late: Moments = frozenset(("first_layer_backward", "root_backward"))
         moments = late if layers > 1 else PASSES - BEFORE_BLOCKS_BACKWARD - {"block_backward"}
-        terms.append(_saved(held, moments, "saved by micro-batches in flight", [0 for _ in kinds]))
+        terms.append(_saved(held, moments, "saved by other micro-batches in flight", [0 for _ in kinds]))
     return tuple(terms)
 
 
 def _saved(held: _Held, moments: Moments, what: str, counts: list[int]) -> MemoryTerm:
-    """Tensors saved by so many blocks of each kind, and all blocks of the other micro-batches in flight."""
+    """Tensors saved by ``counts`` blocks of each kind, and by all blocks of the other micro-batches in flight."""
     f, tok, _, _, kept, every_count = held
     values: dict[str, Value] = {"k": kept[0], "n": counts[0]}
     one, every = "n * k", "L * k"
@@ -104,52 +104,52 @@ def _saved(held: _Held, moments: Moments, what: str, counts: list[int]) -> Memor
 
 
 def on_its_way(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Tensors of one block that Megatron-core does not move, or has fetched ahead.
+    """Offloadable tensors of one block that Megatron-core keeps on the GPU or has prefetched.
 
     It leaves the last group of each module on the GPU, since backward begins there (``should_bulk_offload`` of
-    ``core/pipeline_parallel/fine_grained_activation_offload.py``). Of whole layers the next one is fetched while one
-    is in its backward pass (Transformer Engine, ``cpu_offload.py``). Neither was measured here.
+    ``core/pipeline_parallel/fine_grained_activation_offload.py``). When whole layers are offloaded, the next layer is
+    fetched during a layer's backward pass (Transformer Engine, ``cpu_offload.py``). Neither was measured here.
     """
     if rank.engine.library != "megatron" or not (kind := next((one for one in rank.blocks if one.offloaded), None)):
         return
     whole = not rank.spec.checkpointing.offload_modules
-    what, k = "one block's of those that are offloaded", rank.token_bytes(kind.offloaded)
+    what, k = "one block's offloaded activations, still or again on the GPU", rank.token_bytes(kind.offloaded)
     moments = PASSES if whole else BEFORE_BLOCKS_BACKWARD
     yield term("activations", moments, what, "k * tok", _OFFLOAD, k=k, tok=rank.tokens)
 
 
 def after_blocks(rank: RankModel) -> Iterator[MemoryTerm]:
-    """The last norm and the input of the output projection, of one micro-batch, and two lists of token ids in int64.
+    """The last norm and the input of the output projection for one micro-batch, and two int64 lists of token ids.
 
-    Where labels are marked, the ids are read out of the marks into a third list (``launcher.worker.marks``); Megatron
-    has the mask and the masked losses, of 4 bytes each, in its place.
+    Where labels are marked, the ids are decoded from the marks into a third list (``launcher.worker.marks``); Megatron
+    has the mask and the masked losses, 4 bytes each, in its place.
     """
     spec, what = rank.spec, "last norm and token ids"
     k, lists = rank.token_bytes(rank.after_blocks), 3 if spec.data.marked else 2
     yield term("activations", LOSS, what, f"(k + {lists} * 8) * tok", SOURCE, k=k, tok=rank.tokens)
     own = rank.view.head and spec.train.loss == "full" and rank.engine.logits is None and spec.parallel.tensor == 1
     if rank.blocks and (rank.engine.autocast or (own and not rank.head.trained)):
-        h, z, what = spec.model.hidden_size, rank.engine.residual_size, "last norm's output as the head reads it"
+        h, z, what = spec.model.hidden_size, rank.engine.residual_size, "last norm's output as input of the head"
         yield term("activations", ("output", "loss"), what, "z_res * h * tok", SOURCE, z_res=z, h=h, tok=rank.tokens)
 
 
 def mask(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Masks that attention is given: one for all sequences, and for all blocks that see the same tokens.
+    """Attention masks: one for all sequences, shared by all blocks that attend to the same tokens.
 
-    What is added to scores is not needed again, unless a block is recomputed.
+    A mask that is added to the scores is freed after forward, unless a block recomputes attention.
     """
     added = rank.engine.scores and not any(kind.repeats("attention") for kind in rank.blocks)
     moments: Moments = frozenset(("forward",)) if added else PASSES
     if rank.engine.documents_mask:
         b, s, size = rank.spec.micro_batch_size, rank.engine.sequence_length, rank.engine.size
-        yield term("activations", moments, "mask of documents", "b * s * s * size", _MASK, b=b, s=s, size=size)
+        yield term("activations", moments, "document mask", "b * s * s * size", _MASK, b=b, s=s, size=size)
         return
     if m := rank.family.traits.mask(rank.spec.model, rank.engine):
-        yield term("activations", moments, "masks of attention", "m", _MASK, m=m)
+        yield term("activations", moments, "attention masks", "m", _MASK, m=m)
 
 
 def running_blocks(rank: RankModel) -> Iterator[tuple[Moments, BlockKind]]:
-    """The kinds of blocks whose backward pass runs, each with the moments at which it does."""
+    """The kinds of blocks whose backward pass is counted, each with the moments of that pass."""
     if len(rank.blocks) < 2:
         return ((BLOCK_BACKWARD, kind) for kind in rank.blocks)
     found: dict[int, list[Moment]] = {}
@@ -159,7 +159,7 @@ def running_blocks(rank: RankModel) -> Iterator[tuple[Moments, BlockKind]]:
 
 
 def places(rank: RankModel) -> dict[Moment, int]:
-    """The place among the rank's blocks of the one whose backward pass runs at a moment."""
+    """The place among the rank's blocks of the block whose backward pass runs, by moment."""
     last = len(rank.order) - 1
     return {
         "block_backward": last,
@@ -170,20 +170,20 @@ def places(rank: RankModel) -> dict[Moment, int]:
 
 
 def _fullest_before_last(rank: RankModel) -> int:
-    """Place of the block before the last beside whose backward pass most is held: of equal ones the next to last."""
+    """Place of the block, the last apart, during whose backward pass most is held; of equal ones the latest."""
     last = len(rank.order) - 1
     if len(rank.blocks) < 2 or last < 2:
         return max(0, last - 1)
     kept = [kept_per_token(rank, kind) for kind in rank.blocks]
     running = [rank.token_bytes((*kind.saved, *kind.backward_extra)) for kind in rank.blocks]
-    # Of each kind the last one, before which most blocks are held.
+    # The last block of each kind, before which the most blocks are held.
     lasts = {kind: place for place, kind in enumerate(rank.order[:last])}
     before = {place: [rank.order[:place].count(each) for each in range(len(kept))] for place in lasts.values()}
     return max((running[kind] + sum(map(mul, before[place], kept)), place) for kind, place in lasts.items())[1]
 
 
 def mlp_backward(rank: RankModel) -> Iterator[MemoryTerm]:
-    """The backward pass of one block at the fullest of its MLP: all that it saved, and the gradients inside it."""
+    """The backward pass of one block at its MLP's fullest: all that the block saved, and the gradients inside it."""
     for moments, kind in running_blocks(rank):
         yield content(rank, kind, moments).at("mlp")
         k = rank.token_bytes(kind.backward_extra)
@@ -192,18 +192,18 @@ def mlp_backward(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def expert_outputs(kind: BlockKind) -> SavedTensor | None:
-    """The outputs of routed experts, if they are computed together and put back into the tokens' order."""
+    """The outputs of routed experts, if these are computed together and their outputs are put back in token order."""
     return next((row for row in kind.saved_if_trained if row.part == "moe" and row.made), None)
 
 
 def content(
     rank: RankModel, kind: BlockKind, moments: Moments, *, saved: Sequence[SavedTensor] | None = None
 ) -> MemoryTerm:
-    """Tensors of a block's forward pass at the start of its backward pass: those that it kept, or has recomputed.
+    """Tensors of a block's forward pass, kept or recomputed, that are held during its backward pass.
 
-    Recomputation brings back ``saved`` of all blocks of a group, less what is there: the group's input, where the first
-    norm saves it as it is, and with selective checkpointing what that keeps. ``saved`` are the tensors that are left by
-    then; None is all of them.
+    Recomputation restores the tensors of all blocks of a group, without those that were kept: the group's input where
+    the first norm saves it as it is, and what selective checkpointing keeps. ``saved`` are the tensors still held; None
+    is all of them.
     """
     tok = rank.tokens
     every = [item for item in kind.saved if item.part != "cache"]
@@ -217,7 +217,7 @@ def content(
     return term(
         "activations",
         moments,
-        "kept and recomputed of one block",
+        "kept and recomputed by one block",
         "(k_kept + max(k - k_there, 0)) * tok",
         SOURCE,
         k=whole,
@@ -230,10 +230,10 @@ def content(
 def _content_of_modules(
     rank: RankModel, kind: BlockKind, moments: Moments, saved: Sequence[SavedTensor] | None
 ) -> MemoryTerm:
-    """The same with recomputed modules: what the block kept, and what the one whose backward pass runs brings back.
+    """The same with recomputed modules: what the block kept, and what the module in its backward pass restores.
 
-    Backward starts with the MLP or the experts; where tensors are left by then, or the block has neither, it has come
-    to attention or to the mixer.
+    Backward starts with the MLP or the experts. Where ``saved`` names the tensors left, or the block has neither, it
+    has reached attention or the mixer.
     """
     there = kind.saved if saved is None else saved
     reached = {row.module for row in there}
@@ -244,9 +244,9 @@ def _content_of_modules(
     kept += [row for row in there if row.module not in kind.recomputed]
     again = [row for row in there if row.module in runs and row.module in kind.recomputed]
     if again and again[0].part == "norm" and not rank.engine.autocast:
-        again = again[1:]  # The module's input itself, of which under autocast each linear saves a cast.
+        again = again[1:]  # The module's input itself; under autocast each linear layer saves a cast of it.
     return term(
-        "activations", moments, "kept and recomputed of one block", "(k_kept + k) * tok", SOURCE,
+        "activations", moments, "kept and recomputed by one block", "(k_kept + k) * tok", SOURCE,
         k=rank.token_bytes(again), k_kept=rank.token_bytes(kept), tok=rank.tokens,
     )  # fmt: skip
 
@@ -259,12 +259,12 @@ def _recomputed_beside(rank: RankModel, kind: BlockKind) -> int:
 
 
 def inside_mlp(rank: RankModel, kind: BlockKind) -> Value:
-    """Bytes of a token of the gradients inside a block's MLP."""
+    """Bytes per token of the gradients inside a block's MLP."""
     return rank.token_bytes(kind.backward_extra)
 
 
 def first_norm(rank: RankModel, kind: BlockKind) -> Value:
-    """Bytes of a token that a block holds at the end of its backward pass, in its first norm."""
+    """Bytes per token that a block holds at the end of its backward pass, in its first norm."""
     left = rank.token_bytes(kind.first_norm_backward)
     if not kind.recomputed:
         return left
@@ -277,11 +277,11 @@ def first_norm(rank: RankModel, kind: BlockKind) -> Value:
 
 
 def _there(rank: RankModel, kind: BlockKind) -> Value:
-    """Bytes of a token of a recomputed block's saved tensors that are among those that it kept.
+    """Bytes per token of a recomputed block's saved tensors that it had kept all along.
 
-    The product that its last operation made is not: recomputation stops where the last tensor is saved (``early_stop``
-    of ``torch/utils/checkpoint.py``), which torch's own linear does before its product, and it stays in the cache. A
-    linear that saves after its product has taken it out of there by then.
+    The product of its last operation is not among them: recomputation stops once the last tensor is saved
+    (``early_stop`` of ``torch/utils/checkpoint.py``). Torch's own linear layer saves before its product, which then
+    stays in the cache; a linear layer that saves after its product has taken it from the cache by then.
     """
     selective, engine = rank.spec.checkpointing.mode == "selective", rank.engine
     if engine.library == "megatron":
@@ -296,21 +296,21 @@ def _there(rank: RankModel, kind: BlockKind) -> Value:
 
 
 def block_input(rank: RankModel) -> SavedTensor:
-    """The residual stream before a block, of one token."""
+    """The residual stream before a block, for one token."""
     return recomputed.block_input(rank.spec.model, rank.engine)
 
 
 def forward_extra(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Inside the last block: its input, both residual sums and the MLP's output; with recomputation its MLP as well.
+    """Temporaries of the last block's forward: its input, both residual sums, the MLP's output; its MLP if recomputed.
 
-    A checkpointed block saves nothing in forward, but the tensors of its MLP still pass through memory; a product that
-    selective checkpointing keeps is counted with what is kept, and experts in a loop run each on few tokens.
+    A checkpointed block saves nothing in forward, but the tensors of its MLP still pass through memory. A product that
+    selective checkpointing keeps is counted with what is kept, and experts in a loop each run on few tokens.
     """
     if not rank.blocks or rank.engine.library == "megatron":
         return
     engine, kind = rank.engine, fullest_in_forward(rank)
     model, recomputes = rank.spec.model, BLOCK in kind.recomputed
-    # What a block saves is gone at once where it is checkpointed; a family may keep its embeddings as long as it runs.
+    # A checkpointed block frees what it saves at once; a family may keep its embeddings throughout the forward pass.
     rows = 2 if recomputes and not rank.family.traits.keeps_embeddings else 4
     if kind.kept and (kind.repeats("mlp") or kind.repeats("experts")):
         rows = 0 if kind.repeats("norm") else 2  # Norms keep the block's input and the first sum.
@@ -322,7 +322,7 @@ def forward_extra(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def fullest_in_forward(rank: RankModel) -> BlockKind:
-    """The last block's kind; of recomputed ones, which keep little, that with most on its way and gathered."""
+    """The last block's kind; where it is recomputed and keeps little, the kind with most temporaries and gathered."""
 
     def passing(kind: BlockKind) -> Value:
         gathered = 2 * engine.size * rank.compute_parameters(kind.elements) if rank.spec.parallel.shard else 0
@@ -333,10 +333,10 @@ def fullest_in_forward(rank: RankModel) -> BlockKind:
 
 
 def _passing(rank: RankModel, kind: BlockKind) -> list[SavedTensor]:
-    """The tensors of a checkpointed block that are in memory together: of its MLP, mixer or experts, the most.
+    """The tensors of a checkpointed block that are in memory together: those of its MLP, mixer or experts, the largest.
 
-    Experts that every token meets run behind the routed ones. Of an adapted linear its own output, the adapter's and
-    its multiple meet (peft ``tuners/lora/layer.py``), beside the activation of a gate.
+    Shared experts run after the routed ones. An adapted linear layer's output, the adapter's output and its scaled copy
+    coexist (peft ``tuners/lora/layer.py``), beside the activation of a gate.
     """
     rows = list(_together(rank, kind))
     apart = [[row for row in rows if row.part == part] for part in ("mixer", "moe")]
@@ -362,7 +362,7 @@ def _together(rank: RankModel, kind: BlockKind) -> Iterator[SavedTensor]:
 
 
 def kept_per_token(rank: RankModel, kind: BlockKind) -> Value:
-    """Bytes that one block keeps of a token until its backward pass, averaged where only some are checkpointed."""
+    """Bytes per token that one block keeps until its backward pass, averaged where only some are checkpointed."""
     spec = rank.spec.checkpointing
     whole = rank.token_bytes(kind.saved)
     if not kind.recomputed:
@@ -370,7 +370,7 @@ def kept_per_token(rank: RankModel, kind: BlockKind) -> Value:
     kept = rank.token_bytes(kind.kept) if kind.kept else checkpoint_per_token(rank, kind)
     if spec.mode == "selective" or rank.engine.library == "transformers":
         return kept
-    if kind.outside:  # Further tokens: ``_checkpointed_forward`` of Megatron-core's multi_token_prediction.py.
+    if kind.outside:  # Multi-token prediction: ``_checkpointed_forward`` of Megatron-core's multi_token_prediction.py.
         return kept if method(spec, rank.engine) == "uniform" else whole
     chunk = _chunk(rank)
     if method(spec, rank.engine) == "block":
@@ -381,7 +381,7 @@ def kept_per_token(rank: RankModel, kind: BlockKind) -> Value:
 
 
 def _chunk(rank: RankModel) -> int:
-    """Layers among which those that are checkpointed are counted: Megatron-core begins anew in each model chunk.
+    """Layers among which ``checkpointing.layers`` counts; Megatron-core starts over in each model chunk.
 
     ``core/recompute.py``, ``num_layers_per_pipeline_rank``.
     """
@@ -390,7 +390,7 @@ def _chunk(rank: RankModel) -> int:
 
 
 def checkpoint_per_token(rank: RankModel, kind: BlockKind) -> Value:
-    """Bytes of a token that one checkpointed block keeps: its input, and what selective checkpointing does not drop."""
+    """Bytes per token that one checkpointed block keeps: its input, and what selective checkpointing does not drop."""
     spec, engine, row = rank.spec.checkpointing, rank.engine, block_input(rank)
     if spec.mode == "full":
         return rank.token_bytes([row, *kind.outside])

@@ -1,6 +1,6 @@
-"""Temporaries of layers beside an adapter: a weight that is unpacked, and what DoRA makes of a whole weight.
+"""Temporaries of layers with an adapter: dequantised weights, experts' merged weights, and DoRA's whole weights.
 
-Neither grows with the number of layers: one linear layer has them at a time, so that the largest one counts.
+They do not grow with the number of layers: one layer has them at a time, so that the largest one counts.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ from launcher.estimate.rank.tensors import SavedTensor, Weight
 
 _DORA = "peft tuners/lora/dora.py and a trace of the live tensors of one adapted layer"
 _ROWS = ("expert inputs", "expert products", "expert outputs")
-"""Of experts that compute all at once, whose backward pass is counted instant by instant."""
+"""Saved tensors of experts that compute all at once, whose backward pass is counted instant by instant."""
 
 _OF_LAYER = "z * inputs * (inputs + r) + z_res * outputs * (n_w * inputs + max(2 * inputs, 3 * tok)) + k * tok"
 _UNSAVED = (
@@ -30,7 +30,7 @@ _UNSAVED = (
 
 
 def temporaries(rank: RankModel) -> Iterator[MemoryTerm]:
-    """All of them."""
+    """All temporaries that a run with an adapter adds."""
     kinds = [kind for kind in rank.blocks if _routed(kind).keys() >= {*_ROWS}]
     if kinds and rank.engine.grouped_experts and (rank.spec.adapter.bits or rank.spec.adapter.parameters):
         yield from whole_experts(rank)
@@ -49,12 +49,12 @@ def temporaries(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def dequantised(rank: RankModel, *, in_backward: bool) -> Iterator[MemoryTerm]:
-    """The weight of one linear in the compute format while it multiplies, in forward and again in backward.
+    """The dequantised weight of one linear layer while it multiplies, in forward and again in backward.
 
-    bitsandbytes ``autograd/_functions.py``, ``MatMul4Bit`` and, of 8 bits on the CPU, ``MatMul8bitFp``; GPUs multiply
-    8 bits as they are (``MatMul8bitLt``), and unpack them in backward alone. Of routed experts all of a block's are
-    unpacked together, in the format of the residual stream, and a recomputed block keeps them until its backward pass
-    (:func:`whole_experts`; ``in_backward`` where that has no rows).
+    bitsandbytes ``autograd/_functions.py``: ``MatMul4Bit`` and, for 8 bits on the CPU, ``MatMul8bitFp``; GPUs multiply
+    8-bit codes directly (``MatMul8bitLt``) and dequantise in backward only. A block's routed experts are dequantised
+    together, in the format of the residual stream, and a recomputed block keeps them until its backward pass
+    (:func:`whole_experts`; ``in_backward`` is true where that does not apply).
     """
     block = rank.largest_block
     if block.quantised_experts and rank.engine.grouped_experts:
@@ -69,11 +69,11 @@ def dequantised(rank: RankModel, *, in_backward: bool) -> Iterator[MemoryTerm]:
 
 
 def _one_linear(rank: RankModel) -> Iterator[MemoryTerm]:
-    """The weight of the MLP's linear beside which most is held, or of the largest where a block has no MLP.
+    """The dequantised weight of the MLP layer beside which most is held, or the largest where a block has no MLP.
 
-    In forward that is the last one before the product, beside the activation of the gate and its own output, while a
-    recomputed block saves nothing; else the last linear, beside its output. In backward it is the last linear: the
-    gradient of its input comes twice, from its adapter, which has let go of that input by then, and from the weight.
+    In forward that is the last layer before the gated product, beside the gate's activation and its own output, if a
+    recomputed block saves nothing; otherwise the last layer, beside its output. In backward it is the last layer: the
+    gradient of its input exists twice, from the adapter, which has freed that input by then, and from the weight.
     """
     what, source, z = "the largest weight, dequantised", "bitsandbytes autograd/_functions.py", rank.engine.size
     w, stream, passes = rank.elements.largest_quantised, block_input(rank), [*running_blocks(rank)]
@@ -96,19 +96,19 @@ def _one_linear(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def read_last(kind: BlockKind) -> list[SavedTensor]:
-    """The input of the MLP's last linear; none of a block without a dense MLP."""
+    """The input of the MLP's last linear layer; empty for a block without a dense MLP."""
     return [row for row in kind.saved_if_trained if row.part == "activation" and row.readers][-1:]
 
 
 def whole_experts(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Sums of a block's experts and their adapters, or these unpacked, kept until backward, and gradients of the sums.
+    """A block's experts merged with their adapters, or dequantised, kept until backward, and the merged gradients.
 
-    peft ``tuners/lora/layer.py``, ``ParamWrapper``: one ``torch.baddbmm`` makes ``W + B A`` of the weights of all
-    experts, ``[experts, out, in]``, which is kept while the experts compute (``parametrize.cached``), and by autograd
-    for the gradient of their input. The gradient of the sum is as large, and goes when those of A and B are made of it;
-    backward begins with the last weight. Packed experts (``worker/model/quantised.py``) stand unpacked beside the sum
-    while it is made; those without an adapter are kept unpacked. Recomputation runs when the gradient of the outputs is
-    there.
+    peft ``tuners/lora/layer.py``, ``ParamWrapper``: one ``torch.baddbmm`` computes ``W + B A`` for the weights of all
+    experts, ``[experts, out, in]``. The result is kept while the experts compute (``parametrize.cached``), and by
+    autograd for the gradient of their input. Its gradient is as large, and is freed once those of A and B are computed
+    from it; backward begins with the last weight. Quantised experts (``worker/model/quantised.py``) exist dequantised
+    beside the sum while it is computed; those without an adapter are kept dequantised. Recomputation runs when the
+    gradient of the outputs exists.
     """
     adapter, model = rank.spec.adapter, rank.spec.model
     block = block_weights(rank.family, model, model.num_hidden_layers - 1)
@@ -135,13 +135,13 @@ def whole_experts(rank: RankModel) -> Iterator[MemoryTerm]:
         yield _sums(rank, moments, "mlp", [], held(*first))
         yield _sums(rank, moments, "experts", [], held(*first, last))
         yield _sums(rank, moments, "last gradient", [stream, product, read], held(*first) + held(last, times=2))
-        locals_ = [row for row in (read, product) if row not in kind.saved]  # Of the recomputing function.
+        locals_ = [row for row in (read, product) if row not in kind.saved]  # Locals of the recomputing function.
         beside = [stream, stream, replace(output, bytes=output.undone // 3), *locals_]
         yield _sums(rank, moments, "recomputed", beside, held(*first, last))
         yield content(rank, kind, moments).at("recomputed")
         joined = [product] * (2 if model.gated else 1)
         yield _sums(rank, moments, "first gradient", [stream, *joined, read], held(*first, times=2))
-        of_shared = [row for row in kind.saved_if_trained if row.part in ("mlp", "activation")]  # Done by then.
+        of_shared = [row for row in kind.saved_if_trained if row.part in ("mlp", "activation")]  # Freed by then.
         left = [row for row in kind.saved if row not in (*of_shared, output)]
         yield content(rank, kind, moments, saved=left).at("last gradient")
         left = [row for row in left if row is read or row.name not in rows]
@@ -154,16 +154,16 @@ def _routed(kind: BlockKind) -> dict[str, SavedTensor]:
 
 def _sums(rank: RankModel, moments: Moments, instant: str, rows: Sequence[SavedTensor], w: int) -> MemoryTerm:
     values: dict[str, Value] = {"z_res": rank.engine.residual_size, "w": w}
-    what, source = "experts' whole weights and their gradient", "peft tuners/lora/layer.py, ParamWrapper"
+    what, source = "experts' merged weights and their gradient", "peft tuners/lora/layer.py, ParamWrapper"
     expression = "z_res * w + k * tok" if rows else "z_res * w"
     values |= {"k": rank.token_bytes(rows), "tok": rank.tokens} if rows else {}
     return term("temporary", moments, what, expression, source, **values).at(instant)
 
 
 def product_of_8_bits(rank: RankModel) -> MemoryTerm:
-    """Temporary bytes on a GPU of a product with 8-bit weights: those of the largest linear.
+    """Temporaries of a product with 8-bit weights on a GPU, for the largest linear layer.
 
-    Of the input an fp16 copy, its absolute values and outliers; then its codes, and the product in 32 bits and in fp16.
+    First the input's fp16 copy, absolute values and outliers; then its codes, and the product in 32 bits and in fp16.
     """
     block = block_weights(rank.family, rank.spec.model, rank.spec.model.num_hidden_layers - 1)
     half = 0 if rank.spec.precision.compute == "fp16" else 2
@@ -174,15 +174,15 @@ def product_of_8_bits(rank: RankModel) -> MemoryTerm:
 
 
 def packing(rank: RankModel) -> Iterator[MemoryTerm]:
-    """While the model is loaded: one whole weight, beside it some of its rows in fp32, and then its codes.
+    """One whole weight while the model is loaded, beside some of its rows in fp32, and then beside its codes.
 
-    In 8 bits these are made of an fp16 copy (``int8_vectorwise_quant``).
+    8-bit codes are made from an fp16 copy (``int8_vectorwise_quant``).
     """
     elements = rank.elements
     if elements.largest_quantised:
         grouped = elements.quantised_experts and rank.engine.grouped_experts
         z = rank.engine.residual_size if grouped else rank.engine.size
-        what, source, w = "a weight that is packed", "launcher/worker/model/quantised.py", elements.largest_quantised
+        what, source, w = "a weight being quantised", "launcher/worker/model/quantised.py", elements.largest_quantised
         adapter, rows = rank.spec.adapter, elements.drawn_quantised
         z_code: Value = Fraction(code_bits(adapter)) / 8
         if adapter.bits == 8:
@@ -193,11 +193,11 @@ def packing(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def rotations(rank: RankModel) -> Iterator[MemoryTerm]:
-    """OFT's rotations in the blocks that save them: ``in / b`` matrices of ``b x b`` a layer, and what makes them.
+    """OFT's rotations in the blocks that save them: ``in / b`` matrices of ``b x b`` per layer, and their factors.
 
     Autograd keeps the skew-symmetric matrices, two powers of them and their sum (``_cayley_batch`` of peft 0.21), and
-    beside fp32 parameters the operands of each product, in 16 bits. A layer has the places of its matrices' upper
-    half, too, in int64.
+    with fp32 parameters the 16-bit operands of each product. A layer also holds the int64 indices of its matrices'
+    upper triangle.
     """
     engine, blocks = rank.engine, sum(kind.count for kind in rank.blocks if not kind.recomputed)
     shapes, b = _shapes(rank), rank.spec.adapter.block_size
@@ -205,33 +205,33 @@ def rotations(rank: RankModel) -> Iterator[MemoryTerm]:
     sizes |= {"inputs": sum(inputs for _, inputs in shapes), "b": b}
     source = "peft tuners/oft/layer.py, OFTRotationModule; tensors that autograd saved of it"
     yield term("activations", PASSES, "OFT's rotations", "L * n * z * inputs * b", source, **sizes)
-    what, values = "places of OFT's numbers", {"n": rank.layers * len(shapes), "b": b}
+    what, values = "indices of OFT's upper triangles", {"n": rank.layers * len(shapes), "b": b}
     yield term("parameters", ALWAYS, what, "n * 8 * b * (b - 1)", source, **values)
 
 
 def singular_values(rank: RankModel) -> MemoryTerm:
-    """While an adapter begins as PiSSA: the largest weight, its part of the adapter and their difference, in fp32.
+    """Temporaries of a PiSSA start: the largest weight, the adapter's part of it and their difference, in fp32.
 
-    An exact SVD has both of its factors beside them (``pissa_init`` of ``tuners/lora/layer.py``).
+    An exact SVD holds both of its factors beside them (``pissa_init`` of ``tuners/lora/layer.py``).
     """
     outputs, inputs = max(_shapes(rank), key=lambda shape: shape[0] * shape[1])
     sizes: dict[str, Value] = {"w": outputs * inputs}
     formula = "12 * w"
     if not rank.spec.adapter.pissa:
         formula, sizes["k"] = "16 * w + 4 * k * k", min(outputs, inputs)
-    what, source = "PiSSA's start of a weight", "peft tuners/lora/layer.py, pissa_init"
+    what, source = "PiSSA's decomposition of a weight", "peft tuners/lora/layer.py, pissa_init"
     return term("temporary", LOAD, what, formula, source, **sizes).at("pissa")
 
 
 def dora(rank: RankModel) -> Iterator[MemoryTerm]:
-    """DoRA's update of a weight as a matrix, made of an identity of the layer's inputs, and three copies of its output.
+    """DoRA's update as a whole matrix, computed from an identity of the layer's inputs, and three copies of its output.
 
-    First that matrix, its multiple and its sum with the weight meet (``get_weight_norm``); then the products of the
-    tokens with the magnitudes. The identity and the product of it stay as long where autograd saves them: a block that
-    is recomputed saves nothing in forward, so that the identity alone is an instant of its own, and each layer's output
-    and the activation of a gate stand beside it. Under autocast the weight's side is fp32, and so is a copy of the
-    input. A recomputed block has all of it again, beside the gradient of the residual stream and that itself, where no
-    norm saves it, or under autocast the MLP's input. The last of its layers then has all that the block saves too.
+    First that matrix, its multiple and its sum with the weight coexist (``get_weight_norm``); then the products of the
+    tokens with the magnitudes. Where autograd saves them, the identity and its product stay as long. A recomputed block
+    saves nothing in forward, so that the identity is an instant of its own, beside each layer's output and the gate's
+    activation. Under autocast the weight's side is in fp32, and so is a copy of the input. In backward a recomputed
+    block has all of it again, beside the gradient of the residual stream and the stream itself where no norm saves it,
+    or under autocast the MLP's input. Its last layer then also has all that the block saves.
     """
     forward, adapted = fullest_in_forward(rank), _adapted(rank)
     by_shape = [_of_layer(rank, *shape) for shape in _shapes(rank)]
@@ -256,7 +256,7 @@ def dora(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def _unsaved(rank: RankModel, kind: BlockKind, weight: Weight, k: Value) -> dict[str, Value]:
-    """Values of DoRA's identity, and of the gate's activation beside it, in a forward pass that saves nothing."""
+    """Values of the formula for a forward pass that saves nothing: DoRA's identity, and the gate's activation."""
     engine, rows = rank.engine, {row.name: row for row in kind.saved}
     gate, up = rows.get("activation"), rows.get("up")
     beside = [gate] if gate and not gate.readers and up and up.output_of == module(weight) else []
@@ -275,8 +275,8 @@ def _adapted(rank: RankModel) -> list[Weight]:
 
 def _of_layer(rank: RankModel, outputs: int, inputs: int) -> dict[str, Value]:
     engine = rank.engine
-    weights = 2 if rank.elements.quantised else 1  # The update, and a weight that was unpacked for it.
-    # Of the input: an fp32 copy, and the one that the block made, which beside packed weights is that copy.
+    weights = 2 if rank.elements.quantised else 1  # The update, and the weight that was dequantised for it.
+    # An fp32 copy of the input, and the block's own copy; with quantised weights both are one.
     beside = (4 if weights == 2 else 4 + engine.size) if engine.autocast else 0
     return {
         "z": engine.size,
@@ -291,9 +291,9 @@ def _of_layer(rank: RankModel, outputs: int, inputs: int) -> dict[str, Value]:
 
 
 def magnitudes(rank: RankModel) -> Iterator[MemoryTerm]:
-    """While the model is loaded: a whole weight and its sum with no update, of which the first magnitudes are norms."""
+    """A whole weight and its sum with the zero update while the model is loaded: DoRA's first magnitudes are norms."""
     w = max(outputs * inputs for outputs, inputs in _shapes(rank))
     n = 2 if rank.view.states.parameters < 1 or rank.elements.quantised else 1
-    what, source = "weights of DoRA's first norms", "launcher/worker/model/adapters.py"
+    what, source = "weights for DoRA's initial norms", "launcher/worker/model/adapters.py"
     z = rank.engine.size if rank.elements.quantised else rank.dtypes.size("parameters")
     yield term("temporary", LOAD, what, "n * z * w", source, n=n, z=z, w=w).at("magnitudes")

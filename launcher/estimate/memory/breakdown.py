@@ -16,23 +16,23 @@ class Column:
 
     phase: Phase  # The phase of the moment.
     stage: int  # The pipeline stage of the rank.
-    # Bytes of each pile that is not empty, in the order of ``PILES``. ``fragmentation`` is the share that the stage's
-    # peak loses, taken of what is allocated here.
+    # Bytes of each pile that is not empty, in the order of ``PILES``. ``fragmentation`` applies the share that the
+    # allocator loses at the stage's peak to the bytes allocated here.
     piles: dict[Pile, int] = field(hash=False)
-    terms: tuple[MemoryTerm, ...] = field(default=(), hash=False)  # What the piles but ``fragmentation`` are sums of.
+    terms: tuple[MemoryTerm, ...] = field(default=(), hash=False)  # The terms of all piles but ``fragmentation``.
 
     @property
     def device_bytes(self) -> int:
-        """All piles: what the process takes on the device."""
+        """Bytes that the process takes on the device: the sum of all piles."""
         return sum(self.piles.values())
 
     @property
     def allocated_bytes(self) -> int:
-        """Bytes that torch's allocator has handed out: neither its own loss nor what lies outside of it."""
+        """Bytes that torch's allocator has handed out, without fragmentation and without what lies outside it."""
         return sum(size for pile, size in self.piles.items() if pile not in OUTSIDE_PILES and pile != "fragmentation")
 
     def explained(self, pile: Pile) -> PileBytes:
-        """A pile with the formulas and sources of its terms."""
+        """Return a pile with the formulas and sources of its terms."""
         return PileBytes.of(pile, [term for term in self.terms if term.pile == pile and term.bytes])
 
 
@@ -40,8 +40,8 @@ class Column:
 class Breakdown:
     """An estimate's peaks by pile."""
 
-    phases: tuple[Column, ...]  # One column a phase: its peak on the rank that is worst in it.
-    stages: tuple[Column, ...]  # One column a pipeline stage: its peak over all phases.
+    phases: tuple[Column, ...]  # One column per phase: its peak, on the rank where that is highest.
+    stages: tuple[Column, ...]  # One column per pipeline stage: its peak over all phases.
 
 
 def breakdown(ranks: Sequence[RankTerms], estimate: MemoryEstimate) -> Breakdown:
@@ -61,7 +61,7 @@ def _column(rank: RankTerms, moment: Moment, peaks: dict[int, RankPeak]) -> Colu
     terms = tuple(rank.at(moment))
     sums = _sums(terms)
     piles = {pile: sums[pile] for pile in PILES if sums.get(pile)}
-    # Rounded up, as the estimate rounds: at the stage's own peak this is its reserved less its allocated bytes.
+    # Rounded up like the estimate: at the stage's own peak this is its reserved minus its allocated bytes.
     lost = -(-(peak.reserved_bytes - peak.allocated_bytes) * allocated // max(peak.allocated_bytes, 1))
     if lost:
         piles["fragmentation"] = piles.get("fragmentation", 0) + lost
@@ -69,7 +69,7 @@ def _column(rank: RankTerms, moment: Moment, peaks: dict[int, RankPeak]) -> Colu
 
 
 def allocated_piles(rank: RankTerms, moment: Moment) -> dict[str, int]:
-    """Bytes of each pile of a rank at a moment that torch's allocator has handed out."""
+    """Bytes that torch's allocator has handed out at a moment, by pile of a rank."""
     return {pile: size for pile, size in _sums(rank.at(moment)).items() if pile not in OUTSIDE_PILES}
 
 

@@ -1,8 +1,8 @@
-"""Memory of a GPU and its libraries whatever the model: workspaces, context, communicators, the allocator's loss.
+"""Memory of a GPU and its libraries, independent of the model: workspaces, context, communicators, fragmentation.
 
-None of it follows from a formula: each is a measured constant with its source, times how many there are. Workspaces
-come from torch's allocator and count in its peak; context and communicators lie outside of it; the allocator's own
-loss is played (``reserved``), and what it needs a share of the peak, from replays of traces.
+None of it follows from a formula: each is a measured constant with its source, times a count. Workspaces come from
+torch's allocator and count in its peak; context and communicators lie outside it. What the allocator reserves is
+simulated (``reserved``); what it needs beyond the peak is a share of it, taken from replayed traces.
 """
 
 import re
@@ -14,7 +14,7 @@ from math import ceil
 from launcher.base.frozen import dataclass
 from launcher.base.units import KIB, MIB
 from launcher.estimate.memory.moments import ALWAYS, TRAINING
-from launcher.estimate.memory.reserved import reserved as played
+from launcher.estimate.memory.reserved import reserved as simulated
 from launcher.estimate.memory.terms import MemoryTerm, term
 from launcher.estimate.rank.model import RankModel
 from launcher.spec import RunSpec
@@ -24,12 +24,12 @@ CUBLAS_WORKSPACE = {True: 32 * MIB, False: 2 * 4 * MIB + 8 * 16 * KIB}
 """torch 2.15 ``CublasHandlePool.cpp``, ``parseChosenWorkspaceSize``: 32 MiB for 9.0 and 10.0, else ``:4096:2:16:8``."""
 
 CUBLAS_HANDLES = 2
-"""A handle is a thread's own, and autograd runs backward in a second thread: two workspaces. Recorded static bytes of
-Megatron-LM's functional tests differ by twice the difference of ``:4096:8`` and the default on A100."""
+"""Each thread has its own handle, and autograd runs backward in a second thread: two workspaces. Recorded static bytes
+of Megatron-LM's functional tests differ by twice the difference of ``:4096:8`` and the default on A100."""
 
 CONTEXT_BYTES = 837 * MIB
-"""A CUDA context with the kernels that training has loaded, measured on an H100 with torch 2.11 and CUDA 13 under FSDP2
-and DeepSpeed alike (benchmarks/results/gpu.json). Older ones were smaller: 287 to 667 MB (pytorch issue 86509)."""
+"""A CUDA context with the kernels of training, measured on an H100 with torch 2.11 and CUDA 13, the same under FSDP2
+and DeepSpeed (benchmarks/results/gpu.json). Older ones were smaller: 287 to 667 MB (pytorch issue 86509)."""
 
 COMMUNICATOR_BYTES = 600 * MIB
 """One NCCL communicator: 544 MB with 2 ranks, 688 MB with more, on 4 A100 with NVLink (NCCL issue 964)."""
@@ -39,22 +39,22 @@ FIRST_ALONE_BYTES, FURTHER_ALONE_BYTES = 494 * MIB, 388 * MIB
 two."""
 
 COMMUNICATORS_LIMIT_BYTES = 7300 * MIB
-"""nvidia-smi less reserved on 16 H100 with tensor and expert parallelism was 5.8 to 7.3 GB (Megatron-LM issue 150)."""
+"""nvidia-smi minus reserved on 16 H100 with tensor and expert parallelism was 5.8 to 7.3 GB (Megatron-LM issue 150)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocator:
     """Shares of the allocated peak that the caching allocator adds."""
 
-    needed: float  # Until it does not run out of memory, having freed its cached segments.
-    reserved: float  # Until ``max_memory_reserved``, where memory is plenty and states lie in a few buffers.
+    needed: float  # To the least capacity with which it does not run out, once cached segments are freed.
+    reserved: float  # To ``max_memory_reserved``, where memory is ample and states lie in a few buffers.
     deviation: float  # Standard deviation of ln(1 + needed) over the replays.
 
 
 ALLOCATORS = {
-    # Median of replays of traces: +2.1, 5.5, 5.6, 6.9, 10, 16.3 % needed, of +7.6, 16, 23 % reserved.
+    # Medians of replayed traces: +2.1, 5.5, 5.6, 6.9, 10, 16.3 % needed, +7.6, 16, 23 % reserved.
     "default": Allocator(needed=0.0625, reserved=0.16, deviation=0.045),
-    # Middle of replays with expandable segments: +0.2 .. 1.5 % needed, of +3 .. 19 % reserved.
+    # Midpoints of replays with expandable segments: +0.2 .. 1.5 % needed, +3 .. 19 % reserved.
     "expandable": Allocator(needed=0.0085, reserved=0.11, deviation=0.004),
 }
 NO_LOSS = Allocator(needed=0.0, reserved=0.0, deviation=0.0)  # The CPU allocator keeps no cache.
@@ -66,12 +66,12 @@ def allocator(spec: RunSpec) -> Allocator:
 
 
 _OF_PASSING = 34_907 / 25_267
-"""The replayed trace that loses 16 %, a Llama of 7 B, had 34,907 MiB at its peak, of which 25,267 came and went in the
-step. Where the rest are a few buffers that nothing lies between, shares are of the latter, and larger."""
+"""The replayed trace with 16 % fragmentation, a 7 B Llama, had 34,907 MiB at its peak, of which 25,267 were allocated
+and freed within the step. Where the rest are a few contiguous buffers, shares apply to the 25,267, and are larger."""
 
 
 def needed(rank: RankModel, allocated: int, between_steps: int) -> int:
-    """Bytes with which the allocator does not run out of memory where so many are allocated."""
+    """Bytes that the allocator needs so as not to run out of memory when ``allocated`` are allocated."""
     share = allocator(rank.spec).needed
     if rank.engine.states_in_buffers:
         return allocated + ceil(_exactly(round(share * _OF_PASSING, 3)) * max(0, allocated - between_steps))
@@ -79,18 +79,18 @@ def needed(rank: RankModel, allocated: int, between_steps: int) -> int:
 
 
 def reserved(rank: RankModel, terms: Sequence[MemoryTerm], allocated: int, between_steps: int) -> int:
-    """Bytes that the allocator reserves where memory is plenty: played, or beside states in a few buffers a share."""
+    """Bytes that the allocator reserves where memory is ample: simulated, or a share where states are a few buffers."""
     if not rank.cuda:
         return allocated
     if not rank.engine.states_in_buffers:
-        return played(rank, terms)
+        return simulated(rank, terms)
     share = _exactly(round(allocator(rank.spec).reserved * _OF_PASSING, 3))
     return allocated + ceil(share * (allocated - between_steps))
 
 
 def fragmentation(reserved: int, allocated: int) -> MemoryTerm:
-    """Segments that the caching allocator reserves and has not handed out."""
-    what = "segments that the caching allocator holds and does not use"
+    """Bytes that the caching allocator reserves beyond those allocated."""
+    what = "memory that the caching allocator reserves but cannot use"
     source = "torch c10/cuda/CUDACachingAllocator.cpp"
     return term("fragmentation", ALWAYS, what, "reserved - size", source, reserved=reserved, size=allocated)
 
@@ -101,10 +101,10 @@ def _exactly(share: float) -> Fraction:
 
 
 def unsplit(size: int) -> int:
-    """Bytes of a new segment that a tensor is handed besides its own, which the allocator does not split off.
+    """Bytes at the end of a new segment that stay with its tensor because the allocator does not split them off.
 
-    A tensor of 10 MiB or more has a segment of whole 2 MiB (``kMinLargeAlloc``, ``kRoundLarge``), of which a rest of at
-    most 1 MiB stays with it (``should_split``, ``kSmallSize``); with expandable segments every rest is split off.
+    A tensor of 10 MiB or more gets a segment of a multiple of 2 MiB (``kMinLargeAlloc``, ``kRoundLarge``), whose rest,
+    if at most 1 MiB, stays with it (``should_split``, ``kSmallSize``); expandable segments split every rest off.
     """
     rest = -size % (2 * MIB)
     return rest if size >= 10 * MIB and rest <= MIB else 0
@@ -114,13 +114,13 @@ def workspace(rank: RankModel) -> Iterator[MemoryTerm]:
     """The workspaces of cuBLAS, which torch takes from its own allocator at each thread's first product."""
     if rank.cuda:
         size, source = cublas_workspace(rank.spec), "torch CublasHandlePool.cpp"
-        yield term("workspace", TRAINING, "workspaces of cuBLAS", "n * size", source, n=CUBLAS_HANDLES, size=size)
+        yield term("workspace", TRAINING, "cuBLAS workspaces", "n * size", source, n=CUBLAS_HANDLES, size=size)
 
 
 def cublas_workspace(spec: RunSpec) -> int:
-    """One workspace: the job's ``CUBLAS_WORKSPACE_CONFIG``, pairs of KiB and a count, or torch's default.
+    """Bytes of one workspace: the job's ``CUBLAS_WORKSPACE_CONFIG``, pairs of KiB and a count, or torch's default.
 
-    A GPU of unknown compute capability counts with the larger one.
+    A GPU of unknown compute capability counts with the larger default.
     """
     pairs = re.findall(r":(\d+):(\d+)", spec.cluster.environment.get("CUBLAS_WORKSPACE_CONFIG", ""))
     if pairs:
@@ -135,15 +135,15 @@ def context(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def communicators(rank: RankModel) -> Iterator[MemoryTerm]:
-    """NCCL's buffers: one communicator for each group over which the run computes, of one rank too."""
+    """NCCL's communicators: one for each process group of the run, also for groups of a single rank."""
     if rank.cuda and rank.engine.further_groups is not None:
         n = groups(rank.spec) + rank.engine.further_groups
         yield of_groups(*((0, n) if rank.spec.gpus == 1 else (n, 0)))
 
 
 def of_groups(several: int, alone: int) -> MemoryTerm:
-    """Communicators of so many groups of several ranks, and of one."""
-    what, ones = "communicators of NCCL", {"n_alone": alone, "size_alone": FURTHER_ALONE_BYTES}
+    """Communicators of ``several`` groups of several ranks, and of ``alone`` groups of a single rank."""
+    what, ones = "NCCL communicators", {"n_alone": alone, "size_alone": FURTHER_ALONE_BYTES}
     if not several:
         expression, source = "first + (n_alone - 1) * size_alone", "benchmarks/results/gpu.json"
         return term("communicators", ALWAYS, what, expression, source, first=FIRST_ALONE_BYTES, **ones)
@@ -154,7 +154,7 @@ def of_groups(several: int, alone: int) -> MemoryTerm:
 
 
 def groups(spec: RunSpec) -> int:
-    """Groups of one rank by the run's degrees: the world, and each smaller group."""
+    """Number of process groups of one rank by the run's parallel degrees: the world, and each smaller group."""
     parallel, gpus = spec.parallel, spec.gpus
     inside = (parallel.tensor, parallel.pipeline, parallel.context, parallel.ulysses, parallel.expert)
     return 1 + sum(1 < degree < gpus for degree in (spec.data_degree, *inside, parallel.replicate))

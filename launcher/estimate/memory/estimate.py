@@ -1,10 +1,10 @@
-"""The estimate: every term of every stage at every moment, and the worst of them.
+"""The memory estimate of a run: the terms of every stage, their sum at every moment, and the worst rank.
 
 One rank of each pipeline stage is counted (``rank_model``). The functions of ``states``, ``activations``, ``logits``
-and ``device`` and the backend's ``overheads`` give its terms, of which at each moment the fullest instant stays
-(``terms.fullest``). The sum of the terms at a moment is allocated then; the moment with the largest sum is the rank's
-peak, and the stage with the largest peak has the worst rank. The allocator's loss, context, communicators and the
-error band are added to that one.
+and ``device`` and the backend's ``overheads`` give its terms; at each moment only those of the fullest instant stay
+(``terms.fullest``). Their sum at a moment is what is allocated then; the moment with the largest sum is the rank's
+peak, and the stage with the largest peak has the worst rank. Fragmentation, context, communicators and the error band
+are added to that rank.
 """
 
 from abc import abstractmethod
@@ -32,24 +32,24 @@ from launcher.spec import RunSpec
 
 
 class Backend(model.Backend, Protocol):
-    """The questions of the memory model to a backend."""
+    """What the memory model asks of a backend."""
 
     @property
     @abstractmethod
     def framework(self) -> str:
-        """The name under which ``residuals.json`` has the measured runs that its error band is of."""
+        """The name under which ``residuals.json`` holds the measured runs of its error band."""
 
     def runs_on(self, spec: RunSpec) -> str | None:
-        """The engine whose other frameworks' error band is its own where it has too few measured runs."""
+        """The engine whose other frameworks lend their error band where this one has too few measured runs."""
         return None
 
     def mode(self, spec: RunSpec) -> str | None:
-        """Its way to share out a model, by which ``modes.json`` has what was measured; None where nobody has looked."""
+        """The name of its way to shard a model, a key of ``modes.json``; None where no evidence was collected."""
         return None
 
     @abstractmethod
     def overheads(self, rank: RankModel) -> Iterable[MemoryTerm]:
-        """Buffers and temporaries that only it has."""
+        """Buffers and temporaries that only this backend has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,22 +58,22 @@ class RankTerms:
 
     model: RankModel
     terms: tuple[MemoryTerm, ...]
-    # True if the allocator is played, which takes longer than all else; else it is said to reserve what it needs.
+    # True if the allocator is simulated, which takes longer than all the rest; else it reserves just what it needs.
     plays: bool = False
 
     def allocated(self, moment: Moment) -> int:
-        """Bytes from torch's allocator at one moment."""
+        """Bytes allocated from torch's allocator at one moment."""
         return self.allocations[moment]
 
     @property
     def outside_bytes(self) -> int:
-        """Bytes outside of torch's allocator, at the peak."""
+        """Bytes outside torch's allocator at the peak."""
         moment = self.peak[1]
         return sum(term.bytes for term in self.terms if term.pile in OUTSIDE_PILES and moment in term.moments)
 
     @cached_property
     def allocations(self) -> dict[Moment, int]:
-        """Bytes from torch's allocator at every moment, in the order of a step; of instants the fullest."""
+        """Bytes allocated at every moment, at its fullest instant, in the order of a step."""
         sums = by_instant(term for term in self.terms if term.pile not in OUTSIDE_PILES)
         return {moment: here.pop("", 0) + max(here.values(), default=0) for moment, here in sums.items()}
 
@@ -82,23 +82,23 @@ class RankTerms:
         return [term for term in self.terms if moment in term.moments]
 
     def needed(self, allocated: int) -> int:
-        """Bytes with which the caching allocator does not run out where so many are allocated."""
+        """Bytes that the caching allocator needs so as not to run out of memory when ``allocated`` are allocated."""
         return device.needed(self.model, allocated, self.allocated("idle"))
 
     @cached_property
     def reserved(self) -> int:
-        """Bytes that the caching allocator reserves where memory is plenty, and at least those that it needs."""
+        """Bytes that the caching allocator reserves where memory is ample, at least those that it needs."""
         allocated = self.peak[0]
         needed, idle = self.needed(allocated), self.allocated("idle")
         return max(needed, device.reserved(self.model, self.terms, allocated, idle)) if self.plays else needed
 
     def lost(self, allocated: int) -> MemoryTerm:
-        """Bytes that the caching allocator reserves beyond ``allocated``: the same share as at the peak."""
+        """Fragmentation beside ``allocated`` bytes: the same share that the allocator loses at the peak."""
         return device.fragmentation(ceil(self.reserved * Fraction(allocated, max(1, self.peak[0]))), allocated)
 
     @cached_property
     def peak(self) -> tuple[int, Moment]:
-        """The allocated peak and its moment; of equal ones the first."""
+        """The allocated peak and its moment, the first where several are equal."""
         best = max(self.allocations, key=self.allocations.__getitem__)
         return self.allocations[best], best
 
@@ -106,7 +106,7 @@ class RankTerms:
 def estimate(
     spec: RunSpec, *, family: Family, strategies: Iterable[Strategy], backend: Backend, plays: bool = True
 ) -> MemoryEstimate:
-    """Predict the memory of a run whose degrees divide what they must; ``plays`` as in :class:`RankTerms`."""
+    """Predict the memory of a run whose parallel degrees divide evenly; ``plays`` as in :class:`RankTerms`."""
     ranks = rank_terms(spec, family=family, strategies=strategies, backend=backend, plays=plays)
     worst, error = worst_rank(ranks), error_band(spec, backend, family)
     needed, (allocated, moment) = _needs(ranks, error), worst.peak
@@ -128,16 +128,16 @@ def estimate(
 
 
 type Part = Callable[[RankModel], Iterable[MemoryTerm]]
-"""One kind of term, of those that no engine adds."""
+"""A function that gives one kind of term, the same for every backend."""
 
 type Adjusted = Callable[[RankModel, Sequence[MemoryTerm]], Sequence[MemoryTerm]]
-"""Gives other terms of a rank in place of those of the formulas: with what was measured of a run like it."""
+"""A function that replaces a rank's terms by ones corrected with the measurements of a similar run."""
 
 
 def needs(
     spec: RunSpec, *, family: Family, strategies: Iterable[Strategy], backend: Backend, adjusted: Adjusted | None = None
 ) -> Needs:
-    """The part of the estimate that a verdict rests on, in half of its time; the arguments are the same."""
+    """The part of the estimate that decides the verdict, in half the time; the arguments are those of `estimate`."""
     models = _fullest_models(spec, family, strategies, backend)
     return _needs(_all_terms(models, backend, adjusted), error_band(spec, backend, family))
 
@@ -145,7 +145,7 @@ def needs(
 def needs_within(
     spec: RunSpec, most: int, *, family: Family, strategies: Iterable[Strategy], backend: Backend
 ) -> Needs | None:
-    """The same; None, in a part of that time, where what a rank allocates at some moment is more than ``most``."""
+    """The same as :func:`needs`; None, found sooner, where a rank allocates more than ``most`` at some moment."""
     begun = []
     for one in _fullest_models(spec, family, strategies, backend):
         largest: list[MemoryTerm] = []
@@ -189,10 +189,10 @@ def worst_rank(ranks: Sequence[RankTerms]) -> RankTerms:
 
 
 def error_band(spec: RunSpec, backend: Backend, family: Family) -> Band:
-    """The quantiles that the error band of a run is taken from: the widest where nothing measured backs its mode."""
+    """The error band of a run; the widest one where no measured run backs its mode."""
     found = unmeasured(spec, backend.framework, backend.mode(spec))
     if family.traits.observed:
-        found = (*found, "layers that no formula describes")
+        found = (*found, "layers without a formula")
     return band(backend.framework, cuda=spec.hardware.device == "cuda", runs_on=backend.runs_on(spec), lacking=found)
 
 
@@ -211,7 +211,7 @@ def _models(stages: Iterable[RankView], spec: RunSpec, family: Family, backend: 
 
 
 def _without_a_host(spec: RunSpec) -> RunSpec:
-    """The run as the memory of its ranks is: on the CPU what FSDP2 offloads stays in the rank's own memory."""
+    """The run without FSDP2's offloading on CPU ranks, where offloaded states stay in the rank's own memory."""
     if spec.hardware.device == "cuda" or not spec.parallel.shard or spec.zero.offload_parameters == "none":
         return spec
     return replace(spec, zero=replace(spec.zero, offload_parameters="none", offload_optimizer="none"))
@@ -270,7 +270,7 @@ _LARGEST: tuple[tuple[Moment, tuple[Part, ...]], ...] = (
     ("loss_backward", (states.gradients,)),
     ("loss", (logits.logits,)),
 )
-"""Parts that are more than the card has in 19 of 20 runs that do not fit, what takes least time first, and when."""
+"""Moments and parts that alone exceed the card in 19 of 20 runs that do not fit, the fastest to compute first."""
 
 _OTHERS = tuple(part for part in _PARTS if not any(part in parts for _, parts in _LARGEST))
 

@@ -1,4 +1,4 @@
-"""Resources of a run beside its devices: host memory of a node, and checkpoints on disk."""
+"""Host memory of a node, and disk space of checkpoints."""
 
 import re
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from launcher.estimate.rank.model import RankModel
 from launcher.spec import ClusterSpec, RunSpec
 
 MEASURED = Path(__file__).with_name("processes.json")  # Written by ``python -m benchmarks.host_memory``.
-_AHEAD = 2  # Batches that each reader of torch's ``DataLoader`` has ready (``prefetch_factor``).
+_AHEAD = 2  # Batches that each worker of torch's ``DataLoader`` prefetches (``prefetch_factor``).
 _ID_BYTES = 8
 _EACH = "n * size"
 _SOURCE = "launcher/estimate/memory/host.py"
@@ -27,17 +27,17 @@ _SOURCE = "launcher/estimate/memory/host.py"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Processes:
-    """Host bytes of one engine's processes beside their tensors."""
+    """Host bytes of one engine's processes, without tensors."""
 
     rank_bytes: int  # Private bytes of a rank.
-    reader_bytes: int  # Private bytes of a process that reads data ahead for a rank.
-    node_bytes: int  # Private bytes of what a node has once: the launcher's process and torchrun.
-    library_bytes: int  # Pages of libraries, which a node's processes share.
+    reader_bytes: int  # Private bytes of a data loader process of a rank.
+    node_bytes: int  # Private bytes of the processes that a node has once: the launcher's and torchrun.
+    library_bytes: int  # Pages of libraries, which the processes of a node share.
 
 
 @cache
 def processes_of(name: str) -> Processes:
-    """Return the measured bytes of an engine, or of the engine with the largest ranks where it was not measured."""
+    """Return the measured bytes of an engine; where it was not measured, those of the engine with the largest ranks."""
     found = files.own_json(MEASURED)["measured"]
     return Processes(**found.get(name) or max(found.values(), key=lambda each: int(each["rank_bytes"])))
 
@@ -45,27 +45,27 @@ def processes_of(name: str) -> Processes:
 def host_memory(of_stages: tuple[RankModel, ...], device_bytes: int) -> HostMemory:
     """Host memory of one node: its processes, what its ranks offload, and on the CPU what they allocate.
 
-    Left out are the page cache, which gives way, what a file system keeps there (``/dev/shm`` apart from the readers'
-    batches), and of ranks on GPUs what the driver takes. A paged optimizer counts as offloaded, since the driver may
+    Left out are the page cache, which the kernel reclaims, files in memory (``/dev/shm`` but for the data loaders'
+    batches), and what the driver takes for ranks on GPUs. A paged optimizer counts as offloaded, since the driver may
     move all of it to the host.
     """
     spec = of_stages[0].spec
-    allocated = device_bytes if spec.hardware.device == "cpu" else 0  # What CPU ranks keep on the host is among it.
+    allocated = device_bytes if spec.hardware.device == "cpu" else 0  # It includes what CPU ranks offload.
     found = (*_processes(spec, allocated), *_kept(of_stages), *(() if allocated else _copied(of_stages)))
     terms = tuple(one for one in found if one.bytes)
     return HostMemory(bytes_per_node=sum(one.bytes for one in terms), capacity_bytes=_capacity(spec), terms=terms)
 
 
 def _capacity(spec: RunSpec) -> int | None:
-    """The memory of a node, or less where a Slurm job asks for less of it: its cgroup holds the job to that."""
+    """The memory of a node, or what a Slurm job requests if that is less: its cgroup enforces the request."""
     known = (spec.hardware.host_memory_bytes, _asked_of_slurm(spec.cluster))
     return min((size for size in known if size is not None), default=None)
 
 
 def _asked_of_slurm(cluster: ClusterSpec) -> int | None:
-    """Bytes of a node that ``cluster.memory`` asks for, in MiB unless it says otherwise (sbatch(1), ``--mem``).
+    """Bytes per node that ``cluster.memory`` requests, in MiB unless it names a unit (sbatch(1), ``--mem``).
 
-    None where nothing or all of the node is asked for, or so much for each CPU of an unknown number.
+    None where nothing or the whole node is requested, or an amount per CPU and the number of CPUs is unknown.
     """
     if cluster.kind != "slurm" or not cluster.memory:
         return None
@@ -81,11 +81,11 @@ def _asked_of_slurm(cluster: ClusterSpec) -> int | None:
 def _processes(spec: RunSpec, allocated: int) -> Iterator[MemoryTerm]:
     n, found = spec.cluster.gpus_per_node, processes_of(spec.backend.name)
     source = "measured, launcher/estimate/memory/processes.json"
-    what = "tensors of the ranks, whose devices are the host"
+    what = "tensors of the CPU ranks"
     yield term("tensors", ALWAYS, what, _EACH, "the peak of the worst rank", n=n, size=allocated)
     what = "Python, torch and the engine in each rank"
     yield term("processes", ALWAYS, what, _EACH, source, n=n, size=found.rank_bytes)
-    what = "launcher and torchrun, and pages of libraries that all share"
+    what = "launcher and torchrun, and library pages that all processes share"
     yield term("processes", ALWAYS, what, "size", source, size=found.node_bytes + found.library_bytes)
     yield from _readers(spec, found.reader_bytes)
 
@@ -94,41 +94,41 @@ def _kept(of_stages: tuple[RankModel, ...]) -> Iterator[MemoryTerm]:
     spec = of_stages[0].spec
     states = 0 if spec.hardware.device == "cpu" else max(offloaded_bytes(rank) for rank in of_stages)
     waiting = max(waiting_bytes(rank) for rank in of_stages)
-    for what, size in {"states that the ranks keep": states, "activations that wait for backward": waiting}.items():
-        yield term("offloaded", ALWAYS, f"{what} on the host", _EACH, _SOURCE, n=spec.cluster.gpus_per_node, size=size)
+    for what, size in {"offloaded model states": states, "offloaded activations": waiting}.items():
+        yield term("offloaded", ALWAYS, what, _EACH, _SOURCE, n=spec.cluster.gpus_per_node, size=size)
 
 
 def _copied(of_stages: tuple[RankModel, ...]) -> Iterator[MemoryTerm]:
-    """Copies on the host while the model is loaded or, where they are more, while it is saved."""
+    """Copies on the host while the model is loaded or while it is saved, whichever are larger."""
     first, n = of_stages[0], of_stages[0].spec.cluster.gpus_per_node
     each, exported = max(saving_bytes(rank) for rank in of_stages), exported_bytes(first)
     if (loaded := loaded_bytes(first)) > each + exported // n:
-        yield term("loading", LOAD, "whole models that the ranks load", _EACH, _SOURCE, n=n, size=loaded)
+        yield term("loading", LOAD, "the whole model, loaded by every rank", _EACH, _SOURCE, n=n, size=loaded)
         return
-    yield term("saving", SAVE, "states on their way to a checkpoint", _EACH, _SOURCE, n=n, size=each)
-    what = "weights that the first rank gathers for their export"
+    yield term("saving", SAVE, "copies of the states for a checkpoint", _EACH, _SOURCE, n=n, size=each)
+    what = "weights that the first rank gathers for the export"
     yield term("saving", SAVE, what, "size", _SOURCE, size=exported)
 
 
 def _readers(spec: RunSpec, idle: int) -> Iterator[MemoryTerm]:
-    """The processes of ``data.workers`` and the steps that they have ready, which on GPUs are pinned as well."""
+    """The data loader processes (``data.workers``) and the steps that they prefetch, which GPU runs also pin."""
     if spec.script is not None or not spec.data.workers:
         return
-    n, what = spec.cluster.gpus_per_node * spec.data.workers, "processes that read the data ahead"
+    n, what = spec.cluster.gpus_per_node * spec.data.workers, "data loader processes"
     yield term("readers", ALWAYS, what, "n * size", "measured, launcher/estimate/memory/processes.json", n=n, size=idle)
     size = spec.gradient_accumulation * spec.micro_batch_size * (spec.sequence_length + 1) * _ID_BYTES
     copies = 2 if spec.hardware.device == "cuda" else 1
-    what, source = "steps that they have ready", "torch DataLoader, prefetch_factor=2"
+    what, source = "steps that they prefetch", "torch DataLoader, prefetch_factor=2"
     yield term("readers", ALWAYS, what, "n * ahead * size", source, n=n, ahead=_AHEAD * copies, size=size)
 
 
 def offloaded_bytes(rank: RankModel) -> int:
-    """Host bytes of one rank: fp32 master, gradients and moments of its shard, and a staging copy of its parameters.
+    """Offloaded host bytes of one rank: fp32 master, gradients and moments of its shard, and a staged parameter copy.
 
-    ``(4 + 4 + 8) P / N`` for an optimizer on the CPU and the parameters' own ``size P / N`` in staging; offloaded
-    parameters ``size P / N`` more. On NVMe only buffers stay (:func:`_swapped_bytes`). Pinned blocks are rounded up to
-    a power of two (PyTorch issues 95823 and 150517): master and gradients are, the moments are pageable. FSDP2 has no
-    master and no staging: parameters, gradients and moments in the parameters' format (``CPUOffloadPolicy``).
+    ``(4 + 4 + 8) P / N`` for an optimizer on the CPU and ``size P / N`` for staging the parameters; offloaded
+    parameters take ``size P / N`` more. On NVMe only buffers stay (:func:`_swapped_bytes`). Pinned blocks are rounded
+    up to a power of two (PyTorch issues 95823 and 150517): master and gradients are pinned, the moments pageable. FSDP2
+    has no master and no staging: parameters, gradients and moments in the parameters' format (``CPUOffloadPolicy``).
     """
     zero, dtypes, optimizer = rank.spec.zero, rank.dtypes, rank.spec.optimizer.name
     size = _swapped_bytes(rank)
@@ -147,7 +147,7 @@ def offloaded_bytes(rank: RankModel) -> int:
 
 
 def waiting_bytes(rank: RankModel) -> int:
-    """Host bytes of one rank's offloaded activations: each tensor of each block and micro-batch in flight, pinned."""
+    """Host bytes of a rank's offloaded activations: one pinned block per tensor, block and micro-batch in flight."""
     tok = rank.tokens
     sizes = (
         (one.count, _pinned(ceil(rank.token_bytes([row]) * tok), rank)) for one in rank.blocks for row in one.offloaded
@@ -156,11 +156,11 @@ def waiting_bytes(rank: RankModel) -> int:
 
 
 def saving_bytes(rank: RankModel) -> int:
-    """Host bytes of one rank's states on their way to a checkpoint; none in a run that saves only if it is stopped.
+    """Host bytes of one rank's states while a checkpoint is saved; none in a run that saves only if it is stopped.
 
-    Where shards are gathered ``4 x 3 P`` of weights and moments stay; beside these come ``4 x 3 b`` of a bucket (the
-    list of shards, and what is joined of these and of those before) with the rank's own shards of it, and then what
-    the rank writes itself (:func:`checkpointed_bytes`). A checkpoint that is loaded so is read into ``4 x 3 P``.
+    Where shards are gathered, ``4 x 3 P`` of weights and moments stay. Beside these come first ``4 x 3 b`` of a bucket
+    (the list of shards, and the concatenations of these and of the earlier ones) with the rank's own shards of it, then
+    what the rank writes itself (:func:`checkpointed_bytes`). Loading such a checkpoint reads it into ``4 x 3 P``.
     """
     spec, saving = rank.spec, rank.engine.saving
     own = ceil(saving.own * checkpointed_bytes(rank)) if spec.saves and saving.own else 0
@@ -174,7 +174,7 @@ def saving_bytes(rank: RankModel) -> int:
 
 
 def weights_bytes(rank: RankModel) -> int:
-    """Bytes of the weights of a rank that are trained, in the format in which it holds them."""
+    """Bytes of a rank's trained weights in the format in which it holds them."""
     return rank.dtypes.size("parameters") * rank.elements.trained
 
 
@@ -186,7 +186,7 @@ def checkpointed_bytes(rank: RankModel) -> int:
 
 
 def staged(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Copies of the rank's part of a checkpoint, in the background or of the weights; a GPU's are on the host.
+    """Copies of a CPU rank's part of a checkpoint, for DeepSpeed or a background write; GPU ranks' are on the host.
 
     ``_copy_state_dict`` of ``torch/distributed/_state_dict_utils.py``, by ``async_save``;
     ``clone_tensors_for_torch_save`` of ``deepspeed/checkpoint/utils.py``, by ``_save_checkpoint``.
@@ -194,7 +194,7 @@ def staged(rank: RankModel) -> Iterator[MemoryTerm]:
     if rank.cuda or not rank.spec.saves:
         return
     if rank.engine.saving.weights:
-        what, source = "copy of the weights that are saved", "deepspeed/checkpoint/utils.py"
+        what, source = "copy of the saved weights", "deepspeed/checkpoint/utils.py"
         yield term("temporary", SAVE, what, "copy", source, copy=weights_bytes(rank))
     if rank.spec.save.asynchronous:
         what, source = "copy that is written in the background", "torch/distributed/checkpoint/staging.py"
@@ -202,13 +202,13 @@ def staged(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def loaded_bytes(rank: RankModel) -> int:
-    """Host bytes of whole models that one rank loads before its engine shards or copies them to the GPU."""
+    """Host bytes of whole models that a rank loads before its engine shards them or copies them to the GPU."""
     size = rank.engine.loads
     return size * whole_model(rank.family, rank.spec.model, rank.spec.adapter).total if size else 0
 
 
 def exported_bytes(rank: RankModel) -> int:
-    """Host bytes of the weights that the first rank gathers for an export: of the whole model, or of an adapter."""
+    """Host bytes of the weights that the first rank gathers for an export: the whole model's, or an adapter's."""
     spec = rank.spec
     if spec.save.export == "none" or not rank.engine.saving.exports_whole:
         return 0
@@ -217,9 +217,9 @@ def exported_bytes(rank: RankModel) -> int:
 
 
 def gathered_at_once(rank: RankModel) -> int:
-    """Parameters of one bucket, whose shards are gathered together: later stages and model chunks have one bucket.
+    """Parameters of the bucket whose shards are gathered together; later stages and model chunks have a single bucket.
 
-    Routed experts that ranks share out have buffers of their own.
+    Routed experts under expert parallelism have buffers of their own.
     """
     elements, chunks, bucket = rank.elements, rank.spec.parallel.virtual_pipeline, rank.engine.saving.bucket
     apart = elements.expert and rank.spec.parallel.expert > 1
@@ -231,10 +231,10 @@ def gathered_at_once(rank: RankModel) -> int:
 def _swapped_bytes(rank: RankModel) -> int:
     """Host bytes of NVMe offload: gradients of the shard, and page-locked buffers, which are not rounded up.
 
-    A buffer for states holds the largest sub-group of the shard in fp32 (``SwapBufferManager``). One for parameters
-    holds one of them; beside those lie the sub-group that is written after the step
-    (``reserve_partitioned_swap_space``) and what stays in memory (DeepSpeed 0.19.8 ``runtime/zero/stage3.py``): so much
-    as is asked for, and weights whose share is below ``_SWAPPED``.
+    A buffer for states holds the largest sub-group of the shard in fp32 (``SwapBufferManager``), a buffer for
+    parameters one weight. Beside these are the sub-group that is written after the step
+    (``reserve_partitioned_swap_space``) and the parameters that stay in memory (DeepSpeed 0.19.8
+    ``runtime/zero/stage3.py``): as many as were requested, and weights whose share is below ``_SWAPPED``.
     """
     zero, dtypes, buffers = rank.spec.zero, rank.dtypes, rank.engine.swapping
     if buffers is None:
@@ -251,7 +251,7 @@ def _swapped_bytes(rank: RankModel) -> int:
 
 
 def swap_files(rank: RankModel) -> int:
-    """Bytes of one rank's files on the NVMe disk: fp32 weights, gradients and moments, and the parameters' own format.
+    """Bytes of one rank's files on the NVMe disk: fp32 weights, gradients and moments, and parameters in their format.
 
     ``(4 + 4 + 8) P / N`` and ``size P / N`` (``OptimizerStateSwapInfo``, ``AsyncPartitionedParameterSwapper``).
     """
@@ -264,7 +264,7 @@ def swap_files(rank: RankModel) -> int:
     return size
 
 
-_SWAPPED = 2**20  # Bytes of a share from which on it is swapped: ``MIN_AIO_BYTES``, ``runtime/swap_tensor/utils.py``.
+_SWAPPED = 2**20  # Bytes of the smallest share that is swapped: ``MIN_AIO_BYTES``, ``runtime/swap_tensor/utils.py``.
 
 
 def _small_shares(rank: RankModel) -> int:
@@ -275,17 +275,17 @@ def _small_shares(rank: RankModel) -> int:
 
 
 def _pinned(size: int, rank: RankModel) -> int:
-    """A block of pinned memory: the next power of two; the CPU's ranks do not pin."""
+    """Bytes of a pinned block, the next power of two; CPU ranks do not pin."""
     return 1 << (size - 1).bit_length() if rank.cuda and size > 0 else size
 
 
 def checkpoint(rank: RankModel) -> DiskSpace:
-    """One checkpoint: parameters, master weights and optimizer states of the whole model, each once.
+    """Disk space of checkpoints, each with the whole model's parameters, master weights and optimizer states once.
 
-    ``(4 + 8) P`` for fp32 parameters and Adam, ``(2 + 4 + 8) P`` beside a master copy; a frozen base is not saved.
-    Of the parameters outside the blocks Muon keeps more.
-    ``save.keep`` of them are kept while one more is written, since the oldest is removed once that is whole; a run that
-    writes fewer keeps all of them.
+    ``(4 + 8) P`` for fp32 parameters and Adam, ``(2 + 4 + 8) P`` with a master copy; a frozen base is not saved. Muon
+    keeps more for the parameters outside the blocks.
+    ``save.keep`` checkpoints are kept while one more is written, since the oldest is removed once that is complete; a
+    run that writes fewer keeps all of them.
     """
     spec, dtypes = rank.spec, rank.dtypes
     found, adapted = whole_model(rank.family, spec.model, spec.adapter), spec.adapter.name != "none"

@@ -1,7 +1,7 @@
 """Logits, their cross entropy and the last norm's backward pass, on the stage that computes the loss.
 
-A token's logits take some bytes for each entry of the vocabulary. The loss decides how many, and of how many tokens
-they are in memory at once.
+The loss decides how many bytes the logits take per token and vocabulary entry, and for how many tokens they are in
+memory at once.
 """
 
 from collections.abc import Iterator
@@ -23,10 +23,10 @@ _CHUNKS = "torch/utils/checkpoint.py and AccumulateGrad, one chunk after the oth
 
 
 def logits(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Bytes of a token's logits at the loss and at its gradient, times the tokens that are in memory at once.
+    """Logits at the loss and at its gradient: bytes per token times the tokens that are in memory at once.
 
-    Full loss by torch: forward ``z V + 4 V + 4 V`` (logits, fp32 copy, log-softmax), backward ``12 V`` (log-softmax,
-    two gradients); in fp32 the copy is none. Chunked: the same for ``loss_chunk`` tokens, backward recomputing forward.
+    Torch's full loss: forward ``z V + 4 V + 4 V`` (logits, fp32 copy, log-softmax), backward ``12 V`` (log-softmax, two
+    gradients); fp32 needs no copy. Chunked: the same for ``loss_chunk`` tokens, backward recomputing forward.
     """
     if not rank.view.head:
         return
@@ -45,10 +45,10 @@ def logits(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def _liger(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Liger's fused loss: logits of some tokens, turned into their gradient in place, and what it makes of that.
+    """Liger's fused loss: logits of one chunk, overwritten by their gradient, and the gradients computed from it.
 
-    The gradients of the states and of the output projection are made with the loss and wait for the backward pass;
-    under autocast each product casts the weight anew.
+    The gradients of the hidden states and of the output projection are computed with the loss and kept for the backward
+    pass; under autocast each product casts the weight again.
     """
     z, h, v = rank.engine.size, rank.spec.model.hidden_size, rank.vocabulary
     yield _logits(rank, "loss", z, liger_tokens(rank.tokens, v, h), _LIGER)
@@ -56,22 +56,22 @@ def _liger(rank: RankModel) -> Iterator[MemoryTerm]:
         yield term("temporary", ("loss",), "cast of the output projection", "z * V * h", _LIGER, z=z, V=v, h=h)
     made: tuple[Moment, ...] = ("loss", "loss_backward")
     z = rank.engine.residual_size
-    yield term("temporary", made, "gradient of the states", "z * tok * h", _LIGER, z=z, tok=rank.tokens, h=h)
+    yield term("temporary", made, "gradient of the hidden states", "z * tok * h", _LIGER, z=z, tok=rank.tokens, h=h)
     if w := _trained_projection(rank):
         z = 4 if rank.engine.autocast else rank.engine.size
         yield term("temporary", made, "gradient of the output projection", "z * w", _LIGER, z=z, w=w)
 
 
 def liger_tokens(tokens: int, vocabulary: int, hidden: int) -> int:
-    """The tokens whose logits Liger holds at once: a power of two such that they take no more than the states do."""
+    """Tokens whose logits Liger holds at once: a power of two, so that they take about as much as the hidden states."""
     parts = ceil(tokens / ceil(vocabulary / hidden))
     return min(tokens, 1 << (parts - 1).bit_length())
 
 
 def _torch(rank: RankModel) -> LogitsBytes:
-    """Bytes of the full loss by torch, for each entry of the rank's vocabulary.
+    """Bytes of torch's full loss per token and entry of the rank's vocabulary.
 
-    A vocabulary that is split is gathered, and put together in a third tensor (DTensor's redistribution, AutoTP's
+    Split logits are gathered and then concatenated into a third tensor (DTensor's redistribution, AutoTP's
     ``GatherFromTensorParallelRegion``).
     """
     engine, size = rank.engine, rank.engine.size
@@ -81,24 +81,24 @@ def _torch(rank: RankModel) -> LogitsBytes:
     made = size if whole or engine.vocabulary_parallel else size * (2 + rank.view.tensor)
     if engine.vocabulary_parallel:
         return LogitsBytes(output=made, loss=16, backward=16, source=_TORCH)
-    copy, bent = 4 if size < 4 else 0, _bent(rank)
+    copy, capped = 4 if size < 4 else 0, _capped(rank)
     loss, again = size + copy + 4, rank.spec.train.loss == "chunked"
-    # A z-loss has a function of its own, whose gradient is one tensor; of chunks the forward pass is computed again.
+    # A z-loss has its own autograd function, whose gradient is one tensor; chunks recompute their forward pass.
     backward = max(8, loss if again else 0) if rank.spec.train.z_loss else 12
-    return LogitsBytes(output=made, loss=loss + bent, backward=backward + bent, source=_TORCH)
+    return LogitsBytes(output=made, loss=loss + capped, backward=backward + capped, source=_TORCH)
 
 
-def _bent(rank: RankModel) -> int:
-    """A cap on the logits saves its tanh (Gemma 2, ``launcher/worker/model/__init__.py``)."""
+def _capped(rank: RankModel) -> int:
+    """Bytes of the tanh that a cap on the logits saves (Gemma 2, ``launcher/worker/model/__init__.py``)."""
     config = transformers_config(rank.family, rank.spec.model)
     return rank.engine.size if config is not None and config.logits_cap else 0
 
 
 def _chunked_gradients(rank: RankModel, size: int, tokens: int) -> Iterator[MemoryTerm]:
-    """Chunked loss: the sum of the output projection's gradients of earlier chunks beside a chunk's logits, ``z V h``.
+    """Gradients of the output projection in a chunked loss: those summed over earlier chunks, ``z V h``.
 
-    Or, at a later instant, the chunk's own gradient beside both, with only the gradient left of the logits. The only
-    chunk has none before it.
+    They exist beside a chunk's logits; at a later instant the chunk's own gradient exists beside both, when only the
+    gradient of the logits is left. A single chunk has none before it.
     """
     w = _trained_projection(rank)
     if not w:
@@ -116,13 +116,13 @@ def _trained_projection(rank: RankModel) -> int:
 
 
 def _megatron(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Vocabulary-parallel cross entropy in place: ``(2 + 4) V / t`` a token, in fp32 ``4 V / t``.
+    """Megatron's in-place vocabulary-parallel cross entropy: ``(2 + 4) V / t`` per token, in fp32 ``4 V / t``.
 
-    Fused, the compiled functions write to one more fp32 tensor: ``10 V / t`` (``fusions/fused_cross_entropy.py``); or
-    as the engine says.
+    The fused one's compiled functions write to one more fp32 tensor: ``10 V / t`` (``fusions/fused_cross_entropy.py``).
+    An engine may state its own bytes.
     """
     own, layers = _of_megatron(rank), rank.spec.model.mtp_layers
-    # Of each further token that is predicted the softmax, or the gradient in its place, waits (``process_mtp_loss``).
+    # Each multi-token prediction layer keeps its softmax, or the gradient in its place (``process_mtp_loss``).
     more = layers * (own.loss if rank.engine.logits else 4)
     yield _logits(rank, "loss", own.loss + more, rank.tokens, own.source)
     yield _logits(rank, "loss_backward", own.backward + more, rank.tokens, own.source).at("softmax")
@@ -138,7 +138,7 @@ def _of_megatron(rank: RankModel) -> LogitsBytes:
 
 
 def _of_hidden_states(rank: RankModel, per_entry: Value) -> Iterator[MemoryTerm]:
-    """The backward pass of the output projection: gradients of its logits and of its input, whole and as reduced.
+    """The backward pass of the output projection: gradients of its logits and of its input, whole and reduced.
 
     Sequence parallelism scatters the sum over tensor parallel ranks
     (``LinearWithGradAccumulationAndAsyncCommunication`` of Megatron-core ``tensor_parallel/layers.py``).
@@ -155,9 +155,9 @@ def _of_hidden_states(rank: RankModel, per_entry: Value) -> Iterator[MemoryTerm]
 def last_norm_backward(rank: RankModel) -> Iterator[MemoryTerm]:
     """The backward pass of the last RMSNorm, beside all that blocks saved: its input and five products, all in fp32.
 
-    What else it has saved is gone by then. The gradient of the output projection is there under FSDP2, whose loss in
-    chunks counts it itself. A norm that is one kernel makes less than the blocks do, and less than a library's own loss
-    holds in its fp32 sums.
+    Its other saved tensors are freed by then. Under FSDP2 the gradient of the output projection exists beside it; the
+    chunked loss counts that gradient itself. A norm in one kernel is left out: it holds less than the blocks do, and
+    less than a library's own loss holds in its fp32 sums.
     """
     spec, engine = rank.spec, rank.engine
     small = engine.library == "megatron" or engine.fused_norm or engine.logits is not None

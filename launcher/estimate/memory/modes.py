@@ -1,11 +1,11 @@
-"""What of a run something measured backs: how its engine shares it out, and how it computes.
+"""The parts of a run's mode that measured runs back: how its engine shards the model, and how it computes.
 
-A part of a run's mode has evidence where a measured run has it (the rows of the scoreboards, Megatron-LM's recorded
-tests) or a run of the engine's own worker that trained on CPU ranks. ``modes.json`` has the counts, by engine, by its
-way to share out the model states, and by part; a part that is not there has none. What is sharded and the degrees of
-parallelism are looked for among runs of the same way, since they share its buffers and groups; number formats,
-optimizer, recomputation and loss among all of the engine's. Model, sizes and kernels are no parts: the scoreboards say
-how right they are.
+A part of a run's mode has evidence if a measured run has it (the rows of the scoreboards, Megatron-LM's recorded
+tests), or a run of the engine's own worker that trained on CPU ranks. ``modes.json`` counts these runs by engine, by
+its way to shard the model states, and by part; a part that is missing there has no evidence. Sharding and the degrees
+of parallelism are looked up among runs of the same way, which share its buffers and groups; number formats, optimizer,
+recomputation and loss among all runs of the engine. Model, sizes and kernels are not parts of a mode: the scoreboards
+show how accurate those are.
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,7 +25,7 @@ _DEGREES = {
 
 
 def unmeasured(spec: RunSpec, engine: str, way: str | None) -> tuple[str, ...]:
-    """The parts of a run's mode that nothing measured backs; none where nobody has looked for any of that way."""
+    """The parts of a run's mode that no measured run backs; none where no evidence was collected for its way."""
     if way is None:
         return ()
     ways: Mapping[str, Mapping[str, object]] = files.own_json(MODES)["engines"].get(engine, {})
@@ -35,7 +35,7 @@ def unmeasured(spec: RunSpec, engine: str, way: str | None) -> tuple[str, ...]:
 
 
 def sharing(spec: RunSpec) -> Iterator[str]:
-    """What is sharded, and over which ranks, in the words of an answer."""
+    """What is sharded and over which ranks, in words."""
     yield from _sharding(spec)
     parallel = spec.parallel
     for axis, name in _DEGREES.items():
@@ -43,7 +43,7 @@ def sharing(spec: RunSpec) -> Iterator[str]:
             yield name
     span = parallel.expert * (parallel.expert_tensor or parallel.tensor)
     nodes = -(-span // max(spec.cluster.gpus_per_node, spec.hardware.link_gpus or 0))
-    if parallel.expert > 1 and nodes > 1:  # A rack on one NVLink is a node; 3 nodes are one part with 4.
+    if parallel.expert > 1 and nodes > 1:  # A rack on one NVLink counts as a node; 3 nodes count as up to 4.
         yield f"experts over up to {1 << (nodes - 1).bit_length()} nodes"
     if parallel.sequence and parallel.tensor > 1:
         yield "sequence parallelism"
@@ -52,12 +52,12 @@ def sharing(spec: RunSpec) -> Iterator[str]:
     if parallel.pipeline > 1:
         yield f"the schedule {parallel.schedule}"
     if parallel.virtual_pipeline > 1:
-        fewer = parallel.virtual_pipeline // 2 * 2  # Two neighbours are one part: 5 chunks are as 4.
+        fewer = parallel.virtual_pipeline // 2 * 2  # 4 and 5 chunks are one part, and so on.
         yield f"{fewer} or {fewer + 1} model chunks on a stage"
 
 
 def computing(spec: RunSpec) -> Iterator[str]:
-    """How it computes, in the words of an answer."""
+    """Recomputation, loss, precision, optimizer and adapter of a run, in words."""
     if spec.checkpointing.mode != "none":
         yield f"{spec.checkpointing.mode} recomputation"
     if spec.train.loss != "full":

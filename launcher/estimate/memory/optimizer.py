@@ -1,7 +1,7 @@
-"""Optimizer states, and the temporaries of a step: of torch's optimizers, torchao's and bitsandbytes'.
+"""Optimizer states and the temporaries of a step, for the optimizers of torch, torchao and bitsandbytes.
 
-An optimizer steps some parameters by its own rule and the rest by AdamW, as ``launcher/worker/model/optimizers.py``
-says: Muon the matrices of the blocks, the 8-bit ones all matrices but embeddings.
+An optimizer steps some parameters by its own rule and the rest by AdamW (``launcher/worker/model/optimizers.py``):
+Muon the matrices of the blocks, the 8-bit optimizers all matrices but embeddings.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,15 +20,15 @@ _TRACE = "trace of the live tensors of a step"
 _STEP = "torch/optim/adam.py and sgd.py, trace of the live tensors of a step"
 BLOCK = 256  # Values that share an fp32 scale (torchao ``optim/adam.py``, bitsandbytes ``optim/optimizer.py``).
 CODES = 1024  # Bytes of the table of the 256 values of a code.
-_FEWEST = 4096  # Values of a tensor from which on both libraries keep 8 bits.
-_PAGED = 100_000  # Values from which on bitsandbytes pages (``get_state_buffer``).
+_FEWEST = 4096  # Values of the smallest tensor whose states both libraries keep in 8 bits.
+_PAGED = 100_000  # Values of the smallest tensor whose states bitsandbytes pages (``get_state_buffer``).
 
 
 def optimizer_states(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Adam's two moments, ``2 z P / d``; one for SGD, Lion and Muon's matrices; of frozen parameters none.
+    """Adam's two moments, ``2 z P / d``; one for SGD, Lion and Muon's matrices; none for frozen parameters.
 
-    Adafactor keeps means of rows and columns of a matrix, whole on every rank, and no first moment (arXiv:1804.04235,
-    algorithm 4; ``torch/optim/_adafactor.py``).
+    Adafactor keeps the means of a matrix's rows and columns, whole on every rank, and no first moment
+    (arXiv:1804.04235, algorithm 4; ``torch/optim/_adafactor.py``).
     """
     name, shard = rank.spec.optimizer.name, rank.elements.optimizer
     if rank.spec.zero.offload_optimizer != "none":
@@ -48,9 +48,9 @@ def optimizer_states(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def _of_torchao(rank: RankModel, z: int) -> MemoryTerm:
-    """Two moments of a byte or half a byte a value, with a scale for a block and a table of codes for each tensor.
+    """Two moments in 8 or 4 bits, with one scale per block and one table of codes per tensor.
 
-    Tensors of fewer than 4,096 values, or not of whole blocks, have the parameters' format (``_new_buffer``).
+    Tensors of fewer than 4,096 values, or not a multiple of the block, keep the parameters' format (``_new_buffer``).
     """
     bits, block, codes = (4, BLOCK // 2, 16 * 4) if rank.spec.optimizer.name == "adamw_4bit" else (8, BLOCK, CODES)
     coded = [size for size in matrices_in_few_bits(rank) if size >= _FEWEST and size % block == 0]
@@ -63,9 +63,9 @@ def _of_torchao(rank: RankModel, z: int) -> MemoryTerm:
 
 
 def _of_bitsandbytes(rank: RankModel, z: int) -> MemoryTerm:
-    """Two moments of a byte a value and a scale for 256, with two tables of codes for all tensors.
+    """Two moments in 8 bits with one scale per 256 values, and two tables of codes for all tensors.
 
-    Tensors of fewer than 4,096 values are in fp32. On a GPU paged codes are the host's (:func:`paged_values`).
+    Tensors of fewer than 4,096 values stay in fp32. On a GPU, paged codes count on the host (:func:`paged_values`).
     """
     coded = [size for size in matrices_in_few_bits(rank) if size >= _FEWEST]
     return _states(
@@ -77,14 +77,14 @@ def _of_bitsandbytes(rank: RankModel, z: int) -> MemoryTerm:
 
 
 def matrices_in_few_bits(rank: RankModel) -> Sequence[int]:
-    """Elements of each tensor whose states a low-bit optimizer quantises: the matrices, without embeddings."""
+    """Elements of each tensor whose states a low-bit optimizer quantises: the matrices but embeddings."""
     head = () if rank.spec.model.tie_word_embeddings else rank.head.stepped
     found = (*rank.all_blocks.stepped, *head)
     return (sum(found),) if rank.engine.flat_states else found
 
 
 def paged_values(rank: RankModel) -> int:
-    """Values of which a paged optimizer keeps the codes in memory that the driver may move to the host."""
+    """Values whose codes a paged optimizer keeps in memory that the driver may move to the host."""
     if rank.spec.optimizer.name != "paged_adamw_8bit" or not rank.cuda:
         return 0
     return sum(size for size in matrices_in_few_bits(rank) if size >= _PAGED)
@@ -95,7 +95,7 @@ def _states(expression: str, *, source: str = _ZERO, **values: Value) -> MemoryT
 
 
 def step_temporaries(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Temporaries of the step: of an optimizer's own rule, and of AdamW's or SGD's of torch."""
+    """Temporaries of the step, of an optimizer's own rule and of torch's AdamW or SGD."""
     optimizer = rank.spec.optimizer
     if optimizer.name in ("adamw", "sgd"):
         yield from _of_torch(rank)
@@ -114,14 +114,14 @@ def step_temporaries(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def _own_rule(rank: RankModel) -> tuple[str, dict[str, Value]]:
-    """Temporaries of the largest tensor that is stepped by the optimizer's own rule, as an expression and its values.
+    """Temporaries of the largest tensor that the optimizer steps by its own rule, as an expression and its values.
 
-    Kernels of bitsandbytes on a GPU, and torchao's compiled step, have none. On the CPU Lion has three fp32 tensors, as
-    AdamW of bitsandbytes with states of 32 bits, with those of 8 bits five, and torchao's, which compiles nothing
-    there, 53 bytes a value: the parameter and both moments in fp32, and what finds the codes; beside parameters in 16
-    bits the gradient in fp32, too. Muon has the update in the parameters' format and its bf16 copies with two Gram
-    matrices; of shards the whole matrix as gathered, transposed and joined. Adafactor has the update, and of shards the
-    whole parameter and gradient.
+    The kernels of bitsandbytes on a GPU and torchao's compiled step have none. On the CPU, Lion and bitsandbytes' AdamW
+    with 32-bit states hold three fp32 tensors, and that AdamW with 8-bit states five. Torchao's, which is not compiled
+    there, takes 53 bytes per value: the parameter and both moments in fp32 and the search for the codes, and beside
+    16-bit parameters the gradient in fp32 as well. Muon holds the update in the parameters' format, its bf16 copies and
+    two Gram matrices; with shards, the whole matrix as gathered, transposed and concatenated. Adafactor holds the
+    update, and with shards the whole parameter and gradient.
     """
     name, z, sharded = rank.spec.optimizer.name, rank.dtypes.size("parameters"), rank.view.states.optimizer < 1
     coded = max(matrices_in_few_bits(rank), default=0)
@@ -146,7 +146,7 @@ def _own_rule(rank: RankModel) -> tuple[str, dict[str, Value]]:
 
 
 def flat_groups(rank: RankModel) -> tuple[tuple[tuple[int, ...], int], ...]:
-    """Groups of weights that ZeRO makes flat: elements of the matrices of each, and of the rank's shard of it."""
+    """Groups of weights that ZeRO flattens: the elements of each group's matrices, and of the rank's shard of it."""
     head, blocks, outside = rank.head.matrices, rank.all_blocks.matrices, rank.embedding.matrices
     shard = rank.elements.optimizer
     if rank.spec.optimizer.name not in FEW_BITS:
@@ -158,7 +158,7 @@ def flat_groups(rank: RankModel) -> tuple[tuple[tuple[int, ...], int], ...]:
 
 
 def stepped_at_once(rank: RankModel) -> int:
-    """Elements of the largest flat tensor that ZeRO steps: of a group of weights, in stage 3 of one of its parts."""
+    """Elements of the largest flat tensor that ZeRO steps: a group's shard, or in stage 3 a sub-group of it."""
     return max(_at_once(rank, shard) for _, shard in flat_groups(rank))
 
 
@@ -168,17 +168,17 @@ def _at_once(rank: RankModel, shard: int) -> int:
 
 
 def _of_torch(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Nothing fused, ``z P / d`` with lists, or a few tensors in a loop.
+    """Temporaries of torch's AdamW or SGD: none if fused, ``z P / d`` with foreach, a few tensors in a loop.
 
-    Lists (foreach) make one more tensor of every parameter: AdamW a square root of the second moment, SGD the sum of a
-    gradient and its weight decay. The loop makes SGD's for one parameter.
+    Foreach makes one more tensor for every parameter: AdamW the square root of the second moment, SGD the sum of the
+    gradient and its weight decay. The loop makes SGD's sum for one parameter at a time.
     """
     optimizer = rank.spec.optimizer
     if rank.engine.optimizer == "fused" or not list_copies(optimizer):
         return
     z = rank.dtypes.size("optimizer_states")
     if rank.engine.optimizer == "foreach":
-        yield _step("lists of the optimizer", "z_opt * shard", z_opt=z, shard=rank.elements.optimizer)
+        yield _step("foreach lists of the optimizer", "z_opt * shard", z_opt=z, shard=rank.elements.optimizer)
     elif optimizer.name == "sgd":
         yield _step("the optimizer's loop", "z_opt * w", z_opt=z, w=rank.elements.largest_shard)
     else:
@@ -186,11 +186,11 @@ def _of_torch(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def adamw_loop(rank: RankModel) -> MemoryTerm:
-    """Temporaries of AdamW in a loop: square root and quotient of one parameter, and the quotient of the one before.
+    """Temporaries of AdamW's loop: square root and quotient of one parameter, and the quotient of the previous one.
 
-    The largest two of a block follow each other, and the output projection follows a block. Megatron-core's gate and up
-    are one parameter. Its buffers are cut, and not each weight, and are stepped from their end to their begin, so that
-    the token table follows a weight, too, and the output projection none.
+    The two largest parameters of a block follow each other, and the output projection follows a block. Megatron-core
+    fuses gate and up into one parameter. It shards whole buffers, not each weight, and steps them from end to start, so
+    that the token table follows a weight as well and the output projection follows none.
     """
     inside, head, table = (part.largest_shard for part in (rank.largest_block, rank.head, rank.embedding))
     joined = inside
@@ -207,7 +207,7 @@ def _step(what: str, expression: str, **values: int) -> MemoryTerm:
 
 
 def list_copies(optimizer: OptimizerSpec) -> int:
-    """Lists of as many elements as the parameters that torch's optimizer makes in a step.
+    """Temporary lists, as large as the parameters, that torch's optimizer makes in a step.
 
     ``_multi_tensor_adam`` makes ``exp_avg_sq_sqrt`` (``torch/optim/adam.py``); ``_multi_tensor_sgd`` makes
     ``_foreach_add(grads, params, alpha=weight_decay)`` where there is weight decay (``torch/optim/sgd.py``).

@@ -1,17 +1,17 @@
-"""A model of torch's caching allocator, and what it reserves of a rank's terms, played moment by moment.
+"""A simulation of torch's caching allocator: the bytes that it reserves for a rank's terms, moment by moment.
 
-A block is cut from the smallest free one that holds it, and where there is none from a new segment, which no other
-stream can use and no larger block. So what is reserved beyond what is allocated follows from the sizes of blocks and
-their order. The terms say which bytes are alive when; each is cut by its pile into the sizes of the rank's weights,
-saved tensors and logits. At each moment what ends is given back before what begins is taken: first what stays, the
-workspaces of the first product, then the largest. Left out are blocks below 1 MiB and what comes and goes between two
-moments. No number is fitted, but this order, and the half of the way back, were chosen among others by the runs of
-``benchmarks/results/gpu.json``.
+A block is cut from the smallest free block that holds it, or else from a new segment, which other streams and larger
+blocks cannot use. So what is reserved beyond what is allocated follows from the sizes of blocks and their order. The
+terms say which bytes are alive when; each is cut by its pile into the sizes of the rank's weights, saved tensors and
+logits. At each moment, blocks that end are released before new ones are allocated: first those that outlive the step,
+such as the workspaces of the first product, then the largest. Left out are blocks below 1 MiB and those that come and
+go between two moments. No number is fitted, but this order, and the extra moment halfway through the backward pass,
+were chosen among others by the runs of ``benchmarks/results/gpu.json``.
 
-Followed: torch ``c10/cuda/CUDACachingAllocator.cpp`` and ``c10/core/AllocatorConfig.h``: a pool for small and one for
-large blocks on each stream, the best fitting free block, its split, merging with free neighbours, the sizes of new
-segments, expandable segments, and on failure the release of what is cached before a second try. Left out:
-``record_stream``, garbage collection thresholds, and that a GPU frees behind the CPU.
+Modelled after torch ``c10/cuda/CUDACachingAllocator.cpp`` and ``c10/core/AllocatorConfig.h``: pools of small
+and of large blocks per stream, the best-fitting free block, splitting, merging with free neighbours, the sizes of new
+segments, expandable segments, and on failure the release of cached segments before a second try. Left out:
+``record_stream``, garbage collection thresholds, and that a GPU frees later than the CPU.
 """
 
 from bisect import bisect_left, bisect_right
@@ -35,53 +35,53 @@ _SMALLEST = 512  # kMinBlockSize
 _SMALL = MIB  # kSmallSize: the largest block of the small pool
 _SMALL_SEGMENT = 2 * MIB  # kSmallBuffer
 _LARGE_SEGMENT = 20 * MIB  # kLargeBuffer
-_OWN_SEGMENT = 10 * MIB  # kMinLargeAlloc: from here on a segment is made to measure
+_OWN_SEGMENT = 10 * MIB  # kMinLargeAlloc: blocks of this size and more get a segment of their own size
 _ROUND_SEGMENT = 2 * MIB  # kRoundLarge
-_MOST = 500  # Blocks of a term that are followed one by one.
+_MOST = 500  # Most blocks of a term that are simulated one by one; more are joined into larger ones, to save time.
 _STATES = "optimizer_states"
-_AHEAD = "all_gather_copy_in_stream"  # Of torch ``distributed/fsdp/_fully_shard/_fsdp_collectives.py``.
+_AHEAD = "all_gather_copy_in_stream"  # A stream of torch ``distributed/fsdp/_fully_shard/_fsdp_collectives.py``.
 _SIZE, _PLACE = itemgetter(0), itemgetter(0, 1)
 _STEP: tuple[Moment, ...] = tuple(moment for moment in MOMENTS if moment not in ("load", "checkpoint_save"))
 
 type _Pool = tuple[int | str, bool]
-"""A stream, and whether it is the pool of small blocks."""
+"""A stream, and whether this is its pool of small blocks."""
 type Block = tuple[int, int]
-"""Bytes and an address."""
+"""The bytes and the address of a block."""
 type _Kind = tuple[str, str, int]
 """Equal blocks: their pile, their stream, the bytes of one."""
 type _Blocks = Mapping[_Kind, int]
 
 
 class OutOfMemory(Exception):
-    """The capacity does not suffice, even with nothing cached."""
+    """The capacity does not suffice, even after everything cached was released."""
 
 
 class CachingAllocator:
-    """Hands out blocks; ``reserved`` are all segments' or mapped pages' bytes, at most a capacity."""
+    """A model of torch's allocator; ``reserved`` are the bytes of all segments or mapped pages, at most a capacity."""
 
     def __init__(self, *, expandable: bool = False, capacity: int | None = None) -> None:
         self.allocated = self.reserved = self.peak_allocated = self.peak_reserved = 0
         self._expandable, self._capacity = expandable, capacity
-        self._free: dict[_Pool, list[Block]] = {}  # In order.
-        self._sizes: dict[int, int] = {}  # Bytes of free blocks with neighbours in their segment, by their address.
+        self._free: dict[_Pool, list[Block]] = {}  # Sorted.
+        self._sizes: dict[int, int] = {}  # Bytes of the free blocks that are a part of their segment, by address.
         self._starts: dict[int, int] = {}  # Addresses of these, by their end.
-        self._segments: dict[int, int] = {}  # Bytes of segments, by their address.
-        self._ends: dict[_Pool, int] = {}  # Of the memory that expandable segments have mapped.
-        self._next = 0  # The address of the next segment, with a gap before it.
+        self._segments: dict[int, int] = {}  # Bytes of segments, by address.
+        self._ends: dict[_Pool, int] = {}  # End of the memory that expandable segments have mapped.
+        self._next = 0  # The address of the next segment, after a gap.
 
     def allocate(self, size: int, stream: int | str = 0, count: int = 1) -> list[Block]:
-        """Hand out so many blocks of ``size`` bytes, a multiple of 512, from the memory of a stream."""
+        """Allocate ``count`` blocks of ``size`` bytes, a multiple of 512, from the memory of a stream."""
         pool, handed = (stream, size <= _SMALL), list[Block]()
         least = _SMALLEST if pool[1] or self._expandable else _SMALL + 1  # ``should_split``
-        while lacks := count - len(handed):
-            chosen = self._fitting(pool, size, lacks) or self._grown(pool, size, lacks)
-            handed += chosen if chosen[0][0] - size < least else self._cut(pool, size, lacks, chosen, least)
+        while left := count - len(handed):
+            chosen = self._fitting(pool, size, left) or self._grown(pool, size, left)
+            handed += chosen if chosen[0][0] - size < least else self._cut(pool, size, left, chosen, least)
         self.allocated += sum(map(_SIZE, handed))
         self.peak_allocated = max(self.peak_allocated, self.allocated)
         return handed
 
     def release(self, blocks: Sequence[Block], stream: int | str = 0) -> None:
-        """Take equal blocks of a stream back and merge them with free neighbours."""
+        """Free equal blocks of a stream and merge them with their free neighbours."""
         self.allocated -= sum(map(_SIZE, blocks))
         free, segments = self._free[stream, blocks[0][0] <= _SMALL], self._segments
         if parts := [block for block in blocks if segments.get(block[1]) != block[0]]:
@@ -92,7 +92,7 @@ class CachingAllocator:
             _put(free, [block for block in blocks if segments.get(block[1]) == block[0]] if parts else blocks)
 
     def _merged(self, parts: Iterable[Block]) -> tuple[Collection[Block], Collection[Block]]:
-        """The free neighbours of parts of segments, which are free no more, and the blocks that both are now."""
+        """The free neighbours that merge with ``parts`` of segments, and the merged blocks that replace both."""
         sizes, starts, merged, joined = self._sizes, self._starts, set[Block](), set[Block]()
         for size, start in parts:
             first, end = starts.pop(start, start), start + size
@@ -109,7 +109,7 @@ class CachingAllocator:
         return merged - joined, joined - merged
 
     def _cut(self, pool: _Pool, size: int, count: int, chosen: Sequence[Block], least: int) -> list[Block]:
-        """So many blocks cut from chosen ones; rests of at least so many bytes are free, others stay with the last."""
+        """Cut ``count`` blocks from chosen ones; rests of ``least`` bytes or more are free, less joins the last one."""
         cut, rests, sizes, starts = list[Block](), set[Block](), self._sizes, self._starts
         for found, start in chosen:
             here = min(count - len(cut), found // size)
@@ -124,7 +124,7 @@ class CachingAllocator:
         return cut
 
     def _fitting(self, pool: _Pool, size: int, count: int) -> list[Block]:
-        """The best fitting free blocks, all of one size, and no more of them than so many blocks take."""
+        """Take the best-fitting free blocks, all of one size and no more of them than ``count`` blocks need."""
         free = self._free.setdefault(pool, [])
         place = bisect_left(free, (size, -1))
         if place == len(free):
@@ -138,7 +138,7 @@ class CachingAllocator:
         return chosen
 
     def _grown(self, pool: _Pool, size: int, count: int) -> list[Block]:
-        """Reserve new memory; if there is none, once more after the release of all that is cached."""
+        """Reserve new memory; on failure, release everything cached and try once more."""
         reserve = self._expanded if self._expandable else self._new_segments
         found = reserve(pool, size, count)
         if not found:
@@ -149,7 +149,7 @@ class CachingAllocator:
         return found
 
     def _reserve(self, size: int, count: int = 1) -> int:
-        """Reserve so many times ``size`` bytes, or as many as there are."""
+        """Reserve ``size`` bytes ``count`` times, or as often as the capacity allows; return how often."""
         if self._capacity is not None:
             count = min(count, (self._capacity - self.reserved) // size)
         self.reserved += size * count
@@ -175,7 +175,7 @@ class CachingAllocator:
         return [(end + wanted - start, start)]
 
     def _release_cached(self) -> None:
-        """``release_cached_blocks``: whole free segments; of expandable ones the pages at a free block's start."""
+        """Release free segments as ``release_cached_blocks`` does, of expandable ones the pages of a free block."""
         for pool, free in self._free.items():
             for size, start in [*free]:
                 gone = size // _page(pool) * _page(pool) if self._expandable else self._segments.get(start)
@@ -216,14 +216,14 @@ def _page(pool: _Pool) -> int:
 
 
 def reserved(rank: RankModel, terms: Sequence[MemoryTerm]) -> int:
-    """``torch.cuda.max_memory_reserved`` after two steps, from the terms of each moment's fullest instants."""
-    alive = tuple((moment, tuple(blocks.items())) for moment, blocks in _alive(rank, terms).items())
-    return _played(alive, expandable=rank.spec.train.allocator == "expandable")
+    """``torch.cuda.max_memory_reserved`` after two steps, from the terms of each moment's fullest instant."""
+    alive = tuple((moment, tuple(blocks.items())) for moment, blocks in _live_blocks(rank, terms).items())
+    return _simulate(alive, expandable=rank.spec.train.allocator == "expandable")
 
 
 @lru_cache(maxsize=128)
-def _played(moments: tuple[tuple[Moment, tuple[tuple[_Kind, int], ...]], ...], *, expandable: bool) -> int:
-    """The same, of the blocks of each moment: kept, since many points of a sweep hold the same, such as replicas."""
+def _simulate(moments: tuple[tuple[Moment, tuple[tuple[_Kind, int], ...]], ...], *, expandable: bool) -> int:
+    """The same, from the blocks of each moment; cached, since many points of a sweep share them, such as replicas."""
     alive = {moment: dict(blocks) for moment, blocks in moments}
     allocator = CachingAllocator(expandable=expandable)
     held = defaultdict[_Kind, list[Block]](list)
@@ -242,8 +242,8 @@ def _played(moments: tuple[tuple[Moment, tuple[tuple[_Kind, int], ...]], ...], *
     return allocator.peak_reserved
 
 
-def _alive(rank: RankModel, terms: Sequence[MemoryTerm]) -> dict[Moment, dict[_Kind, int]]:
-    """The blocks of each moment; a step's first two all-gathers come before anything is saved."""
+def _live_blocks(rank: RankModel, terms: Sequence[MemoryTerm]) -> dict[Moment, dict[_Kind, int]]:
+    """The live blocks of each moment; a step's first two all-gathers come before anything is saved."""
     cutter = _Cutter(rank)
     alive: dict[Moment, dict[_Kind, int]] = {moment: defaultdict(int) for moment in MOMENTS}
     for term in terms:
@@ -254,13 +254,13 @@ def _alive(rank: RankModel, terms: Sequence[MemoryTerm]) -> dict[Moment, dict[_K
                 for kind, count in blocks:
                     here[kind] += count
             if "forward" in term.moments and cutter.gathers(term):
-                for size in filter(None, cutter.gathered):  # A stage between the others has no root.
+                for size in filter(None, cutter.gathered):  # A middle stage has no root.
                     alive["load"][term.pile, _AHEAD, size] += 1
     return alive
 
 
 def _order(alive: Mapping[Moment, _Blocks]) -> Iterator[_Blocks]:
-    """The blocks alive at each moment of loading and two steps; the first step ends with new optimizer states."""
+    """The live blocks at each moment of loading and two steps; the first step ends with new optimizer states."""
     now, stepped = alive["load"], False
     yield now
     for moment in (*_STEP, *_STEP):
@@ -275,7 +275,7 @@ def _order(alive: Mapping[Moment, _Blocks]) -> Iterator[_Blocks]:
 
 
 class _Cutter:
-    """Cuts terms into blocks by their pile alone."""
+    """Cuts terms into blocks, by their pile alone."""
 
     def __init__(self, rank: RankModel) -> None:
         self._rank, engine = rank, rank.engine
@@ -296,16 +296,16 @@ class _Cutter:
             kind = rank.last_block
             self._rows = [ceil(rank.token_bytes([row]) * rank.tokens) for row in kind.saved]
             kept = ceil(kept_per_token(rank, kind) * rank.tokens)
-            # Where blocks are alike, one tensor of each checkpointed block.
+            # Where all blocks are alike and checkpointed: one tensor per block.
             self._stays = [kept] if len(rank.blocks) == 1 and 0 < kept < sum(self._rows) else self._rows
             most = kind.elements.largest
             self._block = [size for size in kind.elements.matrices if 8 * size > most] or [most]
 
     def blocks(self, term: MemoryTerm) -> Iterator[tuple[_Kind, int]]:
-        """The blocks of a term, with how many there are."""
+        """The blocks of a term, each kind with its count."""
         pile, size = term.pile, term.bytes
         stream = pile if pile in self._rank.engine.own_streams else ""
-        if self.gathers(term):  # Of what FSDP2 gathers one block is the all-gather's output.
+        if self.gathers(term):  # One block of what FSDP2 gathers is the all-gather's output.
             root, block = self.gathered
             ahead = max(0, min(block, size - root))
             yield (pile, _AHEAD, ahead), int(ahead > 0)
@@ -315,7 +315,7 @@ class _Cutter:
                 yield (pile, stream, -(-one // 512) * 512), count
 
     def gathers(self, term: MemoryTerm) -> bool:
-        """True if a term is weights that FSDP gathers, module by module."""
+        """True if a term counts weights that FSDP gathers module by module."""
         rank = self._rank
         return term.pile == "gather_buffers" and rank.view.states.parameters < 1 and not rank.engine.flat_states
 
@@ -331,8 +331,8 @@ class _Cutter:
         if pile == "activations":
             return _filled(size, self._stays)
         if pile == "workspace":
-            return {size // 2: 2}  # One of each thread.
-        if pile == "gradients" and rank.engine.shard_rows:  # A reduction's output, of which the shards are views.
+            return {size // 2: 2}  # One per thread.
+        if pile == "gradients" and rank.engine.shard_rows:  # The shards are views of a reduction's output.
             root, block = self._reduced
             whole = size >= int(z * rank.elements.gradients)
             return _filled(size - root * whole, [block], {root: 1} if whole else {})
@@ -344,7 +344,7 @@ class _Cutter:
         return self._weights(size, z if pile == "gather_buffers" else z * self._share)
 
     def _weights(self, size: int, z: Value) -> Mapping[int, int]:
-        """Cut bytes of weights: embedding and head, once for each copy of the model, and the matrices of its blocks."""
+        """Cut bytes of weights: embedding and head once per copy of the model, then the matrices of its blocks."""
         times = max(1, int(size // (z * self._rank.elements.whole or 1)))
         found: dict[int, int] = {}
         for each in (_whole(z, weight) or 1 for weight in self._root):
@@ -355,14 +355,14 @@ class _Cutter:
 
 
 def _whole(z: Value, weight: int) -> int:
-    """Whole bytes of a weight, without a fraction in between: each term is cut by every weight of a block."""
+    """Whole bytes of a weight, in integer arithmetic for speed: each term is cut by every weight of a block."""
     return z.numerator * weight // z.denominator
 
 
 def _filled(size: int, sizes: Iterable[int], beside: Mapping[int, int] = MappingProxyType({})) -> Mapping[int, int]:
-    """Cut ``size`` bytes into blocks of these sizes, in turn; where they would be over ``_MOST``, into larger ones.
+    """Cut ``size`` bytes into blocks of these sizes in turn, or into larger ones where they would exceed ``_MOST``.
 
-    The answer is how many there are of each size, with those ``beside``.
+    Returns the count of each size, those ``beside`` included.
     """
     usable, found, rest = sorted((each for each in sizes if each >= MIB), reverse=True), dict(beside), size
     if usable:

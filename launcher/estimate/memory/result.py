@@ -1,7 +1,7 @@
-"""The answer of the estimate and its error band, as frozen data in the shape of ``launch check --json``.
+"""The memory estimate of a run and its error band, as frozen data in the shape of ``launch check --json``.
 
-:class:`Needs` is the part that a verdict rests on, computed alone while ways out are searched; :class:`MemoryEstimate`
-adds what is shown: piles, phases, stages and parameter counts.
+:class:`Needs` is the part that decides the verdict; it is computed alone while ways out are searched.
+:class:`MemoryEstimate` adds what is shown: piles, phases, stages and parameter counts.
 """
 
 from collections.abc import Sequence
@@ -21,43 +21,42 @@ from functools import cache
 from pathlib import Path
 
 RESIDUALS = Path(__file__).with_name("residuals.json")
-"""How far measured runs lay from this model's own predictions of them.
+"""Measured / predicted memory of the measured runs, from which the error bands are taken.
 
 Written by ``python -m benchmarks.memory --data DIR --write-band``.
 """
 
-_SMOOTH = 0.01  # Of a sample the quantiles are no better known.
-_UNKNOWN = 2  # Times the widest band of any: a choice, since nothing can be measured of what is unknown.
-_CERTAIN = 6.0  # From here on ``erf`` is 1.0, so that most runs need no sum over their band.
-LEAST_ROWS = 20  # Measured runs below which a quantile would be that of one or two runs.
+_SMOOTH = 0.01  # Deviation by which each quantile is smoothed: a sample does not tell its quantiles more closely.
+_UNKNOWN = 2  # Factor on the widest band for an engine without measured runs: a choice, as nothing can be measured.
+_CERTAIN = 6.0  # Deviations from which ``erf`` is 1.0, so that most runs need no sum over their band.
+LEAST_ROWS = 20  # Fewest measured runs for a band: below, a quantile would rest on one or two runs.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Band:
     """Quantiles of measured / predicted."""
 
-    low: float  # The lower one, 0.1.
+    low: float  # The 0.1 quantile.
     median: float
-    high: float  # The upper one, 0.9.
-    quantiles: tuple[float, ...]  # At the middles of equal shares.
-    allocated: bool  # True if they are of bytes that torch's allocator hands out, without what it loses itself.
-    rows: int  # The runs that they are of.
-    whose: str  # The framework whose runs they are.
-    own: bool  # True if that is the framework that is judged.
-    runs_on: str | None = None  # Else the engine that both run on, if they share one.
-    lacking: tuple[
-        str, ...
-    ] = ()  # The parts of the run's mode that no measured run backs, for which they are another's.
+    high: float  # The 0.9 quantile.
+    quantiles: tuple[float, ...]  # At the midpoints of equal shares.
+    allocated: bool  # True if they compare bytes that torch's allocator hands out, without fragmentation.
+    rows: int  # Number of measured runs behind them.
+    whose: str  # The framework of these runs.
+    own: bool  # True if that is the framework being judged.
+    runs_on: str | None = None  # Otherwise the engine that both frameworks run on, if they share one.
+    # The parts of the run's mode that no measured run backs, for which the band is another framework's.
+    lacking: tuple[str, ...] = ()
 
     def chance(self, room: float, loses: float) -> float:
-        """The probability that a run takes no more than ``room``, in units of what is predicted.
+        """Return the probability that a run takes no more than ``room``, in units of the predicted bytes.
 
-        It is the share of the runs that would have had room, each smoothed by a normal distribution of the logarithm:
-        of ``loses``, the deviation of what the allocator loses, where the runs do not show it, else of a percent. Where
-        nothing was measured of the framework or its engine, the runs lie twice as far from the median as those of the
-        widest band. Of 106 of nanotron's runs (Ultra-Scale Playbook), for which 0.9 to 1.2 times the card is predicted,
-        the mean of measured / predicted speed, 0 of those that ran out of memory, falls as this does: 0.95 at 0.92,
-        0.45 at 1.0, 0.18 at 1.04, 0.09 at 1.12.
+        It is the share of the measured runs that would have fitted, each smoothed by a normal distribution of the
+        logarithm. Its deviation is ``loses``, that of the allocator's fragmentation, where the runs do not include
+        fragmentation, and a percent otherwise. Where neither the framework nor its engine was measured, the runs count
+        as twice as far from the median as those of the widest band. Evidence: of 106 of nanotron's runs (Ultra-Scale
+        Playbook) with predictions of 0.9 to 1.2 times the card, the mean of measured / predicted speed, 0 for those
+        that ran out of memory, falls as this probability does: 0.95 at 0.92, 0.45 at 1.0, 0.18 at 1.04, 0.09 at 1.12.
         """
         if room <= 0:
             return 0.0
@@ -72,10 +71,10 @@ class Band:
 
 @cache
 def band(framework: str, *, cuda: bool, runs_on: str | None = None, lacking: tuple[str, ...] = ()) -> Band:
-    """The band of a framework: of its measured runs, of another's on the same engine, or the widest of any.
+    """The error band of a framework: from its measured runs, another framework's on the same engine, or the widest.
 
-    On the CPU, where no allocator keeps a cache, it is that of the workers' own runs. Of a mode with parts that are
-    ``lacking`` in all measured runs it is the widest.
+    On the CPU, whose allocator keeps no cache, it comes from the workers' own runs. A mode with ``lacking`` parts,
+    which no measured run has, gets the widest band.
     """
     found = files.own_json(RESIDUALS)
     own = None if lacking else found["measured" if cuda else "own_runs"].get(framework)
@@ -104,10 +103,10 @@ def _read(whose: str, row: JsonObject, *, own: bool, runs_on: str | None = None,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peak:
-    """The peak of the worst rank, in the four counters that people read, and the error band around ``needed``."""
+    """The peak of the worst rank, in the four counters that people read, and the error band of ``needed_bytes``."""
 
     allocated_bytes: int  # ``torch.cuda.max_memory_allocated``; on the CPU the bytes of all live tensors.
-    needed_bytes: int  # The least capacity with which the caching allocator does not run out.
+    needed_bytes: int  # The least capacity with which the caching allocator does not run out of memory.
     reserved_bytes: int  # ``torch.cuda.max_memory_reserved``.
     device_bytes: int  # Bytes that nvidia-smi shows for the process.
     low_bytes: int  # The lower end of the band around ``needed_bytes``; at most ``allocated_bytes``.
@@ -118,7 +117,7 @@ class Peak:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PileBytes:
-    """One pile, as at the peak of the worst rank, with how it was computed and where that stands."""
+    """One pile at the peak of the worst rank, with its formula and source."""
 
     pile: Pile | HostPile
     bytes: int
@@ -127,7 +126,7 @@ class PileBytes:
 
     @classmethod
     def of(cls, pile: Pile | HostPile, terms: Sequence[MemoryTerm]) -> "PileBytes":
-        """The pile that is the sum of some terms."""
+        """Return the pile that these terms add up to."""
         return cls(
             pile=pile,
             bytes=sum(term.bytes for term in terms),
@@ -138,7 +137,7 @@ class PileBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPeak:
-    """One rank of one pipeline stage."""
+    """The memory of one rank of a pipeline stage."""
 
     stage: int
     static_bytes: int
@@ -148,7 +147,7 @@ class RankPeak:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterCount:
-    """Parameters: of the model, those that one token meets, and those that the worst rank keeps between two steps."""
+    """Parameters of the model, those active for one token, and those that the worst rank keeps between two steps."""
 
     total: int
     active: int
@@ -161,7 +160,7 @@ class HostMemory:
 
     bytes_per_node: int  # The sum of the terms.
     capacity_bytes: int | None  # ``None`` where it is unknown.
-    terms: tuple[MemoryTerm, ...] = field(default=(), hash=False)  # What takes it.
+    terms: tuple[MemoryTerm, ...] = field(default=(), hash=False)  # Its parts.
 
     @property
     def piles(self) -> dict[HostPile, tuple[MemoryTerm, ...]]:
@@ -178,29 +177,29 @@ class HostMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskSpace:
-    """One checkpoint on disk; ``kept_bytes`` are the most of a run: those that it keeps and the one being written."""
+    """Disk space of checkpoints: of one, and the most that a run holds, those it keeps and the one being written."""
 
     checkpoint_bytes: int
     kept_bytes: int
     capacity_bytes: int | None
-    swapped_bytes: int = 0  # Of the files of one node's ranks in zero.nvme_path, which is another disk.
+    swapped_bytes: int = 0  # Bytes of one node's files in zero.nvme_path, which is another disk.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """The needs of a run of its device, host and disk."""
+    """The device memory, host memory and disk space that a run needs."""
 
     peak: Peak  # The peak of the worst rank.
-    outside_bytes: int  # Context and communicators: what its device holds outside of torch's allocator.
-    # Bytes of the device that each moment needs, ``outside_bytes`` included, on the rank that needs most.
+    outside_bytes: int  # Context and communicators, which lie outside torch's allocator.
+    # Device bytes needed at each moment, ``outside_bytes`` included, on the rank that needs most.
     moments: tuple[int, ...]
     host: HostMemory  # Host memory of a node.
     disk: DiskSpace  # Checkpoints on disk.
-    band: Band | None = None  # The quantiles that the error band's ends are taken from.
-    loses: float = 0.0  # Deviation of the share that the allocator loses, as a logarithm.
+    band: Band | None = None  # The quantiles that the ends of the error band are taken from.
+    loses: float = 0.0  # Standard deviation of the logarithm of the allocator's fragmentation.
 
     def chance(self, capacity: int) -> float:
-        """The probability that the device suffices, in whole percent: there is no telling more."""
+        """Return the probability that the run fits the device, in whole percent: it is not known more closely."""
         room = capacity - self.outside_bytes
         if self.band is None:
             return float(self.peak.needed_bytes <= room)
@@ -209,17 +208,17 @@ class Needs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryEstimate(Needs):
-    """The answer of the memory model for one run."""
+    """The memory estimate of one run."""
 
     parameters: ParameterCount  # Parameter counts.
     static_bytes: int  # Allocated between two steps on the worst rank.
-    phases: dict[Phase, int] = field(hash=False)  # The allocated peak of each phase, of the rank that is worst in it.
+    phases: dict[Phase, int] = field(hash=False)  # The allocated peak of each phase, on the rank where it is highest.
     piles: tuple[PileBytes, ...]  # The parts of the worst rank's peak; they sum to ``peak.device_bytes``.
     ranks: tuple[RankPeak, ...]  # One rank of each pipeline stage.
 
     @property
     def unmeasured(self) -> tuple[str, ...]:
-        """The parts of the run's mode that nothing measured backs."""
+        """The parts of the run's mode that no measured run backs."""
         return () if self.band is None else self.band.lacking
 
     @property
@@ -241,5 +240,5 @@ class MemoryEstimate(Needs):
 
 
 def _values(row: "DataclassInstance") -> dict[str, object]:
-    """A row of plain values by their names; ``asdict`` would look for what to copy in each."""
+    """The fields of a row of plain values by name; faster than ``asdict``, which looks into each value to copy it."""
     return {one.name: getattr(row, one.name) for one in fields(row)}

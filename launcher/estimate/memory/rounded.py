@@ -1,7 +1,7 @@
-"""Quantization-aware training: what linears save of a weight that they round, and make while they round it.
+"""Quantization-aware training: what linear layers save of a weight that they round, and the temporaries of rounding.
 
-torchao rounds a weight in each forward pass, and in each recomputed one, by operations of torch on fp32 tensors of its
-shape. Tensors of tokens are rows of their block (``rank.model.rounded``).
+torchao rounds a weight in each forward pass, and in each recomputed one, by torch operations on fp32 tensors of its
+shape. Tensors that grow with the tokens are saved rows of their block (``rank.model.rounded``).
 """
 
 import re
@@ -18,22 +18,22 @@ from launcher.estimate.rank.model import BlockKind, RankModel
 from launcher.estimate.rank.tensors import Weight
 
 _FP32 = 4
-# Bytes of an element while a number in fp32 is made of its code in 4 bits, by 6 bytes and 6 numbers in 32 bits; and
-# while the code is made, by 5 bytes and 5 such numbers, with what the scale of 16 is made by (``custom_fp_utils.py``).
+# Bytes per element while a 4-bit code is decoded to fp32, with 6 byte tensors and 6 32-bit tensors; and while it is
+# encoded, with 5 byte tensors, 5 32-bit tensors and the temporaries of a scale per 16 (``custom_fp_utils.py``).
 _UNPACKED, _PACKED = 30, 25 + Fraction(21, 16)
 _CODES = "z_code * (inputs * tok + w)"
-# Where kernels make the codes of both operands, by rows and by columns: forward, where a weight's largest value is that
-# of two copies in fp32, and backward, first with its gradient's codes, later with gradients of the product's factors.
+# Where kernels encode both operands by rows and by columns: forward, where a weight's largest value is taken from two
+# fp32 copies, and backward, first with the gradient's codes, then with the gradients of both operands.
 _FORWARD = "max(2 * z_code * inputs * tok + 8 * w, 2 * z_code * (inputs * tok + w) + z * outputs * tok) + k * tok"
 _BACKWARD = f"max(2 * z_code * outputs * tok, n * z * inputs * tok - {_CODES}) + z * (inputs * tok + w) + k * tok"
 _SAVED = "ceil(linears * (z_code + z_scale / group))"
-"""Bytes that the linears of a block save of their weights, for the backward pass."""
+"""Bytes that a block's linear layers save of their weights for the backward pass."""
 
 _SOURCE = "torchao quantization/qat, prototype/qat and nvfp4_training, torchao 0.18, and traces of a linear's tensors"
 
 
 def temporaries(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Tensors that a step holds because linears round their weights and inputs."""
+    """Tensors that a step holds because linear layers round their weights and inputs."""
     if not rank.blocks or rank.engine.rounding is None:
         return
     sizes = _sizes(rank)
@@ -56,7 +56,7 @@ def _linears(rank: RankModel) -> list[Weight]:
 
 
 def _sizes(rank: RankModel) -> dict[str, Value]:
-    """Values of the formulas: all weights of a block, its last linear's, and bytes that autograd saves of them."""
+    """Values of the formulas: sizes of a block's weights and of its last linear's, and bytes that autograd saves."""
     engine, shapes, rounding = rank.engine, [weight.shape for weight in _linears(rank)], rank.engine.rounding
     assert rounding is not None
     trained = rank.spec.adapter.name == "none"
@@ -74,7 +74,7 @@ def _sizes(rank: RankModel) -> dict[str, Value]:
 
 
 def _of_blocks(rank: RankModel, sizes: dict[str, Value]) -> Iterator[MemoryTerm]:
-    """Rounded weights that wait for a backward pass, and what their own needs: none of a block that is recomputed."""
+    """Rounded weights that blocks keep for their backward pass; none of a block that is recomputed."""
     waits = [not rank.blocks[kind].recomputed for kind in rank.order]
     left: dict[Moments, int] = {BEFORE_BLOCKS_BACKWARD: len(waits)}
     left |= {frozenset((moment,)): place for moment, place in places(rank).items()}
@@ -83,10 +83,10 @@ def _of_blocks(rank: RankModel, sizes: dict[str, Value]) -> Iterator[MemoryTerm]
 
 
 def _coded(rank: RankModel, sizes: dict[str, Value]) -> Iterator[MemoryTerm]:
-    """The last linear of a block while it makes its operands of 4 bits, or numbers of these again, in both passes.
+    """The last linear layer of a block while it encodes its operands in 4 bits, or decodes them, in both passes.
 
-    The other operand has been made by then, and the input is there as it came. Where a kernel multiplies codes, forward
-    makes no numbers of them, and of both operands neither has its codes while those of the larger are made.
+    The other operand exists by then, and so does the original input. Where a kernel multiplies codes, forward decodes
+    nothing, and no operand has its codes yet while the larger one is encoded.
     """
     engine, kind, h = rank.engine, fullest_in_forward(rank), rank.spec.model.hidden_size
     by_kernel, z_res = bool(engine.rounding and engine.rounding.kernel), engine.residual_size
@@ -99,31 +99,31 @@ def _coded(rank: RankModel, sizes: dict[str, Value]) -> Iterator[MemoryTerm]:
     own = numbers | ({"z_made": _PACKED + _FP32 * (engine.size < _FP32), "z_held": 0} if by_kernel else {})
     *_, read, its = map(module, _linears(rank))
     kept = {name for row in kind.saved if not kind.recomputed for name in row.readers}
-    # Embeddings, the block's input and its first sum, which norms may save; checkpointing keeps the first two.
+    # Embeddings, the block's input and its first residual sum, which norms may save; checkpointing keeps the first two.
     rows = 1 if kind.recomputed else 0 if rank.family.saves_input(rank.spec.model, engine) else 3
     k, forward = (rows + (read not in kept)) * z_res * h, frozenset[Moment](("forward",))
     formula = ("" if its in kept else own_input) + made
     formula += codes if not kind.recomputed else "" if by_kernel else " + " + _CODES
-    what = "a linear's operands in 4 bits, beside the residual stream"
+    what = "a linear layer's 4-bit operands, beside the residual stream"
     yield _term("temporary", forward, what, formula, sizes, k=k, **own).at("rounding")
     for moments, kind in running_blocks(rank):
         there = content(rank, kind, moments), _term("activations", moments, "weights in 4 bits", _SAVED, sizes)
         yield from (each.at("rounding") for each in there)
-        what = "a linear's backward pass in 4 bits"
+        what = "a linear layer's backward pass in 4 bits"
         yield _term("temporary", moments, what, back, sizes, k=z_res * h, **numbers).at("rounding")
         if kind.recomputed:
             yield from (each.at("rounding again") for each in there)
             formula = ("" if any(its in row.readers for row in kind.saved) else own_input) + made + codes
-            what = "a linear that makes its operands again, beside the residual stream"
+            what = "a linear layer that encodes its operands again, beside the residual stream"
             yield _term("temporary", moments, what, formula, sizes, k=3 * z_res * h, **own).at("rounding again")
 
 
 def _forward(rank: RankModel, kind: BlockKind, sizes: dict[str, Value]) -> MemoryTerm:
-    """The last linear of a block while it rounds its input, then its weight: three tensors of that, two of them fp32.
+    """The last linear layer of a block while it rounds its input, then its weight: three tensors each, two in fp32.
 
-    A block that is not recomputed is counted with all that it saves: less what is not made yet. One that is, and that
-    rounds no inputs, is fullest in the linear before, beside the activation of the gate and what both read: while it
-    rounds its weight, or while it makes its product of it.
+    A block that is not recomputed is counted elsewhere with all that it saves, so what does not exist yet is
+    subtracted. A recomputed block that rounds no inputs is fullest in the previous layer, beside the gate's activation
+    and the input of both: while that layer rounds its weight, or while it computes its product.
     """
     saved, rounds_inputs = not kind.recomputed, sizes["inputs"] != 0
     h, engine, made = rank.spec.model.hidden_size, rank.engine, _made(rank, saved=saved)
@@ -139,13 +139,13 @@ def _forward(rank: RankModel, kind: BlockKind, sizes: dict[str, Value]) -> Memor
     else:
         k = (3 + rounds_inputs) * engine.residual_size * h
     held = {"z_held": engine.size + _FP32 * engine.autocast, "k_cast": engine.size * h * engine.autocast}
-    what = "a linear that rounds, beside the residual stream"
+    what = "a linear layer that rounds, beside the residual stream"
     moments: Moments = frozenset(("forward",))
     return _term("temporary", moments, what, f"{formula} + k * tok", sizes, k=k, z_made=made, **held).at("rounding")
 
 
 def _made(rank: RankModel, *, saved: bool) -> int:
-    """Bytes of an element of a weight while it is rounded, without what autograd saves of it where that is counted."""
+    """Bytes per element of a weight while it is rounded, without what autograd saves if that is counted elsewhere."""
     rounding = rank.engine.rounding
     if rounding and not rounding.kept:
         return 8 if saved else rounding.saved
@@ -153,11 +153,11 @@ def _made(rank: RankModel, *, saved: bool) -> int:
 
 
 def _backward(rank: RankModel, kind: BlockKind, moments: Moments, sizes: dict[str, Value]) -> Iterator[MemoryTerm]:
-    """The last linear's backward pass beside all that its block saved: products, its weight, its input.
+    """The last linear layer's backward pass beside all that its block saved: products, its weight, its input.
 
-    The gradients of the rounded weight and input come first; then a weight's passes the clamp, in two fp32 tensors
-    and two masks; then the input's, when what the weight saved is gone. A recomputed block is fuller before, while that
-    linear rounds once more: beside its input, what the MLP reads and both sums of the residual stream.
+    The gradients of the rounded weight and input come first; then the weight's passes the clamp, in two fp32 tensors
+    and two masks; then the input's, once what the weight saved is freed. A recomputed block is fuller before that,
+    while the layer rounds again, beside its input, the MLP's input and both residual sums.
     """
     h, engine = rank.spec.model.hidden_size, rank.engine
     trained = rank.spec.adapter.name == "none"
@@ -166,11 +166,11 @@ def _backward(rank: RankModel, kind: BlockKind, moments: Moments, sizes: dict[st
     weight, own = ("z * w + z * width * tok, (z_made - z) * w", "z") if trained else ("z * width * tok", "0")
     formula = f"max({weight}, (10 - {own}) * inputs * tok - 4 * w) + k * tok"
     stream = engine.residual_size + (engine.size if engine.autocast else 0)
-    what = "gradients of a linear that rounds"
+    what = "gradients of a linear layer that rounds"
     made, k = 10 if engine.rounding and engine.rounding.kept else 12, stream * h
     yield _term("temporary", moments, what, formula, sizes, k=k, z_made=made).at("rounding")
     if kind.recomputed:
-        what, k = "a linear that rounds again, beside the residual stream", 3 * engine.residual_size * h
+        what, k = "a linear layer that rounds again, beside the residual stream", 3 * engine.residual_size * h
         formula = "max((8 + z) * inputs * tok - z_code * w, (z_made - z) * w + z * inputs * tok) + k * tok"
         made = _made(rank, saved=True)
         yield content(rank, kind, moments).at("rounding again")

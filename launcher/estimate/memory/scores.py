@@ -1,4 +1,4 @@
-"""Instants fuller than the MLP's (scores, scans, experts), and what several blocks share: weights, embeddings."""
+"""Instants that may be fuller than the MLP's (scores, scans, experts), and tensors that several blocks share."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,7 +20,7 @@ _INSTANT = "scores"
 
 
 def scores(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Both passes, each as an instant beside that of the MLP."""
+    """Attention scores, scans and experts' outputs in both passes, as instants that compete with the MLP's."""
     if not rank.blocks or rank.engine.library != "transformers":
         return
     for made in _rows(rank.last_block):
@@ -37,7 +37,7 @@ def scores(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def _weighted(rank: RankModel, kind: BlockKind, row: SavedTensor) -> MemoryTerm:
-    """The last block's experts' outputs times the router's weights, before and behind their new order."""
+    """The last block's experts' outputs times the router's weights, before and after they are reordered."""
     there = [item for item in kind.saved if item.name in ("expert inputs", "expert outputs")]
     held = [] if rank.family.saves_input(rank.spec.model, rank.engine) else [block_input(rank)] * 2
     values = {"k": rank.token_bytes([replace(row, bytes=row.made), *held]), "k_there": rank.token_bytes(there)}
@@ -46,9 +46,9 @@ def _weighted(rank: RankModel, kind: BlockKind, row: SavedTensor) -> MemoryTerm:
 
 
 def _reordered(rank: RankModel, kind: BlockKind, moments: Moments, row: SavedTensor) -> Iterator[MemoryTerm]:
-    """The gradient of the experts' outputs on its way to their order, when the experts of every token are done.
+    """The gradient of the experts' outputs while it is reordered, after the backward pass of the shared experts.
 
-    It is cast where the outputs are narrower; what is recomputed lets go of the outputs before that.
+    It is cast where the outputs are narrower; recomputed experts free their outputs before that.
     """
     place = kind.saved_if_trained.index(row)
     done = [each for each in kind.saved_if_trained[place:] if each.part in ("mlp", "activation")]
@@ -62,9 +62,9 @@ def _reordered(rank: RankModel, kind: BlockKind, moments: Moments, row: SavedTen
 def _looped(rank: RankModel, kind: BlockKind, moments: Moments) -> Iterator[MemoryTerm]:
     """The instant at which the second expert's gradient of a matrix is added to the first one's.
 
-    Of each matrix the sum so far is there, as large as all of it, of one the second expert's gradient, zeros but for
-    its rows, and their sum, a tensor of its own where operations are followed (``can_accumulate_inplace``,
-    ``torch/csrc/autograd/input_buffer.cpp``), and that expert's rows. What two of ``e`` experts saved or cast is gone.
+    Each matrix has a sum so far, as large as itself. One also has the second expert's gradient, zero but for its rows,
+    those rows, and the new sum, a separate tensor where a dispatch mode is on (``can_accumulate_inplace``,
+    ``torch/csrc/autograd/input_buffer.cpp``). The tensors that two of ``e`` experts saved or cast are freed.
     """
     counts, e, z = kind.elements, rank.spec.model.num_experts, rank.engine.size
     if not (counts.stacked and counts.trained >= counts.stacked):
@@ -82,9 +82,9 @@ def _looped(rank: RankModel, kind: BlockKind, moments: Moments) -> Iterator[Memo
 
 
 def _forward(rank: RankModel, kind: BlockKind, row: SavedTensor) -> Iterator[MemoryTerm]:
-    """While the last block has computed its softmax, or a scan.
+    """The instant of the forward pass at which the last block has computed its softmax, or a scan.
 
-    Without recomputation what it saves is counted whole, of which the scores and what follows them are yet to come.
+    Without recomputation all that the block saves is counted elsewhere, even scores and later tensors not yet made.
     """
     before, after = _around(kind, row)
     after = [item for item in after if item.module not in kind.recomputed]
@@ -112,9 +112,9 @@ def _kept_later(kind: BlockKind, after: list[SavedTensor]) -> list[SavedTensor]:
 
 
 def _backward(rank: RankModel, kind: BlockKind, moments: Moments, row: SavedTensor) -> Iterator[MemoryTerm]:
-    """While the gradient passes through the softmax: what the block saved before it, and the residual stream's.
+    """The instant at which the gradient passes through the softmax, or at which a scan has been recomputed.
 
-    Of a scan it is the end of its recomputation.
+    The block still holds what it saved before it, beside the gradient of the residual stream.
     """
     before, _ = _around(kind, row)
     instant, _, what = _words(row)
@@ -125,14 +125,14 @@ def _backward(rank: RankModel, kind: BlockKind, moments: Moments, row: SavedTens
 
 
 def _rows(kind: BlockKind) -> list[SavedTensor]:
-    """The rows of scores and of scans; none where attention stores none, or nobody has looked at how they are made."""
+    """The saved rows of scores and scans; none where attention stores no scores, or their temporaries are not known."""
     return [row for row in kind.saved_if_trained if row.made and row.part != "moe"]
 
 
 def _words(row: SavedTensor) -> tuple[str, str, str]:
-    """The instant of a row, and what is there as it is made and as its gradient passes."""
+    """The instant of a row, and descriptions of its temporaries in forward and in backward."""
     if row.part == "mixer":
-        return "scan", "tensors of a scan", "tensors of a scan that is computed again"
+        return "scan", "tensors of a scan", "tensors of a recomputed scan"
     return _INSTANT, "attention's scores and their softmax", "attention's softmax and its gradients"
 
 
@@ -144,10 +144,10 @@ def _around(kind: BlockKind, row: SavedTensor) -> tuple[list[SavedTensor], list[
 
 
 def used_again(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Gradients of weights that several blocks use, whole from the last of these until the first has run backward.
+    """Gradients of weights that several blocks use, held whole from the backward of the last of them to the first's.
 
-    Autograd adds them up before it hands them on; where ranks share the weights as FSDP has them, they stay unreduced.
-    Under autocast they are narrow, as all uses read one cast.
+    Autograd accumulates them before it passes them on; under FSDP they stay unreduced to the end of the backward pass.
+    Under autocast they are in the compute format, since all uses read one cast.
     """
     if w := rank.counts.shared.trained:
         weights = (block_weights(rank.family, rank.spec.model, layer) for layer in rank.view.layers)
@@ -159,10 +159,10 @@ def used_again(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def embeddings_again(rank: RankModel) -> Iterator[MemoryTerm]:
-    """The embeddings that blocks read beside the stream, and their gradient from the last of these blocks on.
+    """The embeddings that blocks read beside the residual stream, and their gradient once the last such block has run.
 
-    A copy is there as long as the forward pass, and as a block that reads it is to be computed again. The first
-    gradient is half of one of both; from the second on there is the sum.
+    A copy exists during the forward pass, and as long as a block that reads it may be recomputed. The first gradient is
+    one half of a tensor that holds both; from the second on only the sum exists.
     """
     joins, model = rank.family.traits.joins, rank.spec.model
     every = [at for at, layer in enumerate(rank.view.layers) if joins(model, layer)] if joins else []

@@ -1,12 +1,12 @@
-"""One row of a memory estimate: bytes of one pile, alive at these moments, by this expression, from this source.
+"""One row of a memory estimate: the bytes of one pile, the moments at which they are alive, a formula and its source.
 
-The printed formula is the formula: a term is made from one expression over named values, as ``z * (root + 2 * block)``,
-and its bytes, its symbols and its numbers all come from that text (``launcher.base.formula``); ``symbols`` is the
-names' legend.
+The printed formula is the one that was evaluated: a term is made from one expression over named values, such as
+``z * (root + 2 * block)``, and its bytes, symbols and numbers all come from that text (``launcher.base.formula``).
+``symbols`` is the legend of the names.
 
-Terms that name an instant exclude each other: of the instants of one moment only the fullest counts (``fullest``). So a
-backend states what a block's backward pass holds at another instant, in place of what is counted at the fullest of its
-MLP, and never has to know what to subtract.
+Terms that name different instants of a moment exclude each other: only the fullest instant of a moment counts
+(``fullest``). So a backend can state what a block's backward pass holds at another instant than the fullest of its
+MLP, without knowing what to subtract.
 """
 
 from collections import defaultdict
@@ -27,10 +27,10 @@ type Pile = Literal[
 PILES: tuple[Pile, ...] = get_args(Pile.__value__)
 
 type HostPile = Literal["tensors", "offloaded", "loading", "saving", "processes", "readers"]
-"""Piles of a node's host memory: on the CPU the ranks' tensors; then what is offloaded and saved, and processes."""
+"""Piles of a node's host memory: tensors of CPU ranks, offloaded states, copies of a load or save, and processes."""
 
 OUTSIDE_PILES: frozenset[Pile] = frozenset(("context", "communicators"))
-"""Piles of the process on the device outside of the caching allocator."""
+"""Piles that the process holds on the device outside the caching allocator."""
 
 
 class MemoryTerm(NamedTuple):
@@ -38,22 +38,22 @@ class MemoryTerm(NamedTuple):
 
     pile: Pile | HostPile  # The pile of the report (docs/contract/documents.md) that it is added to.
     moments: Moments  # When it is alive.
-    bytes: int  # The value of the expression, and 0 where that is negative.
-    what: str  # Words for it.
+    bytes: int  # The value of the expression; 0 where that is negative.
+    what: str  # A description in words.
     expression: str  # The formula, over names.
     values: Mapping[str, Value]  # The names' values on this rank.
-    source: str  # Where the formula stands: a paper's equation, a file of the framework, a trace.
-    # Of terms with an instant, those of one instant at a time are alive; without one it is alive at all.
+    source: str  # Where the formula comes from: a paper's equation, a file of the framework, a trace.
+    # The instant of its moments at which it is alive; empty for a term that is alive at all of them.
     instant: str = ""
 
     @property
     def phases(self) -> frozenset[Phase]:
-        """The phases in which it is alive at one moment at least."""
+        """The phases in which it is alive for at least one moment."""
         return frozenset(MOMENTS[moment] for moment in self.moments)
 
     @property
     def formula(self) -> str:
-        """Words for it, and its expression with numbers as people say them: ``parameters: 4 x 842.30 M``."""
+        """The description and the expression with rounded numbers: ``parameters: 4 x 842.30 M``."""
         return f"{self.what}: {self.with_numbers(formula.said)}"
 
     @property
@@ -67,18 +67,18 @@ class MemoryTerm(NamedTuple):
         return self.with_numbers(formula.exact)
 
     def at(self, instant: str) -> "MemoryTerm":
-        """The same term, alive at one instant of its moments."""
+        """Return the same term, alive only at one instant of its moments."""
         return _MADE(MemoryTerm, (*self[:-1], instant))
 
     def with_numbers(self, said: Callable[[Value], str]) -> str:
-        """The expression with each name's value in its place."""
+        """Return the expression with each name replaced by its value, as ``said`` formats it."""
         return formula.printed(self.expression, lambda name: said(self.values[name]))
 
 
 def term(
     pile: Pile | HostPile, moments: Iterable[Moment], what: str, expression: str, source: str, /, **values: Value
 ) -> MemoryTerm:
-    """A term of a formula, never below zero: ``what`` in words, bytes by ``expression`` of the names of ``values``."""
+    """Return a formula's term, never below zero: ``what`` in words, bytes by ``expression`` over ``values``."""
     size = formula.evaluated(expression, values)
     size = size if type(size) is int else ceil(size)
     alive = moments if type(moments) is frozenset else frozenset(moments)
@@ -89,7 +89,7 @@ _MADE = tuple.__new__  # Makes a :class:`MemoryTerm` in a third of the time of i
 
 
 def by_instant(terms: Iterable[MemoryTerm]) -> Mapping[Moment, defaultdict[str, int]]:
-    """Bytes of each instant of every moment, those of terms without an instant under none."""
+    """Bytes of each instant of every moment; those of terms without an instant are under ``""``."""
     together: dict[tuple[str, Moments], int] = {}
     for one in terms:
         key = one.instant, one.moments
@@ -102,7 +102,7 @@ def by_instant(terms: Iterable[MemoryTerm]) -> Mapping[Moment, defaultdict[str, 
 
 
 def fullest(terms: Iterable[MemoryTerm]) -> list[MemoryTerm]:
-    """All terms; those with an instant come last, and only at the moments at which their instant is the fullest."""
+    """All terms, those with an instant last and only at the moments at which their instant is the fullest."""
     every = list(terms)
     found, competing = [one for one in every if not one.instant], [one for one in every if one.instant]
     first = {moment: max(here, key=here.__getitem__) for moment, here in by_instant(competing).items() if here}
@@ -113,10 +113,10 @@ def fullest(terms: Iterable[MemoryTerm]) -> list[MemoryTerm]:
 
 
 def symbols() -> Mapping[str, str]:
-    """The legend: each symbol of a formula, once for all of them.
+    """The legend: each symbol once for all memory formulas.
 
-    Single letters are those of the field (arXiv:2205.05198, arXiv:1910.02054); where it has none a word is used. Sizes
-    in bytes are of one element and begin with ``z``; words such as ``shard`` count elements, and ``k`` counts bytes.
+    Single letters are those of the field (arXiv:2205.05198, arXiv:1910.02054), words stand in where it has none. Sizes
+    in bytes of one element begin with ``z``; words such as ``shard`` count elements, and ``k`` counts bytes.
     """
     legend: Mapping[str, str] = files.own_json(Path(__file__).with_name("symbols.json"))
     return legend

@@ -1,6 +1,6 @@
-"""Passes of layers with an adapter beside their matrix products: casts, unpacked weights, the update added.
+"""Memory passes of layers with an adapter, beside their matrix products: casts, dequantised weights, the added update.
 
-Bytes that ``peft`` reads and writes (``tuners/lora/layer.py``, ``bnb.py``, ``dora.py`` of 0.21), an operator at a time.
+Bytes that ``peft`` reads and writes (``tuners/lora/layer.py``, ``bnb.py``, ``dora.py`` of 0.21), operator by operator.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,14 +13,14 @@ from launcher.estimate.speed.shape import Shape
 from launcher.spec import AdapterSpec
 
 _DEQUANTISED = 2.6
-"""Bytes of a parameter in 4 bits that each pass reads (0.5 with its constants) and writes as 16 bits (bitsandbytes)."""
+"""Bytes per 4-bit parameter that each pass reads (0.5 and its constants) and writes as 16 bits (bitsandbytes)."""
 
 
 def passes(block: Sequence[Weight], adapter: AdapterSpec, own: Sequence[Product], shape: Shape) -> tuple[Pass, Pass]:
-    """Forward and backward of one block, without its products; nothing where no adapter is.
+    """The forward and backward pass that an adapter adds to a block, without its products; empty without an adapter.
 
     Args:
-        block: The weights of the block as it is trained whole.
+        block: The weights of the block as in full training.
         adapter: The adapter.
         own: The block's products.
         shape: The rank's part of a micro-batch.
@@ -44,7 +44,7 @@ def passes(block: Sequence[Weight], adapter: AdapterSpec, own: Sequence[Product]
 
 
 def _of_layer(weight: Weight, adapter: AdapterSpec, shape: Shape) -> tuple[Pass, Pass]:
-    """Forward and backward of the adapter beside one layer."""
+    """The forward and backward pass of one layer's adapter."""
     if adapter.name == "oft":
         return _rotated(weight, adapter, shape)
     if shape.execution.compiled and not (adapter.dora or adapter.dropout or adapter.bits):
@@ -55,7 +55,7 @@ def _of_layer(weight: Weight, adapter: AdapterSpec, shape: Shape) -> tuple[Pass,
 
 
 def _cast(weights: Iterable[Weight], shape: Shape) -> tuple[Pass, Pass]:
-    """Weights cast under autocast, and the gradients of those that train; codes are unpacked instead."""
+    """Casts of weights under autocast, and of the gradients of trained ones; quantised weights are unpacked instead."""
     if not shape.autocast:
         return NOTHING, NOTHING
     wide = [weight for weight in weights if not weight.quantised]
@@ -67,9 +67,9 @@ def _cast(weights: Iterable[Weight], shape: Shape) -> tuple[Pass, Pass]:
 
 
 def _joined(weight: Weight, shape: Shape) -> tuple[Pass, Pass]:
-    """The sums of :func:`_added` and :func:`_inputs` in a compiled block, in kernels that run without LoRA, too.
+    """The sums of :func:`_added` and :func:`_inputs` in a compiled block, fused into kernels that run without LoRA too.
 
-    These read one tensor more each, the adapter's product and the gradient of its input, and backward writes the scaled
+    Each reads one more tensor, the adapter's product and the gradient of its input, and backward writes the scaled
     gradient of the product. Casts are written once for the layer and the adapter.
     """
     (n, k), z = _sizes(weight, shape), shape.size
@@ -77,33 +77,33 @@ def _joined(weight: Weight, shape: Shape) -> tuple[Pass, Pass]:
 
 
 def _inputs(weight: Weight, adapter: AdapterSpec, shape: Shape) -> tuple[Pass, Pass]:
-    """A layer's input on its way into the adapter, and that gradient on its way back, added to the layer's own.
+    """Casts and dropout of an adapter's input, and the sum of its gradient with the layer's own in backward.
 
-    Under autocast the input is cast to the format of the adapter's parameters (``_cast_input_dtype``) and back, where
-    it is not in it already, as an fp32 residual stream is; beside packed weights only back (``requires_conversion``).
+    Under autocast the input is cast to the format of the adapter's parameters (``_cast_input_dtype``) and back, unless
+    it already has it, like an fp32 residual stream; with quantised weights only back (``requires_conversion``).
     """
     elements, z, p = shape.tokens * _sizes(weight, shape)[1], shape.size, shape.adapter_size
-    held = shape.residual_size if weight.dimension == 0 else z  # Of the input as the layer gets it.
+    held = shape.residual_size if weight.dimension == 0 else z  # Bytes of an element of the layer's input.
     casts = (held != z) + 2 * (held == z != p and not adapter.bits)
     ahead, behind = casts * (z + p), casts * (z + p) + 3 * held
-    if adapter.dropout:  # Its result, and a mask of one byte.
+    if adapter.dropout:  # Its output, and a mask of one byte.
         dropped = 2 * max(held, z if adapter.bits else p) + 1
         ahead, behind = ahead + dropped, behind + dropped
     return _pass(ahead * elements, casts + bool(adapter.dropout), shape), _pass(behind * elements, casts + 1, shape)
 
 
 def _added(weight: Weight, adapter: AdapterSpec, shape: Shape) -> tuple[Pass, Pass]:
-    """``result + lora_B(lora_A(x)) * scaling``; a layer of 4 bits has its result copied before."""
+    """``result + lora_B(lora_A(x)) * scaling``; a 4-bit layer's result is copied before."""
     elements, z = shape.tokens * _sizes(weight, shape)[0], shape.size
     copied = 2 * z * (adapter.bits == 4)
     return _pass((5 * z + copied) * elements, 2 + bool(copied), shape), _pass(2 * z * elements, 1, shape)
 
 
 def _rotated(weight: Weight, adapter: AdapterSpec, shape: Shape) -> tuple[Pass, Pass]:
-    """OFT's rotation of a layer's input (``OFTRotationModule.forward``), and that gradient on its way back.
+    """OFT's rotation of a layer's input (``OFTRotationModule.forward``), and the gradient through it.
 
-    The input is read, rotated by small matrices and written; beside wider parameters it is cast to these before, and
-    back for the product. What makes the matrices is left out of the bytes: it does not grow with the tokens.
+    The input is read, rotated by small matrices and written; if the parameters are wider, it is cast to their format
+    before, and back for the product. Computing the matrices is left out of the bytes: it does not grow with the tokens.
     """
     elements, z, p = shape.tokens * _sizes(weight, shape)[1], shape.size, shape.adapter_size
     casts = 2 * (z + p) if p != z else 0
@@ -115,9 +115,9 @@ def _rotated(weight: Weight, adapter: AdapterSpec, shape: Shape) -> tuple[Pass, 
 def _dora(weight: Weight, adapter: AdapterSpec, shape: Shape) -> tuple[Pass, Pass]:
     """``result + (m - 1) * base + m * lora_B(lora_A(x)) * scaling``, and ``m`` from the norm of each row of the weight.
 
-    The magnitudes are of the parameters' format, and so is all that they multiply. The adapter's product comes from an
-    identity of the input's size, is scaled and added to the weight, and the norm read off; no gradient passes there.
-    What these products compute is left out.
+    The magnitudes have the parameters' format, and so has all that they multiply. The adapter's product is computed
+    from an identity of the input's size, scaled and added to the weight, and its norm is taken; no gradient passes
+    there. The FLOPs of these products are left out.
     """
     (n, k), z, p = _sizes(weight, shape), shape.size, shape.adapter_size
     cast = z + p if p != z else 0
@@ -131,8 +131,8 @@ def _dora(weight: Weight, adapter: AdapterSpec, shape: Shape) -> tuple[Pass, Pas
 def _codes(own: Iterable[Product], shape: Shape) -> tuple[Pass, Pass]:
     """Passes beside products of frozen 8-bit weights, forward and backward (``MatMul8bitLt`` of bitsandbytes).
 
-    Forward moves 14 bytes of each input (fp16 copy, outliers, codes) and of each output (32 bits, fp16, the compute
-    format), backward 7 of each weight. Products count as of 16 bits, and what the host waits for outliers is left out.
+    Forward moves 14 bytes per input (fp16 copy, outliers, codes) and per output (32 bits, fp16, the compute format),
+    backward 7 per weight. Products count as 16-bit ones, and the host's wait for outliers is left out.
     """
     frozen = [one for one in own if not one.trained]
     linears = [one for one in frozen if not one.experts]
@@ -143,18 +143,18 @@ def _codes(own: Iterable[Product], shape: Shape) -> tuple[Pass, Pass]:
 
 
 def roundings(own: Iterable[Product], adapter: AdapterSpec, shape: Shape) -> tuple[Pass, Pass]:
-    """Passes of quantization-aware training: torchao rounds inputs and weights by some thirty operations of torch.
+    """Passes of quantization-aware training: torchao rounds inputs and weights by some thirty torch operations.
 
-    Of an element in ``z`` bytes symmetric weights and inputs move ``36 + 8 z`` in forward and ``51 + 4 z`` in backward,
-    the asymmetric weights of int4 alone ``72 + 2 z`` and ``110 + 2 z``: operators on fp32 tensors of its shape, one by
-    one (``_do_fake_quantize_affine``, ``_bf16_activations_forward``). A frozen weight has no gradient.
+    Bytes per element of ``z`` bytes: symmetric weights and inputs move ``36 + 8 z`` in forward and ``51 + 4 z`` in
+    backward, weight-only int4's asymmetric weights ``72 + 2 z`` and ``110 + 2 z``: operators on fp32 tensors of its
+    shape, one by one (``_do_fake_quantize_affine``, ``_bf16_activations_forward``). A frozen weight has no gradient.
 
-    Of 4 bits a code is made by ``160 + 4 z`` and a number of it by ``105 + 3 z``, in some fifty and some thirty
-    operations (``to_mx``, ``to_dtype`` of ``mx_tensor.py``); both in forward, unless a kernel multiplies codes, and
-    numbers once more in backward, of frozen weights too. That such a kernel is faster than one of 16 bits is left out.
+    In 4 bits, encoding moves ``160 + 4 z`` and decoding ``105 + 3 z``, in some fifty and some thirty operations
+    (``to_mx``, ``to_dtype`` of ``mx_tensor.py``). Forward does both, unless a kernel multiplies codes, and backward
+    decodes again, frozen weights too. That such a kernel is faster than a 16-bit one is left out.
 
-    Training in nvfp4 has kernels. Of a weight they move ``2 z + 17``: copies in fp32, of which the largest value is
-    taken, and both codes (``nvfp4_linear.py``); what they move of inputs and gradients is in the products (``gemm``).
+    Training in nvfp4 has kernels. They move ``2 z + 17`` per weight: fp32 copies, whose largest value is taken, and
+    both codes (``nvfp4_linear.py``); what they move for inputs and gradients is in the products (``gemm``).
     """
     if shape.rounding is None:
         return NOTHING, NOTHING

@@ -1,8 +1,8 @@
-"""Time of attention, or of scans, on a card: fused kernels by measured throughput, unfused ones by products and passes.
+"""Time of attention and of scans: fused kernels by measured throughput, unfused ones by their products and passes.
 
-A fused kernel gives every multiprocessor blocks of 128 queries of one head. It takes its start, its share of all work,
-the end in which the last blocks run alone (why few heads starve), and the bytes of queries, keys, values and outputs,
-by the constants of ``attention.json`` (``benchmarks.speed.fits.attention``), or of the nearest generation.
+A fused kernel gives every multiprocessor blocks of 128 queries of one head. Its time: start-up, an even share of all
+work, the tail in which the last blocks run alone (why few heads are slow), and the bytes of queries, keys, values and
+outputs, by the constants of ``attention.json`` (``benchmarks.speed.fits.attention``), or of the nearest generation.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,41 +22,41 @@ CONSTANTS = CardTable(
     Path(__file__).with_name("attention.json"),
     ((12.0, "A100-SXM-80GB"), (10.0, "B200-SXM"), (9.0, "H100-SXM-80GB"), (0.0, "A100-SXM-80GB")),
 )
-"""Of compute capability 12 (RTX PRO 6000) a card has the instructions of an A100 alone."""
+"""A card of compute capability 12 (RTX PRO 6000) has only the instructions of an A100."""
 
 _BLOCK = 128  # Queries of a block.
 _BACKWARD = 2.5 / (0.98 / 1.13)
-"""Five products where the forward pass has two, at 0.98 / 1.13 of its throughput: SimuMax's a100_pcie.json (Apache-2.0,
-MooreThreads/SimuMax@4dcaae51)."""
+"""Backward over forward: five products instead of two, at 0.98 / 1.13 of the throughput: SimuMax's a100_pcie.json
+(Apache-2.0, MooreThreads/SimuMax@4dcaae51)."""
 
 _FLASH_2 = {9: 1 / 1.6, 10: 1 / 1.6 * (989.4 / 132) / (2250 / 148)}
-"""FlashAttention 2 relative to a generation's own kernel. On Hopper FlashAttention 3 is 1.5 to 2.0 times as fast
-forward and 1.5 to 1.75 times backward (Shah et al. 2024, section 4.1). It has no instructions of Blackwell: assumed is
-that a multiprocessor does there what it does on Hopper. What torch chooses (sdpa) is this kernel up to Hopper, then
-cuDNN's."""
+"""Speed of FlashAttention 2 relative to a generation's own kernel. On Hopper FlashAttention 3 is 1.5 to 2.0 times as
+fast forward and 1.5 to 1.75 times backward (Shah et al. 2024, section 4.1). It does not use Blackwell's instructions:
+a multiprocessor is assumed to do there what it does on Hopper. Torch's choice (sdpa) is this kernel up to Hopper, and
+cuDNN's after that."""
 
 _FLASH_1 = 1 / 2
-"""FlashAttention relative to FlashAttention 2, whose work is split better and which is about twice as fast
-(arXiv:2307.08691, abstract). It has no instructions of Hopper either."""
+"""Speed of FlashAttention relative to FlashAttention 2, which splits its work better and is about twice as fast
+(arXiv:2307.08691, abstract). It does not use Hopper's instructions either."""
 
 _FORWARD_PASSES = {"fused_softmax": 4, "masked_in_place": 4, "unfused": 15}
-"""Times that the scores' elements cross the memory in 2 bytes, besides those of the products: softmax and dropout, or
-a mask in place and softmax, read and write once each; unfused are scale (2), mask (3), cast to fp32 (3; of fp16 alone
-``softmax`` of torch ``aten/src/ATen/native/SoftMax.cpp`` casts in its kernel), softmax (4) and the cast back (3)."""
+"""Times that the scores are moved as 2-byte elements, beyond the products themselves: softmax and dropout, or an
+in-place mask and softmax, read and write once each; unfused: scale (2), mask (3), cast to fp32 (3; only for fp16 does
+``softmax`` of torch ``aten/src/ATen/native/SoftMax.cpp`` cast in its kernel), softmax (4) and the cast back (3)."""
 
 _BACKWARD_PASSES = {"fused_softmax": 5, "masked_in_place": 13, "unfused": 14}
-"""The same backward: dropout (2) and softmax (3); unfused are the casts (3 and 3), softmax in fp32 (6), scale (2). Of a
-view that was filled in place torch copies the gradient, clones it, fills a clone of that, and copies it back (10;
+"""The same in backward: dropout (2) and softmax (3); unfused: the casts (3 and 3), softmax in fp32 (6), scale (2). For
+a view that was filled in place torch copies the gradient, clones it, fills a clone of that, and copies it back (10;
 ``CopySlices`` of ``csrc/autograd/functions/tensor.cpp``, ``masked_fill``)."""
 
 
 class Kernel(NamedTuple):
-    """The fused kernel of one card and head size."""
+    """The constants of a fused kernel for one card and head size."""
 
     start: float  # Seconds before and after the work itself.
-    pair: float  # Seconds of one multiprocessor for one query and key, for each element of the head.
+    pair: float  # Seconds of one multiprocessor per query, key and element of the head.
     tail: float  # Share of a longest block in which not all multiprocessors have work.
-    byte: float  # Seconds of a byte that is read or written.
+    byte: float  # Seconds per byte read or written.
 
 
 class Sizes(NamedTuple):
@@ -66,20 +66,20 @@ class Sizes(NamedTuple):
     heads: int
     kv_heads: int
     queries: int  # Tokens of a sequence on this rank.
-    keys: int  # Tokens that a query sees at most: the window's where there is one.
+    keys: int  # Most tokens that a query attends to: the window's where there is one.
     query_dim: int  # Elements of a head of queries and keys.
     value_dim: int  # Elements of a head of values.
-    causal: bool  # True if a query sees no token behind it.
+    causal: bool  # True if a query attends to no later token.
 
     @property
     def scores(self) -> int:
-        """Pairs of a query and a key, in all heads, none masked."""
+        """Pairs of a query and a key in all heads, masked ones included."""
         return self.batch * self.heads * self.queries * self.keys
 
 
 @lru_cache(maxsize=16384)
 def forward_seconds(sizes: Sizes, kernel: AttentionKernel, dtype: Dtype, card: Card) -> float:
-    """Seconds of the forward pass of attention over all heads of a rank; fp8 leaves attention in bf16."""
+    """Seconds of attention's forward pass over all heads of a rank; fp8 leaves attention in bf16."""
     if not sizes.scores:
         return 0.0
     if kernel in _FORWARD_PASSES:
@@ -89,7 +89,7 @@ def forward_seconds(sizes: Sizes, kernel: AttentionKernel, dtype: Dtype, card: C
 
 @lru_cache(maxsize=16384)
 def backward_seconds(sizes: Sizes, kernel: AttentionKernel, dtype: Dtype, card: Card) -> float:
-    """Seconds of its backward pass."""
+    """Seconds of attention's backward pass over all heads of a rank."""
     if kernel in _BACKWARD_PASSES and sizes.scores:
         return 2 * _scores(sizes, dtype, card) + _passes(_BACKWARD_PASSES[kernel], sizes.scores, card)
     return _BACKWARD * forward_seconds(sizes, kernel, dtype, card)
@@ -98,7 +98,7 @@ def backward_seconds(sizes: Sizes, kernel: AttentionKernel, dtype: Dtype, card: 
 def kernel_seconds(sizes: Sizes, cores: int, kernel: Kernel) -> float:
     """Seconds of a fused kernel: ``start + pair x (pairs / cores + tail x longest block) + bytes / bandwidth``.
 
-    A causal mask leaves half of the pairs, and the longest block sees all keys.
+    A causal mask leaves half of the pairs, and the longest block attends to all keys.
     """
     elements = sizes.query_dim + sizes.value_dim
     pairs = sizes.scores * (0.5 if sizes.causal else 1.0)
@@ -109,12 +109,12 @@ def kernel_seconds(sizes: Sizes, cores: int, kernel: Kernel) -> float:
 
 @lru_cache(maxsize=256)
 def kernel_of(head_dim: int, kernel: AttentionKernel, dtype: Dtype, card: Card) -> Kernel:
-    """The constants of a fused kernel: of the least measured size of a head that holds this one."""
+    """The constants of a fused kernel: those of the smallest measured head size that is at least this one."""
     entry = CONSTANTS.cards[CONSTANTS.measured(card)]
     heads = {int(size): found for size, found in entry["heads"].items()}
     found = heads[min((size for size in heads if size >= head_dim), default=max(heads))]
     share = found["share"]
-    if card.name not in entry["options"]:  # By the share of its peak that its best product reaches beside theirs.
+    if card.name not in entry["options"]:  # Scaled by the shares of peak that the two cards' best products reach.
         share *= gemm.best_share(card) / float(entry["best_product"])
     if kernel == "flash_1":
         share *= _FLASH_1
@@ -125,7 +125,7 @@ def kernel_of(head_dim: int, kernel: AttentionKernel, dtype: Dtype, card: Card) 
 
 
 def kernel_from(found: Mapping[str, float], peak: float, memory_bandwidth: float, cores: int) -> Kernel:
-    """The kernel that a record of constants describes: 2 FLOPs for a query, a key and an element of the head."""
+    """The kernel that a record of constants describes: 2 FLOPs per query, key and element of the head."""
     return Kernel(
         start=found["start_seconds"],
         pair=2 * cores / (found["share"] * peak),
@@ -135,7 +135,7 @@ def kernel_from(found: Mapping[str, float], peak: float, memory_bandwidth: float
 
 
 def _scores(sizes: Sizes, dtype: Dtype, card: Card) -> float:
-    """Seconds of both products of every head, scores and outputs, whose small depth and width cost as any other's."""
+    """Seconds of both products of every head, scores and outputs, by the same model as any other product."""
     kind = beside_products(dtype)
     rows = sizes.batch * sizes.heads * sizes.queries
     scores = gemm.seconds(rows, sizes.keys, sizes.query_dim, kind, card)
@@ -147,14 +147,14 @@ def _passes(passes: int, elements: int, card: Card) -> float:
 
 
 _SCANS_SHARE = 0.5
-"""Share of the best matrix product's rate that a scan's products reach, whose tiles are a chunk, a head and a state
-wide [inferred: no run was measured whose scans are bound by their products]."""
+"""Share of the best matrix product's rate that a scan's products reach, with tiles the size of a chunk, a head and a
+state [inferred: no run was measured whose scans are bound by their products]."""
 
 
 def scans(found: Scans, shape: Shape) -> tuple[Pass, Pass]:
-    """The forward and the backward pass of one block's scans over a micro-batch, which tensor parallel ranks share.
+    """The forward and backward pass of one block's scans over a micro-batch, which tensor parallel ranks share.
 
-    State spaces and linear attention: each kernel is as slow as its products or its bytes are.
+    State spaces and linear attention: each kernel takes the time of its products or of its bytes, whichever is longer.
     """
     if not found.forward:
         return NOTHING, NOTHING

@@ -1,6 +1,6 @@
-"""One block over one micro-batch: its forward and backward pass and what checkpointing computes again.
+"""One block over one micro-batch: its forward and backward passes, and what checkpointing recomputes.
 
-Products and attention come from measured tables; else each kernel that is not fused reads and writes its tensors.
+Products and attention come from measured tables; every other kernel that is not fused reads and writes its tensors.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,14 +18,14 @@ from launcher.spec import AdapterSpec, CheckpointingSpec, ModelSpec
 from launcher.spec.values import beside_products
 
 _FP8_CAST = {"tensor": (33, 14), "compiled": (5, 2), "blocks": (3 + 3 / 32, 3)}
-"""Bytes of an element and kernels of one operand cast to fp8 by torchao (``float8_scaling_utils.py``,
-``float8_training_tensor.py``): absolute values (4), their largest (2), fp32 (6), scaled (8), bounded (8), fp8 (5); the
-other kernels make the scale. Compiled, one kernel reads it for its scale, and one casts it. Of blocks of 32 one kernel
-casts (``triton_to_mxfp8_dim0``, ``mxfp8_quantize``), and others bring the scales into the product's order."""
+"""Bytes per element and number of kernels to cast one operand to fp8 with torchao (``float8_scaling_utils.py``,
+``float8_training_tensor.py``): absolute values (4), their maximum (2), fp32 (6), scaled (8), clamped (8), fp8 (5); the
+other kernels compute the scale. Compiled, one kernel reads it for its scale, and one casts it. Blocks of 32 are cast by
+one kernel (``triton_to_mxfp8_dim0``, ``mxfp8_quantize``); others bring the scales into the product's layout."""
 
 
 class BlockPasses(NamedTuple):
-    """The passes of one block: forward, backward, and the part of forward that is computed again."""
+    """The passes of one block: forward, backward, and the part of forward that is recomputed."""
 
     forward: Pass
     backward: Pass
@@ -33,7 +33,7 @@ class BlockPasses(NamedTuple):
 
 
 class BlockKey(NamedTuple):
-    """The model's side of a block."""
+    """The part of a block's cache key that the model decides."""
 
     family: Family
     model: ModelSpec
@@ -50,7 +50,7 @@ def block(key: BlockKey, shape: Shape, checkpointing: CheckpointingSpec) -> Bloc
 
 @lru_cache(maxsize=8192)
 def _both(key: BlockKey, shape: Shape) -> tuple[tuple[Product, ...], Pass, Pass]:
-    """The products of one block, and its forward and backward pass, the same with any checkpointing."""
+    """The products of one block, and its forward and backward pass, which do not depend on checkpointing."""
     own = products(*key, joined=shape.execution.fused_projections)
     matrix, matrix_back = _products(own, key.model, shape)
     scores, scores_back = _attention(key, shape)
@@ -65,7 +65,7 @@ def _both(key: BlockKey, shape: Shape) -> tuple[tuple[Product, ...], Pass, Pass]
     beside, beside_back = adapted.passes(block_weights(key.family, key.model, key.layer), key.adapter, own, shape)
     round_, round_back = adapted.roundings(own, key.adapter, shape)
     forward = _sum(matrix, scores, scan, rest, tensor, expert, cast, beside, round_)
-    # The backward pass moves each tensor and its gradient, and gathers a split sequence once more for weights.
+    # Backward moves each tensor and its gradient, and gathers a split sequence once more for weight gradients.
     traffic_back = tensor.times(1.5) if shape.split_sequence else tensor
     beside_back = beside_back.plus(round_back)
     backward = _sum(matrix_back, scores_back, scan_back, rest.times(2.0), traffic_back, expert, cast_back, beside_back)
@@ -80,7 +80,7 @@ def _sum(*parts: Pass) -> Pass:
 
 
 def _products(own: tuple[Product, ...], model: ModelSpec, shape: Shape) -> tuple[Pass, Pass]:
-    """Forward, and backward: the gradient of the input, and that of the weight where it is trained, or made anyway."""
+    """Products of forward and backward: gradients of the input, and of weights that are trained or get one anyway."""
     forward = backward = flops = flops_back = 0.0
     for one in own:
         trained = one.trained or bool(shape.rounding and shape.rounding.codes)  # ``torchao/prototype/qat/mx.py``
@@ -88,7 +88,7 @@ def _products(own: tuple[Product, ...], model: ModelSpec, shape: Shape) -> tuple
             ahead, behind, work = experts.product(one, model, shape)
         else:
             n, k = one.local(shape.tensor)
-            # What no tensor parallel rank shares works on its part of a split sequence.
+            # A product that tensor parallel ranks do not split works on its part of a split sequence.
             m = shape.tokens if one.split is not None or not shape.split_sequence else shape.tokens // shape.tensor
             ahead, behind, work = gemm.both_passes(m, n, k, shape.dtype, shape.card, trained=trained)
         forward, backward = forward + ahead, backward + behind
@@ -101,7 +101,7 @@ def _products(own: tuple[Product, ...], model: ModelSpec, shape: Shape) -> tuple
 
 
 def _fp8_casts(own: tuple[Product, ...], shape: Shape) -> tuple[Pass, Pass]:
-    """Operands of torchao's linears cast for each product: input and weight, then their gradient with each of both."""
+    """Casts of torchao's linear layers: input and weight in forward, then the gradient with each of them."""
     how = shape.execution.casts
     if shape.dtype != "fp8" or how == "products":
         return NOTHING, NOTHING
@@ -117,7 +117,7 @@ def _fp8_casts(own: tuple[Product, ...], shape: Shape) -> tuple[Pass, Pass]:
 
 
 def _attention(key: BlockKey, shape: Shape) -> tuple[Pass, Pass]:
-    """Attention of this rank's heads, and of its part of the queries; a ring of keys hides behind it."""
+    """Attention over this rank's heads and its part of the queries; it hides a ring exchange of keys."""
     model, execution = key.model, shape.execution
     if not key.family.traits.attends(model, key.layer):
         return NOTHING, NOTHING
@@ -150,10 +150,10 @@ def _attention(key: BlockKey, shape: Shape) -> tuple[Pass, Pass]:
 
 
 def _seen(key: BlockKey, shape: Shape, kernel: str) -> tuple[int, bool]:
-    """Keys of a sequence whose causal triangle has as many pairs as the kernel counts, or all of them and False.
+    """Number of keys, and whether the kernel skips masked pairs: for a window, the keys of an equal causal triangle.
 
-    A window ``w`` leaves ``s w - w^2 / 2`` pairs of ``s`` tokens. FlashAttention knows it; torch's kernels are given a
-    mask instead, and count every pair.
+    A window ``w`` leaves ``s w - w^2 / 2`` pairs of ``s`` tokens. FlashAttention supports windows; torch's kernels get
+    a mask instead, and compute every pair.
     """
     window = key.family.traits.window(key.model, key.layer)
     if shape.execution.masked or key.family.traits.masks_tokens:
@@ -166,7 +166,7 @@ def _seen(key: BlockKey, shape: Shape, kernel: str) -> tuple[int, bool]:
 
 
 def _ring(model: ModelSpec, shape: Shape, compute: float, tensors: int = 1) -> tuple[float, float]:
-    """Keys and values sent round the context ranks, ``c - 1`` times; each message hides behind a chunk's attention."""
+    """Seconds and bytes of a ring of keys and values, ``c - 1`` messages that each hide behind a chunk's attention."""
     if shape.context == 1:
         return 0.0, 0.0
     size = tensors * 2.0 * shape.tokens * model.key_value_size * shape.size / shape.tensor
@@ -175,7 +175,7 @@ def _ring(model: ModelSpec, shape: Shape, compute: float, tensors: int = 1) -> t
 
 
 def _ulysses(model: ModelSpec, shape: Shape) -> tuple[float, float]:
-    """Four all-to-alls: queries, keys, values and the result (arXiv:2309.14509)."""
+    """Seconds and bytes of four all-to-alls: queries, keys, values and the output (arXiv:2309.14509)."""
     if shape.ulysses == 1:
         return 0.0, 0.0
     group = shape.group(shape.ulysses, shape.tensor)
@@ -186,7 +186,7 @@ def _ulysses(model: ModelSpec, shape: Shape) -> tuple[float, float]:
 
 
 def _memory(key: BlockKey, own: tuple[Product, ...], shape: Shape) -> Pass:
-    """The forward pass of everything between the products: bytes moved, and kernels."""
+    """The forward pass of everything between the products, by bytes moved and kernels launched."""
     model, execution = key.model, shape.execution
     moved = launches = 0.0
     parts = (_norms(key, shape), _residual(key, shape), _rotary(key, shape), _activation(own, model, shape))
@@ -258,7 +258,7 @@ def _activation(own: tuple[Product, ...], model: ModelSpec, shape: Shape) -> Ite
 
 
 def _tensor(model: ModelSpec, regions: int, shape: Shape) -> Pass:
-    """Collectives of a forward pass: an all-reduce a region, or an all-gather and a reduce-scatter of the sequence."""
+    """Tensor parallel collectives of a forward pass: per region, an all-reduce or an all-gather and reduce-scatter."""
     if shape.tensor == 1:
         return NOTHING
     size = float(shape.tokens * model.hidden_size * shape.residual_size)
@@ -284,7 +284,7 @@ def _again(key: BlockKey, own: tuple[Product, ...], forward: Pass, shape: Shape,
 
 
 def _children(key: BlockKey, own: tuple[Product, ...], shape: Shape, names: Iterable[str]) -> Pass:
-    """Modules of ``transformers``, each without its last product, whose output nobody needs (``early_stop``)."""
+    """Recomputed modules of ``transformers``, each without its last product, whose output is unused (`early_stop`)."""
     repeated = NOTHING
     inside = tuple(one for one in own if one.part in ("attention", "up_projection"))
     ahead = attention.scans(key.family.traits.scans(key.model, key.layer, shape.size), shape)[0]
@@ -305,7 +305,7 @@ def _children(key: BlockKey, own: tuple[Product, ...], shape: Shape, names: Iter
 
 
 def _operators(key: BlockKey, own: tuple[Product, ...], forward: Pass, shape: Shape) -> Pass:
-    """The forward pass without the kept operations: every second product, torch's attention, sums over tensor ranks.
+    """The forward pass without kept operations: every second product, torch's attention, tensor parallel all-reduces.
 
     ``launcher/worker/model/network.py``; the grouped products of experts are not kept.
     """
@@ -326,7 +326,7 @@ def _operators(key: BlockKey, own: tuple[Product, ...], forward: Pass, shape: Sh
 
 
 def _modules(key: BlockKey, own: tuple[Product, ...], shape: Shape, how: CheckpointingSpec) -> Pass:
-    """Megatron-core's ``--recompute-modules``, by default attention alone (arXiv:2205.05198, section 5)."""
+    """Modules of Megatron-core's ``--recompute-modules``, by default core attention (arXiv:2205.05198, section 5)."""
     routed, repeated = any(one.experts for one in own), NOTHING
     names = how.modules or ("core_attn",)
     if "core_attn" in names:

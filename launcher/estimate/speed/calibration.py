@@ -13,26 +13,26 @@ from launcher.estimate.speed.card import Card
 
 CALIBRATION = Path(__file__).with_name("calibration.json")
 
-type Tables = Mapping[str, Any]  # Tables of pairs and frameworks, of one kind of models or of both.
+type Tables = Mapping[str, Any]  # Tables of pairs and frameworks, for one kind of model or for both.
 
-LEAST_ROWS = 5  # Measured runs below which a constant would be that of one or two configurations.
+LEAST_ROWS = 5  # Fewest measured runs for a constant: fewer may be only one or two configurations.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constant:
-    """The factor between measured and predicted speed that a prediction was multiplied with."""
+    """The calibration constant that a speed prediction was multiplied by: measured over predicted speed."""
 
-    value: float  # Measured / predicted tokens a second, the median of ``rows`` runs.
-    low: float  # The lower end of the band around the corrected prediction, as a factor.
+    value: float  # Measured / predicted tokens per second, the median of ``rows`` runs.
+    low: float  # The lower end of the error band of the corrected prediction, as a factor.
     high: float  # The upper end.
-    rows: int  # The measured runs that it is of; 0 where none was used.
-    whose: str  # The framework and GPU, or the wider group, whose runs they are.
-    # Frameworks whose constants it is the median of; 0 where it is that of one pair, or of all.
+    rows: int  # The number of measured runs behind it; 0 where none was used.
+    whose: str  # The framework and GPU, or the wider group, of these runs.
+    # Number of frameworks whose constants it is the median of; 0 where it comes from one pair, or from all.
     votes: int = 0
     # True if they are the user's own runs on this cluster, and not those of the shipped calibration.
     here: bool = False
-    frameworks: tuple[str, ...] = ()  # The frameworks that these runs are of; none where they are of all.
-    # The runs that the band is of: these; others, by how far they lie from what is said of them; those with experts.
+    frameworks: tuple[str, ...] = ()  # The frameworks of these runs; empty where they are of all.
+    # The runs behind the band: these; other runs, by how far they lie from their own predictions; those with experts.
     band_of: Literal["same", "others", "experts"] = "same"
 
 
@@ -41,7 +41,7 @@ UNCALIBRATED = Constant(value=1.0, low=1.0, high=1.0, rows=0, whose="no measured
 
 @cache
 def constant(framework: str, card: Card, related: tuple[str, ...] = (), *, experts: bool = False) -> Constant:
-    """The constant of a framework on a GPU, by the shipped calibration (:func:`chosen`)."""
+    """The constant of a framework on a GPU from the shipped calibration (:func:`chosen`)."""
     return chosen(shipped(), framework, card, related, experts=experts)
 
 
@@ -50,9 +50,9 @@ def chosen(
 ) -> Constant:
     """The constant of a framework's own certain runs; else the median of votes; else that of all frameworks.
 
-    Its own are those on the GPU, else on others of its generation; the framework and each related one has a vote. What
-    is taken from another GPU, or for a framework that nobody has measured, has the band of such predictions. A model
-    with experts takes the constants of runs of such models, where there are enough of these frameworks'.
+    Its own runs are those on the GPU, else those on others of its generation; the framework and each related one has a
+    vote. A constant taken from another GPU, or for a framework without measurements, has the error band of such
+    predictions. A model with experts takes the constants of such models' runs, if these frameworks have enough.
     """
     names, of_experts = (framework, *related), tables.get("experts", {})
     if experts and (found := _of(of_experts, names, card)) is not None:
@@ -66,7 +66,7 @@ def chosen(
 
 
 def _of(tables: Tables, names: tuple[str, ...], card: Card) -> Constant | None:
-    """The constant by the tables of one kind of models; None where too little was measured of these frameworks."""
+    """The constant from the tables of one kind of model; None where these frameworks have too few measured runs."""
     own, pair = _vote(tables, names[0], card), tables.get("pairs", {}).get(f"{names[0]} on {card.name}")
     if own is not None and own.near and (own.certain or len(names) == 1):
         here = pair is not None and pair["rows"] >= LEAST_ROWS
@@ -82,11 +82,11 @@ class _Vote(NamedTuple):
     """The measured constant of one framework."""
 
     constant: float  # The median of its pairs.
-    rows: int  # Their runs.
+    rows: int  # The number of their runs.
     name: str  # The framework.
-    where: str  # The GPU where it is the one that is asked about, else which others.
-    near: bool  # True if they are of the GPU that is asked about or of its generation.
-    certain: bool  # True if the layouts of such runs are stated in full.
+    where: str  # The requested GPU, or a description of the others that were measured.
+    near: bool  # True if they were measured on the requested GPU or its generation.
+    certain: bool  # True if the layouts of all these runs are stated in full.
 
 
 def _vote(tables: Tables, name: str, card: Card) -> _Vote | None:
@@ -111,7 +111,7 @@ def _enough(rows: Iterable[JsonObject | None]) -> list[JsonObject]:
 
 
 def _middle(votes: Sequence[_Vote], tables: Tables) -> Constant:
-    """The median of votes."""
+    """The median of some frameworks' constants."""
     from statistics import median  # Late, as above.
 
     value, band = median(vote.constant for vote in votes), tables.get("elsewhere", {"low": 1.0, "high": 1.0})
@@ -128,7 +128,7 @@ def _middle(votes: Sequence[_Vote], tables: Tables) -> Constant:
 
 
 def _without_experts(found: Constant, experts: Tables) -> Constant:
-    """The constant of other models for one with experts: the band reaches as far as runs of such models lay."""
+    """The constant of other models for one with experts, with its band widened to the runs of models with experts."""
     rows = _enough(experts.get("frameworks", {}).values())
     return replace(
         found,
@@ -141,7 +141,7 @@ def _without_experts(found: Constant, experts: Tables) -> Constant:
 
 @cache
 def version() -> str | None:
-    """The day and commit of the figures: a ratio of measured and predicted speed holds beside them as long as they."""
+    """The date and commit of the shipped figures, for which a ratio of measured and predicted speed holds."""
     content = shipped()
     commit = (content.get("commit") or {}).get("commit")
     return f"{content['date']} {commit[:7]}" if commit and "date" in content else None

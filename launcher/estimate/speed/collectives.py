@@ -1,9 +1,9 @@
-"""Time of a collective that runs alone: in one domain by measured tables, across nodes by NCCL's own model.
+"""Time of a collective that runs alone: in one domain by measured tables, across nodes by NCCL's own cost model.
 
-Sizes are bytes of the whole buffer of a rank in nccl-tests' convention. Inside a domain (NVLink, or a node over PCIe)
-the tables of ``collectives.json``, measured on A100, H100 and B200, are interpolated in the logarithms of size and
-time; a card with other links takes the table of its generation, with all but the latency scaled by their bandwidth.
-The file is written by ``python -m benchmarks.speed.fits.collectives --data DIR``.
+Sizes are bytes of a rank's whole buffer, as in nccl-tests. Inside a domain (NVLink, or a node over PCIe) the tables of
+``collectives.json``, measured on A100, H100 and B200, are interpolated in the logarithms of size and time; a card with
+other links takes the table of its generation, with all but the latency scaled by bandwidth. The file is written by
+``python -m benchmarks.speed.fits.collectives --data DIR``.
 """
 
 from functools import cache, lru_cache
@@ -27,31 +27,31 @@ EXCHANGE_LATENCY = ((2, 37e-6), (4, 42e-6), (8, 60e-6), (16, 98e-6), (32, 290e-6
 
 EXCHANGE_LOSS = 0.44  # An all-to-all over n nodes reaches ``1 - 0.44/n`` of the NICs' bandwidth (same source).
 XGMI_COLLECTIVE, XGMI_MESSAGE = 0.70, 0.80
-"""Shares of a link's bandwidth that collectives and messages reach on AMD's Instinct cards: of MI300X, by
+"""Shares of a link's bandwidth that collectives and messages reach on AMD's Instinct cards: MI300X figures of
 AMD-AGI/Primus@fd1eeabb (MIT), ``collective_args.py``."""
 
-XGMI_MESH = 0.88  # What is left of it in an all-to-all over the mesh.
+XGMI_MESH = 0.88  # Further factor for an all-to-all over the mesh.
 XGMI_FIXED = {"all_reduce": 200e-6, "all_to_all": 150e-6, "all_gather": 100e-6, "reduce_scatter": 100e-6, "send": 0.0}
-"""Seconds of a collective of no bytes. A gather and a scatter, not given, count as the halves of an all-reduce."""
+"""Seconds of an empty collective. All-gather and reduce-scatter are not given: each counts as half an all-reduce."""
 
-XGMI_NODE = 0.04  # Each further node takes this much of the bandwidth of one.
+XGMI_NODE = 0.04  # Loss of bandwidth per further node, relative to one node.
 
 
 class Table(NamedTuple):
-    """The collectives of one card, measured."""
+    """The measured collectives of one card."""
 
-    least: float  # Bytes of the first size; each further one is twice as large.
+    least: float  # Bytes of the first size; each next one is twice as large.
     link_bandwidth: float  # Bytes/s of one GPU of that card, one way.
-    ranks: list[int]  # The counts of ranks that were measured, rising.
-    times: dict[tuple[str, int], list[float]]  # Binary logarithms of seconds by size, by kind and ranks.
+    ranks: list[int]  # The measured numbers of ranks, ascending.
+    times: dict[tuple[str, int], list[float]]  # log2 of the seconds at each size, by kind and ranks.
 
 
 @lru_cache(maxsize=65536)
 def seconds(kind: Kind, size: float, group: Group, network: Network) -> float:
-    """Seconds of one collective; ``size`` are the bytes of the whole buffer of a rank.
+    """Seconds of one collective; ``size`` is the bytes of a rank's whole buffer.
 
-    A send goes from one rank to one other, and a broadcast is counted as a ring that passes the whole buffer over each
-    link where an all-gather passes all but a rank's own part.
+    A send goes from one rank to another. A broadcast counts as a ring that passes the whole buffer over each link,
+    where an all-gather passes all but a rank's own part.
     """
     if group.ranks < 2 or size <= 0:
         return 0.0
@@ -68,7 +68,7 @@ def seconds(kind: Kind, size: float, group: Group, network: Network) -> float:
 
 
 def _inside(kind: str, size: float, ranks: int, bandwidth: float, links: str) -> float:
-    """Seconds in one domain; a send is half of what two ranks exchange, each with the other at the same time."""
+    """Seconds in one domain; a send counts as one direction of an exchange between two ranks."""
     if kind == "send":
         return _measured(links, "all_gather", 2, 2 * size, bandwidth)
     counts = _tables()[links].ranks
@@ -84,9 +84,9 @@ def _inside(kind: str, size: float, ranks: int, bandwidth: float, links: str) ->
 
 
 def _more(kind: str, size: float, ranks: int, bandwidth: float, links: str) -> float:
-    """Seconds with more ranks in a domain than were measured (NVL72): the same bandwidth, and one more step a rank.
+    """Seconds with more ranks in a domain than were measured (NVL72): the same bandwidth, one more step per rank.
 
-    A step is what the latency gained by a rank between the two largest measured counts; nobody has measured it there.
+    A step is the latency per rank between the two largest measured numbers of ranks; it was not measured beyond.
     """
     table = _tables()[links]
     fewer, most = table.ranks[-2:]
@@ -96,7 +96,7 @@ def _more(kind: str, size: float, ranks: int, bandwidth: float, links: str) -> f
 
 
 def _measured(links: str, kind: str, ranks: int, size: float, bandwidth: float) -> float:
-    """The table's seconds at a size; of slower or faster links all but the latency is scaled."""
+    """The table's seconds at a size; for slower or faster links all but the latency is scaled."""
     table = _tables()[links]
     times = table.times[kind, ranks]
     place = log2(size / table.least)
@@ -113,10 +113,10 @@ def _measured(links: str, kind: str, ranks: int, size: float, bandwidth: float) 
 
 
 def _across(kind: str, size: float, group: Group, network: Network) -> float:
-    """The fastest ring or tree, and no less than the part inside a domain takes alone.
+    """Seconds of the fastest ring or tree, at least those of the part inside a domain alone.
 
-    NICs of a node work together, each by the share of a GPU of the group; a ring that passes through every GPU is no
-    faster than the links inside. What rings reach of NCCL's bandwidth is taken for trees as well.
+    The NICs of a node's GPUs in the group work together; a ring that passes through every GPU is no faster than the
+    links inside. The share of NCCL's bandwidth that rings reach is used for trees as well.
     """
     nodes, inside = group.domains, group.inside
     rate = tuner.USABLE * _nic(network) * inside
@@ -125,7 +125,7 @@ def _across(kind: str, size: float, group: Group, network: Network) -> float:
         rate = min(rate, _ring_bandwidth(network.links, inside, _link(group, network)) / reached)
     ways = list(tuner.rings(nodes, inside, rate, 2 if kind == "all_reduce" else 1, hop=network.network_latency))
     if kind == "all_reduce":
-        # From Hopper on the switches of machines with NVSwitch add up (NVLink SHARP).
+        # From Hopper on, the switches of machines with NVSwitch do the sums (NVLink SHARP).
         sharp = network.links != "nvlink3" and network.link_gpus >= 8
         ways += tuner.trees(nodes, inside, rate, sharp=sharp, hop=network.network_latency)
     found = min(way.latency + size / (way.bandwidth * reached) for way in ways)
@@ -133,7 +133,7 @@ def _across(kind: str, size: float, group: Group, network: Network) -> float:
 
 
 def _exchange(size: float, group: Group, network: Network) -> float:
-    """An all-to-all across nodes: each rank's own NIC carries what leaves the node, the links the rest meanwhile."""
+    """Seconds of an all-to-all across nodes: a rank's NIC carries what leaves the node while links carry the rest."""
     nodes, inside, ranks = group.domains, group.inside, group.ranks
     leaves = size * (ranks - inside) / ranks
     found = _exchange_latency(nodes) * (network.network_latency or tuner.HOP) / tuner.HOP + leaves / (
@@ -145,14 +145,14 @@ def _exchange(size: float, group: Group, network: Network) -> float:
 
 
 def forwarded(size: float, domains: int, usable: float, network: Network) -> float:
-    """Seconds in which a rank's bytes for other domains leave by its NIC, one message a domain (DeepEP, HybridEP)."""
+    """Seconds until a rank's bytes for other domains have left its NIC, one message per domain (DeepEP, HybridEP)."""
     return _exchange_latency(domains) * (network.network_latency or tuner.HOP) / tuner.HOP + size / (
         usable * _nic(network)
     )
 
 
 def _exchange_latency(nodes: int) -> float:
-    """Seconds before the first byte, linear between the source's figures, and on beyond the last one."""
+    """Seconds before the first byte, interpolated linearly between the source's figures and extrapolated beyond."""
     pairs = EXCHANGE_LATENCY
     for (low, first), (high, last) in pairwise(pairs):
         if nodes <= high or high == pairs[-1][0]:
@@ -200,7 +200,7 @@ def _tables() -> dict[str, Table]:
 
 
 def _xgmi_seconds(kind: str, size: float, group: Group, network: Network) -> float:
-    """Seconds of one collective of AMD's Instinct cards, each of which has one xGMI link to every other of its node."""
+    """Seconds of one collective on AMD's Instinct cards, each with one xGMI link to every other card of its node."""
     nodes, inside, ranks = group.domains, group.inside, group.ranks
     peers = max(1, network.link_gpus - 1)
     share = XGMI_MESSAGE if kind == "send" else XGMI_COLLECTIVE

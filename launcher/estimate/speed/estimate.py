@@ -1,4 +1,4 @@
-"""The time of a step, put together: every stage's passes, the schedule, the traffic of the states, the optimizer."""
+"""The time of a step: every stage's passes, the schedule, the communication of model states, and the optimizer."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -22,19 +22,19 @@ from launcher.spec import RunSpec
 from launcher.spec.edit import changed_at
 
 CROWDED = 0.88
-"""Share of a card's memory from which on the allocator may have to free what it keeps and ask again: nanotron's runs of
-69 GiB or more of 80 GB (the Ultra-Scale Playbook) had a tenth to a third of the speed of the others."""
+"""Share of a card's memory from which the allocator may have to release its cache and allocate again: nanotron's runs
+of 69 GiB or more of 80 GB (the Ultra-Scale Playbook) had a tenth to a third of the speed of the others."""
 
 
 type Chunking = tuple[str, int]
-"""A pipeline schedule, and its model chunks on a stage."""
+"""A pipeline schedule, and its model chunks per stage."""
 
 
 class Timed(NamedTuple):
-    """A run whose stages are timed."""
+    """The timed stages of a run, and what their times depend on."""
 
     execution: Execution  # How the engine executes a step.
-    engine: EngineTraits  # The implementation that runs.
+    engine: EngineTraits  # The implementation of the model.
     dtypes: Dtypes  # The number formats.
     card: Card  # The GPU.
     network: Network  # Its links.
@@ -43,23 +43,23 @@ class Timed(NamedTuple):
 
 
 def unknown(spec: RunSpec, backend: Backend) -> str | None:
-    """The reason why the speed of a run cannot be said; None where it can."""
+    """The reason why the speed of a run cannot be predicted; None where it can."""
     return _unknown(spec, backend.execution(spec))
 
 
 def _unknown(spec: RunSpec, execution: Execution | None) -> str | None:
     if execution is None:
         if spec.task.name == "grpo":
-            return "how long answers take to be generated is not known"
-        return f"nothing is known of how {spec.backend.name} executes a step"
+            return "the time to generate answers is not known"
+        return f"how {spec.backend.name} executes a step is not known"
     if spec.hardware.device != "cuda":
         return OF_CPU
     if spec.judges_no_model:
         return "what the script trains is not known"
     if card_of(spec.hardware) is None:
-        return f"figures of {spec.hardware.title} are not known: {', '.join(lacking(spec.hardware))}"
+        return f"{spec.hardware.title} has unknown figures: {', '.join(lacking(spec.hardware))}"
     if network_of(spec) is None:
-        return "the links between its GPUs are not known (hardware.link_bandwidth, cluster.network_bandwidth)"
+        return "the bandwidth between its GPUs is not known (hardware.link_bandwidth, cluster.network_bandwidth)"
     return offload.unknown(spec)
 
 
@@ -68,8 +68,8 @@ def estimate(
 ) -> SpeedEstimate | None:
     """Predict the time of a step; None where :func:`unknown` says why there is none.
 
-    ``crowding`` is the memory that the worst rank needs, as a share of what it has; None is unknown. ``measured`` is
-    the constant of the user's own runs; None takes what was measured of the framework on the GPU.
+    ``crowding`` is the memory that the worst rank needs as a share of its capacity; None if unknown. ``measured`` is
+    the constant of the user's own runs; None takes the shipped one for the framework and GPU.
     """
     timed = _timed(spec, parts)
     if timed is None:
@@ -100,7 +100,7 @@ def estimate(
 
 
 def step_seconds(spec: RunSpec, *, measured: Constant | None = None, **parts: Unpack[Parts]) -> float | None:
-    """The seconds of a step alone, as :func:`estimate` has them, in a part of its time; the arguments are the same."""
+    """The seconds of a step alone, faster than :func:`estimate`; the arguments are the same."""
     timed = _timed(spec, parts)
     if timed is None:
         return None
@@ -110,9 +110,9 @@ def step_seconds(spec: RunSpec, *, measured: Constant | None = None, **parts: Un
 def least_seconds(
     spec: RunSpec, chunkings: Iterable[Chunking], *, measured: Constant | None = None, **parts: Unpack[Parts]
 ) -> float | None:
-    """A bound below the seconds of a step: its passes on the slowest stage, and the least of some schedules' bubbles.
+    """A lower bound on the seconds of a step: the slowest stage's passes, and the smallest bubble of some schedules.
 
-    ``chunkings`` are the schedules, each with its model chunks on a stage; the rest as of :func:`estimate`.
+    ``chunkings`` are the schedules, each with its model chunks per stage; the other arguments as for :func:`estimate`.
     """
     timed = _timed(spec, parts, hooked=False)
     if timed is None:
@@ -126,10 +126,10 @@ def least_seconds(
 def least_of_schedules(
     spec: RunSpec, chunkings: Sequence[Chunking], *, measured: Constant | None = None, **parts: Unpack[Parts]
 ) -> list[float] | None:
-    """Bounds below the seconds of a run under each of some schedules; the arguments are those of :func:`least_seconds`.
+    """Lower bounds on the seconds of a step, one per schedule; the arguments are those of :func:`least_seconds`.
 
-    To the passes and the bubble they add what the states take at least: this depends on the number of model chunks,
-    more of which hide more, and on whether stages are folded or backward passes split. None where they are unknown.
+    To the passes and the bubble they add the least time of the model states, which depends on the number of model
+    chunks (more hide more) and on whether stages are folded or backward passes split. None where speed is unknown.
     """
     kinds: dict[tuple[bool, bool], tuple[Sequence[StageTime], float, float]] = {}
     for schedule, chunks in sorted(chunkings, key=lambda each: -each[1]):
@@ -157,7 +157,7 @@ def _kind(schedule: str) -> tuple[bool, bool]:
 
 
 def _timed(spec: RunSpec, parts: Parts, *, hooked: bool = True) -> Timed | None:
-    """The stages; a bound is ``hooked`` by none of the stages of sharding, of which one alone waits for its hooks."""
+    """The timed stages; a bound leaves out hooks (``hooked``), which only one of the sharding stages waits for."""
     backend: Backend = parts["backend"]
     card, network, execution = card_of(spec.hardware), network_of(spec), backend.execution(spec)
     if card is None or network is None or execution is None or _unknown(spec, execution) is not None:
@@ -171,7 +171,7 @@ def _timed(spec: RunSpec, parts: Parts, *, hooked: bool = True) -> Timed | None:
 
 
 def _step(spec: RunSpec, parts: Parts, timed: Timed) -> list[SpeedTerm]:
-    """The terms of a step on its slowest stage, before they are calibrated."""
+    """The terms of a step on its slowest stage, before calibration."""
     terms = max(([*_terms(rank, timed, stage)] for stage, rank in _critical(spec, parts, timed)), key=_exposed)
     return [*terms, states.waiting(spec.gpus, _exposed(terms))]
 
@@ -181,7 +181,7 @@ def _exposed(terms: Iterable[SpeedTerm]) -> float:
 
 
 def _critical(spec: RunSpec, parts: Parts, timed: Timed) -> Iterator[tuple[Stage, RankModel]]:
-    """The stages that may take longest: that with the longest passes, and those that hold more parameters."""
+    """The stages that may take longest: the one with the longest passes, and those that hold more parameters."""
     slowest = timed.line.slowest
     own = _ranked(spec, parts, timed, slowest.time.stage)
     yield slowest, own
@@ -222,7 +222,7 @@ def _terms(rank: RankModel, timed: Timed, stage: Stage) -> Iterator[SpeedTerm]:
 
 
 def _of_states(rank: RankModel, timed: Timed, stage: Stage) -> Iterator[SpeedTerm]:
-    """Gradients added up, the traffic of the states, and the optimizer."""
+    """Gradient accumulation, the communication of the model states, and the optimizer."""
     execution, card, m, compute = timed.execution, timed.card, rank.spec.gradient_accumulation, stage.time
     yield from states.accumulation(rank, execution, card, m)
     yield from states.copies(rank, execution, card, compute, m)
@@ -235,7 +235,7 @@ def _of_states(rank: RankModel, timed: Timed, stage: Stage) -> Iterator[SpeedTer
 
 
 def _passes(spec: RunSpec, stage: Stage, m: int, card: Card, execution: Execution) -> Iterator[SpeedTerm]:
-    """The micro-batches of a step on one stage, by what their time goes to."""
+    """The time of a step's micro-batches on one stage, split by cause."""
     both, again = stage.both, stage.again
     products, pairs, passes = (
         gemm.CONSTANTS.source(card),
@@ -249,9 +249,9 @@ def _passes(spec: RunSpec, stage: Stage, m: int, card: Card, execution: Executio
     yield from _at_rate("memory_bound", "norms, residuals, activations", passes, m, both.moved, both.memory)
     yield term("loss", "cross entropy", "m * t_loss", "launcher/estimate/speed/stage.py", m=m, t_loss=both.loss)
     if others := sum(spec.task.other_passes):
-        what, t_ahead = "forward passes without gradients, of the reference", stage.time.forward_seconds
+        what, t_ahead = "forward passes without gradients, for the reference", stage.time.forward_seconds
         yield term("reference", what, "n * m * t_ahead", "trl/trainer, dpo and kto", n=others, m=m, t_ahead=t_ahead)
-    yield term("recompute", "computed again", "m * t_again", block, m=m, t_again=again.compute)
+    yield term("recompute", "forward computed again", "m * t_again", block, m=m, t_again=again.compute)
     for part in ("tensor", "context", "expert"):
         seconds = getattr(both, part) + getattr(again, part)
         size = getattr(both, f"{part}_bytes") + getattr(again, f"{part}_bytes")
@@ -260,18 +260,18 @@ def _passes(spec: RunSpec, stage: Stage, m: int, card: Card, execution: Executio
                 part, "collectives of both passes", "m * t", "launcher/estimate/speed/collectives.json",
                 moved=m * size, group=f"{part} parallel", m=m, t=seconds,
             )  # fmt: skip
-    gpu = both.gpu + again.gpu
-    yield term("host", "the host starts kernels", "m * t_host", block, m=m, t_host=max(0.0, stage.time.seconds - gpu))
+    idle = max(0.0, stage.time.seconds - (both.gpu + again.gpu))
+    yield term("host", "the GPU waits for kernel launches", "m * t_host", block, m=m, t_host=idle)
 
 
 def _at_rate(part: StepPart, what: str, source: str, m: int, work: float, seconds: float) -> Iterator[SpeedTerm]:
-    """A part by its work, in FLOPs or bytes of a micro-batch, and the rate at which the tables have it done."""
+    """A part by its work, FLOPs or bytes of a micro-batch, and the rate that the measured tables give for it."""
     if seconds:
         yield term(part, what, "m * work / rate", source, m=m, work=work, rate=work / seconds)
 
 
 def _computed(spec: RunSpec, stages: Sequence[Stage]) -> float:
-    """FLOPs of a step that are computed, without a fused kernel's own repetition (``0.8 x 2.5 = 2``)."""
+    """FLOPs computed in a step, without what a fused kernel itself recomputes (``0.8 x 2.5 = 2``)."""
     ranks = spec.gpus / spec.parallel.pipeline * spec.gradient_accumulation
     ahead = sum(one.forward.product_flops + one.forward.attention_flops for one in stages)
     back = sum(one.backward.product_flops + 0.8 * one.backward.attention_flops for one in stages)

@@ -1,8 +1,8 @@
-"""Routed experts of one layer: their products, the tokens' way to the experts' ranks and back, and their sorting.
+"""Routed experts of one layer: their products, the dispatch of tokens to their ranks and back, and the sorting.
 
-NCCL's all-to-all sends a copy of a token to each of its ``k`` of ``E`` experts, DeepEP and HybridEP one to each rank
-that has any of them, and over the network one to each domain (deepseek-ai/DeepEP README). Of even routing ranks that
-have ``e`` of the experts are met by ``1 - C(E - e, k) / C(E, k)`` of the tokens.
+NCCL's all-to-all sends a copy of a token to each of its ``k`` of ``E`` experts; DeepEP and HybridEP send one to each
+rank that has any of them, and over the network one to each domain (deepseek-ai/DeepEP README). With even routing, a
+rank with ``e`` of the experts receives ``1 - C(E - e, k) / C(E, k)`` of the tokens.
 """
 
 from math import comb
@@ -16,23 +16,23 @@ from launcher.estimate.speed.shape import Shape
 from launcher.spec import ModelSpec, RunSpec
 
 USABLE = 0.9
-"""Share of a NIC's bandwidth that DeepEP's kernels reach: of 50 GB/s, with EP16 on two nodes of H100, 90 GB/s of which
-half leaves the node, and with EP32 on four 61 GB/s of which three quarters do (DeepEP V2)."""
+"""Share of a NIC's bandwidth that DeepEP's kernels reach: with NICs of 50 GB/s, EP16 on two nodes of H100 moves 90 GB/s
+of which half leaves the node, and EP32 on four nodes 61 GB/s of which three quarters do (DeepEP V2)."""
 
 SCATTERED = 0.19
-"""Share of the memory's bandwidth that an index's gathers and scatters of tokens reach (MooreThreads/SimuMax@4dcaae51,
+"""Share of the memory bandwidth that indexed gathers and scatters of tokens reach (MooreThreads/SimuMax@4dcaae51,
 ``a100_pcie.json``, permute)."""
 
 
 def routed(model: ModelSpec, shape: Shape) -> float:
-    """Copies of tokens that the experts of a rank take, of even routing."""
+    """Copies of tokens that the experts of a rank receive with even routing."""
     return shape.tokens * model.num_experts_per_tok * shape.expert_tensor / shape.tensor
 
 
 def product(one: Product, model: ModelSpec, shape: Shape) -> tuple[float, float, float]:
-    """Seconds of a product of all experts of a rank, forward and backward, and its FLOPs.
+    """Seconds of one product over all experts of a rank, forward and backward, and its FLOPs.
 
-    Each has an even share of the tokens; ``Execution.uneven_experts`` says how much longer the busiest rank takes.
+    Each expert has an even share of the tokens; ``Execution.uneven_experts`` is the busiest rank's factor on that.
     """
     n, k = one.local(shape.expert_tensor)
     local = -(-one.experts // shape.expert)
@@ -43,9 +43,9 @@ def product(one: Product, model: ModelSpec, shape: Shape) -> tuple[float, float,
 
 
 def _of_all(tokens: float, local: int, n: int, k: int, shape: Shape) -> float:
-    """Seconds of one product of each expert: together, or one after the other.
+    """Seconds of one product of each expert: in one grouped product, or one after the other.
 
-    Autocast leaves grouped products in the fp32 of the weights (``transformers/integrations/moe.py``, ``_grouped_mm``).
+    Autocast leaves grouped products in the weights' fp32 (``transformers/integrations/moe.py``, ``_grouped_mm``).
     """
     wide = shape.autocast and not shape.megatron
     if wide or shape.execution.blockwise_experts:
@@ -54,14 +54,14 @@ def _of_all(tokens: float, local: int, n: int, k: int, shape: Shape) -> float:
 
 
 def words(spec: RunSpec, execution: Execution) -> str:
-    """The clause of the products' term that says of a factor for uneven routing; empty without one."""
+    """The clause of the products' term that states the factor for uneven routing; empty without one."""
     if not spec.model.num_experts or spec.parallel.expert == 1 or execution.uneven_experts == 1:
         return ""
-    return f", of experts {execution.uneven_experts:g} times as long for uneven routing"
+    return f", those of experts times {execution.uneven_experts:g} for uneven routing"
 
 
 def met(model: ModelSpec, groups: int) -> float:
-    """Groups of ranks that have any of a token's experts, where so many groups share all of them."""
+    """Expected number of rank groups that have any of a token's experts, where ``groups`` share all experts."""
     experts, top = model.num_experts, model.num_experts_per_tok
     own = max(1, experts // groups)
     found = groups * (1 - comb(experts - own, top) / comb(experts, top))
@@ -69,9 +69,9 @@ def met(model: ModelSpec, groups: int) -> float:
 
 
 def sorting(model: ModelSpec, shape: Shape) -> Pass:
-    """Tokens copied into the order of their experts, and their results added up; the backward pass does the reverse.
+    """The copies of tokens into expert order, and the sum of their outputs; the backward pass does the reverse.
 
-    An all-to-all has them sorted twice each way; DeepEP's tokens are copied from one for each rank, HybridEP's in the
+    An all-to-all sorts them twice each way; DeepEP copies them from one token per rank, and HybridEP during the
     exchange itself (Megatron-Core ``token_dispatcher.py``, ``fused_a2a.py``).
     """
     each = routed(model, shape) * model.hidden_size * shape.size
@@ -85,12 +85,12 @@ def sorting(model: ModelSpec, shape: Shape) -> Pass:
         passes, kernels = 2.0, 2.0
     moved = passes * each
     share = MEMORY_SHARE if shape.execution.fused_permutation else SCATTERED
-    # The router's own kernels: its softmax, the choice of the best, and the counts of each expert.
+    # The router's own kernels: its softmax, the top-k, and the counts per expert.
     return Pass(moved=moved, memory=moved / (share * shape.card.memory_bandwidth), launches=kernels + 6)
 
 
 def exchange(model: ModelSpec, shape: Shape) -> Pass:
-    """Tokens to the ranks of their experts, and the results back, as far as nothing hides them."""
+    """The exchange of tokens with the ranks of their experts, there and back, without the part that is hidden."""
     if shape.expert == 1:
         return NOTHING
     ways = {"all_to_all": _copied, "all_gather": _gathered}
@@ -106,14 +106,14 @@ def _copied(model: ModelSpec, shape: Shape) -> tuple[float, float]:
 
 
 def _gathered(model: ModelSpec, shape: Shape) -> tuple[float, float]:
-    """All tokens to every rank; the way back, a reduce-scatter of as many bytes, takes as long."""
+    """Seconds and bytes of gathering all tokens on every rank; the reduce-scatter back takes as long."""
     group = shape.group(shape.expert, shape.expert_tensor)
     size = routed(model, shape) / model.num_experts_per_tok * model.hidden_size * shape.size * shape.expert
     return collectives.seconds("all_gather", size, group, shape.network), size
 
 
 def _forwarded(model: ModelSpec, shape: Shape) -> tuple[float, float]:
-    """Seconds and bytes of one copy for each rank; only one for each other domain leaves a domain."""
+    """Seconds and bytes of sending one copy per rank, of which only one per other domain leaves the domain."""
     group = shape.group(shape.expert, shape.expert_tensor)
     token = routed(model, shape) / model.num_experts_per_tok * model.hidden_size * shape.size
     size = token * met(model, shape.expert)

@@ -1,11 +1,11 @@
 """Time of a matrix product on one card, by its tiles and waves.
 
-The result is cut into tiles, each multiprocessor works on one at a time, and a wave is one tile of each: the last wave
-is as long as a full one. Of each tile's size one share of the card's peak is a constant, and the library takes the
-fastest. ``gemm.json`` has the constants of measured cards, written by ``python -m benchmarks.speed.fits.gemm``; any
+The result is cut into tiles, each multiprocessor works on one at a time, and a wave is one tile on each of them: the
+last wave takes as long as a full one. Each tile size reaches a constant share of the card's peak, and the library picks
+the fastest. ``gemm.json`` has the constants of measured cards, written by ``python -m benchmarks.speed.fits.gemm``; any
 other card takes those of the nearest generation with its own peak, multiprocessors and bandwidth (``stand_in``).
 
-Left out: casts of weights to fp8, one a step, clocks that fall under full power, and layouts.
+Left out: casts of weights to fp8, one per step, clocks that drop at full power, and memory layouts.
 """
 
 from collections.abc import Mapping
@@ -33,41 +33,41 @@ CONSTANTS = CardTable(
 _SPLIT_TILE = 128
 """Side of the tile whose depth is split over multiprocessors when the result has too few tiles for all of them."""
 
-_FP4_BYTES = 1 / 2 + 1 / 16  # Of an element in nvfp4, with a scale in fp8 for 16.
+_FP4_BYTES = 1 / 2 + 1 / 16  # Bytes of an element in nvfp4, with one fp8 scale per 16.
 _CAST_BYTES = 4 * 4 / 12
-"""Bytes that casts move for each element of a product's first operand, on average over the twelve of a layer.
+"""Bytes that casts move per element of a product's first operand, on average over the twelve products of a layer.
 
-Transformer Engine's norms and activations write fp8 at once; attention's output and the gradients of three outputs are
-cast by kernels of their own, which read 2 bytes and write the rows and the columns in 1 each.
+Transformer Engine's norms and activations write fp8 directly; attention's output and the gradients of three outputs are
+cast by separate kernels, which read 2 bytes and write rows and columns of 1 byte each.
 """
 
 
 _CAST_BYTES_FP4 = 8 * 6 / 12
-"""The same in nvfp4, where none writes fp4 at once: inputs and gradients of all four products of a layer are read for
-their largest values, by rows, and by columns, in 2 bytes each (Transformer Engine ``csrc/quantizer.cpp``,
+"""The same in nvfp4, where no kernel writes fp4 directly: inputs and gradients of all four products of a layer are read
+for their largest values, by rows, and by columns, 2 bytes each (Transformer Engine ``csrc/quantizer.cpp``,
 ``NVFP4Quantizer::quantize_impl``, with the random Hadamard transform)."""
 
 
 class Kernel(NamedTuple):
-    """The products of one card in one format."""
+    """The constants of one card's products in one format."""
 
     start: float  # Seconds before and after the work itself.
-    depth: float  # What the loop over ``k`` costs besides, in steps of ``k``: it fills and drains the pipeline.
-    split_depth: float  # The same of adding up the parts of a split ``k``.
+    depth: float  # Overhead of the loop over ``k``, in steps of ``k``: filling and draining its pipeline.
+    split_depth: float  # Overhead of adding up the parts of a split ``k``, in the same unit.
     smooth: float  # Share of the last wave's idle time that the library fills.
     cores: int  # Multiprocessors.
-    # Height, width, and seconds that one wave of such tiles takes for a step of ``k``.
+    # Height, width, and seconds of one wave of such tiles per step of ``k``.
     tiles: tuple[tuple[int, int, float], ...]
-    split: float  # Seconds of a wave of split tiles for a step of ``k``.
-    byte: float  # Seconds of a byte that is read or written.
-    operand: float  # Bytes of an element of both operands.
+    split: float  # Seconds of a wave of split tiles per step of ``k``.
+    byte: float  # Seconds per byte read or written.
+    operand: float  # Bytes of an element of either operand.
     result: int  # Bytes of an element of the result.
-    cast: float  # Bytes moved for each element of the first operand to bring it into the format.
+    cast: float  # Bytes moved per element of the first operand to cast it to the format.
 
 
 @lru_cache(maxsize=65536)
 def seconds(m: int, n: int, k: int, dtype: Dtype, card: Card) -> float:
-    """Seconds of one product of ``(m, k)`` and ``(k, n)``; 0 of an empty one.
+    """Seconds of one product of ``(m, k)`` and ``(k, n)``; 0 for an empty one.
 
     ``start + max(least over tiles of waves x seconds of a wave, bytes / bandwidth) + cast``, where a wave of
     ``cores`` tiles takes ``cores x tile x 2 (k + depth) / (share x peak)``.
@@ -78,13 +78,13 @@ def seconds(m: int, n: int, k: int, dtype: Dtype, card: Card) -> float:
 def both_passes(
     m: int, n: int, k: int, dtype: Dtype, card: Card, *, trained: bool = True
 ) -> tuple[float, float, float]:
-    """Seconds of a product forward, and backward by its input and where it is ``trained`` its weight; FLOPs forward."""
+    """Seconds of a product forward and backward, the weight's gradient included if ``trained``, and forward FLOPs."""
     of_weight = seconds(n, k, m, dtype, card) if trained else 0.0
     return seconds(m, n, k, dtype, card), seconds(m, k, n, dtype, card) + of_weight, 2.0 * m * n * k
 
 
 def kernel_seconds(m: int, n: int, k: int, kernel: Kernel) -> float:
-    """Seconds of one product by the constants of a kernel; :func:`seconds` keeps them."""
+    """Seconds of one product by the constants of a kernel; :func:`seconds` caches them."""
     cores, smooth = kernel.cores, kernel.smooth
     best = inf
     for height, width, wave in kernel.tiles:
@@ -101,20 +101,20 @@ def kernel_seconds(m: int, n: int, k: int, kernel: Kernel) -> float:
 
 
 def best_share(card: Card) -> float:
-    """Share of the card's bf16 peak that its best tiles reach, start, depth and last wave apart."""
+    """Share of the card's bf16 peak that its best tiles reach, without start-up, depth overhead and last wave."""
     shares: dict[str, float] = _fitted("bf16", card)["tile_shares"]
     return max(shares.values())
 
 
 @lru_cache(maxsize=256)
 def kernel_of(dtype: Dtype, card: Card) -> Kernel:
-    """The constants of a format on a card; a card without fp8 multiplies in bf16, and fp4 has the tiles of fp8."""
+    """The constants of a format on a card; a card without fp8 multiplies in bf16, and fp4 uses the tiles of fp8."""
     found = _fitted(dtype, card)
     return kernel_from(found, dtype if found["format"] == "fp8" else beside_products(dtype), card)
 
 
 def kernel_from(found: Mapping[str, Any], dtype: Dtype, card: Card) -> Kernel:
-    """The kernel that a record of constants describes, on a card's peak, multiprocessors and bandwidth."""
+    """The kernel that a record of constants describes, with a card's peak, multiprocessors and bandwidth."""
     peak, cores = card.peak(dtype), card.cores
     waves = [(*map(int, sides.split("x")), share) for sides, share in found["tile_shares"].items()]
     tiles = tuple((high, wide, 2.0 * cores * high * wide / (peak * share)) for high, wide, share in waves)
@@ -134,7 +134,7 @@ def kernel_from(found: Mapping[str, Any], dtype: Dtype, card: Card) -> Kernel:
 
 
 def _fitted(dtype: Dtype, card: Card) -> JsonObject:
-    """The record of a format; fp8 is an H100's where the card that stands for this one was not measured in it."""
+    """The record of a format; fp8 is the H100's where the card that stands in for this one was not measured in it."""
     name = "fp8" if dtype in ("fp8", "fp4") and card.fp8 else "bf16"
     cards, measured = CONSTANTS.cards, CONSTANTS.measured(card)
     formats: JsonObject = cards[measured if name in cards[measured]["formats"] else "H100-SXM-80GB"]["formats"]

@@ -1,7 +1,7 @@
-"""Time of the grouped products of routed experts: the form of ``gemm`` over the tiles of all experts of a rank.
+"""Time of the grouped products of routed experts: the model of ``gemm`` over the tiles of all experts of a rank.
 
-Each expert's rows begin a tile of their own, so that it leaves half a tile empty on average, and every weight is read
-however few tokens it meets. ``grouped.json`` has what a grouped kernel reaches relative to one product's tiles on the
+Each expert's rows start a new tile, so that it leaves half a tile empty on average, and every weight is read however
+few tokens use it. ``grouped.json`` has the throughput of a grouped kernel relative to a single product's tiles on the
 same card, measured on H100 and H800 (``python -m benchmarks.speed.fits.grouped --data DIR``). Routing counts as even.
 """
 
@@ -19,18 +19,18 @@ CONSTANTS = Path(__file__).with_name("grouped.json")
 
 
 class Kernel(NamedTuple):
-    """The grouped products of one card in one format."""
+    """The constants of one card's grouped products in one format."""
 
-    one: gemm.Kernel  # Those of one product, of which the tiles, the start and the sizes of elements are taken.
-    ratio: float  # Throughput of a wave relative to it.
-    depth: float  # What the loop over ``k`` costs besides, in steps of ``k``.
+    one: gemm.Kernel  # The constants of a single product, which give the tiles, the start and the sizes of elements.
+    ratio: float  # Throughput of a wave relative to a single product's.
+    depth: float  # Overhead of the loop over ``k``, in steps of ``k``.
     smooth: float  # Share of the last wave's idle time that is filled.
-    byte: float  # Seconds of a byte that is read or written.
+    byte: float  # Seconds per byte read or written.
 
 
 @lru_cache(maxsize=16384)
 def seconds(tokens_per_expert: float, experts: int, n: int, k: int, dtype: Dtype, card: Card) -> float:
-    """Seconds of the products of all experts of a rank, each of ``(tokens, k)`` and ``(k, n)``; 0 of none."""
+    """Seconds of the products of all experts of a rank, each of ``(tokens, k)`` and ``(k, n)``; 0 if there are none."""
     if tokens_per_expert <= 0 or experts <= 0 or n <= 0 or k <= 0:
         return 0.0
     kernel = kernel_of(dtype, card)
@@ -39,9 +39,9 @@ def seconds(tokens_per_expert: float, experts: int, n: int, k: int, dtype: Dtype
 
 
 def kernel_seconds(tokens: float, experts: int, n: int, k: int, kernel: Kernel) -> float:
-    """``max(least over tiles of waves x seconds of a wave / ratio, bytes / bandwidth)`` as of one product.
+    """Seconds of the work: ``max(least over tiles of waves x seconds of a wave / ratio, bytes / bandwidth)``.
 
-    An expert has ``tokens / height + 1/2`` rows of tiles on average, and one at least.
+    An expert has ``tokens / height + 1/2`` rows of tiles on average, and at least one.
     """
     one, smooth = kernel.one, kernel.smooth
     waves = []

@@ -1,8 +1,8 @@
-"""The step of optimizers that see whole matrices: Muon's products, and what ranks with shards of them exchange.
+"""The step of optimizers that need whole matrices: Muon's products, and the communication between ranks with shards.
 
-On FSDP2's shards of rows torch makes every product of Muon's iteration on DTensors (counted by ``CommDebugMode``).
-Of a matrix with more rows than columns the first product's result is summed over the ranks for each of its two uses;
-of another each rank makes its rows of every product, for which the factors are gathered.
+On FSDP2's row shards torch computes every product of Muon's iteration on DTensors (counted by ``CommDebugMode``). For a
+matrix with more rows than columns the first product's result is summed over the ranks for each of its two uses; for any
+other, each rank computes its rows of every product, for which the factors are gathered.
 """
 
 from collections import Counter
@@ -29,7 +29,7 @@ class _Exchange(NamedTuple):
 
 
 def step(rank: RankModel, network: Network, card: Card) -> Iterator[SpeedTerm]:
-    """What the step of Muon or Adafactor takes beside its passes over memory."""
+    """Products and communication of a step of Muon or Adafactor, beside its memory passes."""
     name, engine = rank.spec.optimizer.name, rank.engine
     if engine.library != "transformers" or name not in ("muon", "adafactor"):
         return
@@ -54,7 +54,7 @@ def step(rank: RankModel, network: Network, card: Card) -> Iterator[SpeedTerm]:
 
 
 def _matrices(rank: RankModel) -> Counter[tuple[int, int]]:
-    """Rows and columns of the trained matrices of this rank's blocks, and how many there are of each."""
+    """Rows and columns of the trained matrices of this rank's blocks, with the count of each shape."""
     found = Counter[tuple[int, int]]()
     for alike in rank.counts.blocks:
         for one in products(rank.family, rank.spec.model, rank.spec.adapter, alike.layer, joined=False):
@@ -89,7 +89,7 @@ def _exchanges(rows: int, columns: int) -> Iterator[_Exchange]:
 def _exchanged(
     what: str, exchanges: Counter[_Exchange], group: Group, network: Network, source: str
 ) -> Iterator[SpeedTerm]:
-    """Traffic beside which nothing runs, so that the step waits for all of it."""
+    """Communication that nothing hides, so that the step waits for all of it."""
     moved = sum(count * one.size for one, count in exchanges.items())
     if group.ranks > 1 and moved:
         seconds = sum(count * collectives.seconds(*one, group, network) for one, count in exchanges.items())

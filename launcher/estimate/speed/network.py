@@ -1,6 +1,6 @@
-"""The links of a run's GPUs, and how many ranks of a group share the fastest of them.
+"""The links between a run's GPUs, and how many ranks of a group share the fastest of them.
 
-Ranks are laid out in Megatron's order ``tp-cp-ep-dp-pp``, so that those of a group lie a stride apart.
+Ranks are laid out in Megatron's order ``tp-cp-ep-dp-pp``, so that the ranks of a group are a stride apart.
 """
 
 from functools import lru_cache
@@ -10,7 +10,7 @@ from launcher.estimate.speed.card import is_amd
 from launcher.spec import HardwareSpec, RunSpec
 
 _PCIE = 100e9
-"""Bytes/s one way below which a link is PCIe or a bridge of two cards: PCIe 5.0 x16 has 64e9, NVLink 2 150e9."""
+"""Bytes/s one way below which a link is PCIe or a two-card bridge: PCIe 5.0 x16 has 64e9, NVLink 2 150e9."""
 
 _LARGEST_NODE = 16
 """GPUs of the largest NVLink domain inside one node (NVIDIA DGX-2); a larger one is that of a rack (GB200 NVL72)."""
@@ -19,38 +19,38 @@ _LARGEST_NODE = 16
 class Group(NamedTuple):
     """The ranks of one collective."""
 
-    ranks: int  # All of them.
-    inside: int  # Those of them that share one domain, NVLink's or a node; 1: each is on a node of its own.
+    ranks: int  # The number of ranks.
+    inside: int  # Ranks that share one domain, of NVLink or a node; 1: each is on a different node.
 
     @property
     def domains(self) -> int:
-        """The domains that the group lies on."""
+        """Number of domains that the group spans."""
         return -(-self.ranks // self.inside)
 
 
 class Network(NamedTuple):
     """The links that the time of a collective depends on."""
 
-    # The measured table that its links resemble: ``nvlink3`` (A100), ``nvlink4`` (H100), ``nvlink5`` (B200), or
-    # ``xgmi`` for the constants of AMD's.
+    # The measured table that stands for its links: ``nvlink3`` (A100), ``nvlink4`` (H100), ``nvlink5`` (B200), or
+    # ``xgmi`` for AMD's constants.
     links: str
     link_bandwidth: float  # Bytes/s of one GPU, one way, to the others of its domain.
     link_gpus: int  # GPUs of one such domain.
     gpus_per_node: int  # GPUs of one node.
-    network_bandwidth: float | None  # Bytes/s of one GPU's share of its node's network, one way; None is unknown.
-    # Bytes/s, one way, by which GPUs of one node talk that share no domain; None is unknown.
+    network_bandwidth: float | None  # Bytes/s of one GPU's share of its node's network, one way; None if unknown.
+    # Bytes/s, one way, between GPUs of one node that share no domain; None if unknown.
     pcie_bandwidth: float | None = None
-    # Seconds of one step of a ring between nodes, by any protocol; None is InfiniBand's.
+    # Seconds of one ring step between nodes, with any protocol; None takes InfiniBand's.
     network_latency: float | None = None
 
     @property
     def span(self) -> int:
-        """GPUs that reach one another without the network: of a node, or of a rack on one NVLink."""
+        """GPUs that reach one another without the network: those of a node, or of a rack on one NVLink domain."""
         return max(self.gpus_per_node, self.link_gpus) if self.link_gpus > _LARGEST_NODE else self.gpus_per_node
 
 
 def network_of(spec: RunSpec) -> Network | None:
-    """The links of a run; None where its card's are unknown, or the network of a run on several nodes."""
+    """The links of a run; None where its card's links, or the network of a run on several nodes, are unknown."""
     cluster = spec.cluster
     own, latency = cluster.network_bandwidth, cluster.network_latency
     return _network(spec.hardware, cluster.nodes, cluster.gpus_per_node, own, latency)
@@ -76,7 +76,7 @@ def _network(
 
 
 def _links(title: str, link_bandwidth: float, capability: float | None) -> str:
-    """The table that stands for a card's links: of its own generation, and over PCIe the one without NVLink SHARP."""
+    """The table for a card's links: its own generation's, and for PCIe the one without NVLink SHARP."""
     if is_amd(title):
         return "xgmi"
     if link_bandwidth < _PCIE:
@@ -88,9 +88,9 @@ def _links(title: str, link_bandwidth: float, capability: float | None) -> str:
 
 @lru_cache(maxsize=4096)
 def group_of(ranks: int, stride: int, network: Network) -> Group:
-    """A group whose ranks lie ``stride`` GPUs apart, by how many of them share a node or a rack's domain.
+    """A group whose ranks are ``stride`` GPUs apart, with how many of them share a node or a rack's domain.
 
-    A group that does not fill whole domains is counted as spread evenly over those that it touches.
+    A group that does not fill whole domains counts as spread evenly over those that it touches.
     """
     shared = max(1, network.span // stride)
     return Group(ranks, ranks) if ranks <= shared else Group(ranks, -(-ranks // -(-ranks // shared)))

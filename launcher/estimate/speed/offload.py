@@ -1,4 +1,4 @@
-"""Time that offloading takes: weights and gradients over PCIe (a Grace's C2C), and the optimizer's step on the host."""
+"""Time of offloading: weights and gradients over PCIe (or Grace's C2C), and the optimizer's step on the host."""
 
 from collections.abc import Iterator
 
@@ -11,15 +11,15 @@ from launcher.estimate.speed.terms import SpeedTerm, term
 from launcher.spec import RunSpec
 
 PCIE_SHARE = 0.8
-"""Share of ``hardware.pcie_bandwidth`` that copies of pinned memory reach: between the 0.90 that the headers of packets
-leave (PCI Express Base Specification 4.0) and the 0.75 that ZeRO-Infinity reports (arXiv:2104.07857). Not measured."""
+"""Share of ``hardware.pcie_bandwidth`` that copies of pinned memory reach: between the 0.90 left by packet headers
+(PCI Express Base Specification 4.0) and the 0.75 that ZeRO-Infinity reports (arXiv:2104.07857). Not measured."""
 
 HOST_ADAM, HOST_ADAM_UNFUSED = 0.24e-9, 1.4e-9
-"""Seconds a parameter, of a node's processors together: DeepSpeed's CPU-Adam and torch's own without a fused kernel
-(ZeRO-Offload, arXiv:2101.06840, table 4, on a DGX-2 of two Xeon Platinum 8168). Newer hosts are faster."""
+"""Seconds per parameter on all processors of a node: DeepSpeed's CPU-Adam, and torch's Adam without a fused kernel
+(ZeRO-Offload, arXiv:2101.06840, table 4, on a DGX-2 with two Xeon Platinum 8168). Newer hosts are faster."""
 
 HIDDEN = 0.9
-"""Share of the passes behind which copies hide; the first block's weights and the last one's gradients stay."""
+"""Share of the passes that can hide copies; the first block's weights and the last one's gradients stay exposed."""
 
 _ACTIVATIONS = (
     "torch/autograd/graph.py, save_on_cpu; megatron/core/pipeline_parallel/fine_grained_activation_offload.py"
@@ -29,7 +29,7 @@ _SWAPPING = "DeepSpeed 0.19.8 runtime/swap_tensor; ZeRO-Infinity, arXiv:2104.078
 
 
 def unknown(spec: RunSpec) -> str | None:
-    """The reason why the time of a run's offloading cannot be said."""
+    """The reason why the time of a run's offloading cannot be predicted; None where it can."""
     for part in ("parameters", "optimizer"):
         if getattr(spec.zero, f"offload_{part}") == "nvme" and spec.hardware.nvme_bandwidth is None:
             disks = "the bandwidth of the nodes' NVMe disks is not known"
@@ -48,8 +48,8 @@ def offload(
 ) -> Iterator[SpeedTerm]:
     """Copies between host and device, and the step on the host, over one step.
 
-    The network and PCIe in both directions work at once, so that of what each takes longer than the passes only the
-    longest is waited for. ``waited`` are the seconds that the step waits for the traffic of data parallelism.
+    The network and both directions of PCIe work at once, so that the step waits only for the one that exceeds the
+    passes most. ``waited`` are the seconds that the step waits for data parallel communication.
     """
     rate, zero = PCIE_SHARE * card.pcie_bandwidth, rank.spec.zero
     if zero.offload_parameters != "none":
@@ -73,10 +73,10 @@ def _disk(rank: RankModel) -> float:
 
 
 def _swapped(rank: RankModel) -> Iterator[SpeedTerm]:
-    """States that go to the NVMe disk and back, which nothing hides, and updated weights.
+    """States moved to the NVMe disk and back, all exposed, and updated weights.
 
-    Gradients are written and read in fp32, weights and moments read and written, sub-group after sub-group between two
-    steps (``swap_in_optimizer_state``, ``swap_out_optimizer_state``; ZeRO-Infinity, arXiv:2104.07857, section 4.1).
+    Gradients are written and read in fp32, weights and moments read and written, one sub-group after another between
+    two steps (``swap_in_optimizer_state``, ``swap_out_optimizer_state``; ZeRO-Infinity, arXiv:2104.07857, section 4.1).
     """
     zero, dtypes, shard = rank.spec.zero, rank.dtypes, rank.elements.optimizer
     if zero.offload_optimizer == "nvme":
@@ -111,9 +111,9 @@ def activations(rank: RankModel, card: Card, compute: StageTime, steps: int) -> 
 
 
 def saved(rank: RankModel, card: Card) -> Iterator[SpeedTerm]:
-    """A rank's part of a checkpoint copied to the host, shared out over the steps between two.
+    """Copying a rank's part of a checkpoint to the host, averaged over the steps between two checkpoints.
 
-    What writing it takes is not counted: the storage's bandwidth is not known.
+    Writing it is not counted: the storage's bandwidth is not known.
     """
     spec, dtypes = rank.spec, rank.dtypes
     if spec.save_every is None:
@@ -129,9 +129,9 @@ def saved(rank: RankModel, card: Card) -> Iterator[SpeedTerm]:
 def _weights_in(
     rank: RankModel, execution: Execution, rate: float, compute: StageTime, steps: int, waited: float
 ) -> SpeedTerm:
-    """The rank's shard of the weights, to the device for each pass of each micro-batch, before it is gathered.
+    """Copies of the rank's weight shard to the device for each pass of each micro-batch, before it is gathered.
 
-    Nothing hides the copy of the block that comes first.
+    The copy of the first block stays exposed.
     """
     size, shard = rank.dtypes.size("parameters"), rank.elements.parameters
     seconds = 2 * steps * size * shard / rate
@@ -146,10 +146,10 @@ def _weights_in(
 def _gradients_out(
     rank: RankModel, execution: Execution, rate: float, compute: StageTime, steps: int, waited: float
 ) -> SpeedTerm:
-    """Gradients of the rank's shard, to the host after each micro-batch.
+    """Copies of the gradients of the rank's shard to the host after each micro-batch.
 
-    With a master copy (DeepSpeed) the sum so far comes back to be added to, ``2 m - 1`` copies in the gradients' own
-    format, and the last is written in fp32; without one (FSDP2) the host adds up what it gets.
+    With a master copy (DeepSpeed) the sum so far returns to the device to be added to, ``2 m - 1`` copies in the
+    gradients' format, and the last is written in fp32; without one (FSDP2) the host accumulates.
     """
     shard = rank.elements.optimizer
     if rank.dtypes.master is None:
@@ -165,7 +165,7 @@ def _gradients_out(
 
 
 def _step(rank: RankModel, execution: Execution, rate: float) -> Iterator[SpeedTerm]:
-    """The optimizer on the host, whose processors a node's ranks share, and the new weights back to the device."""
+    """The optimizer's step on the host, whose processors a node's ranks share, and the copy of the new weights back."""
     spec, shard = rank.spec, rank.elements.optimizer
     ranks = min(spec.gpus, spec.cluster.gpus_per_node)
     each = HOST_ADAM if execution.fused_optimizer else HOST_ADAM_UNFUSED

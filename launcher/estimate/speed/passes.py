@@ -1,4 +1,4 @@
-"""Seconds of one pass of a part of the model over one micro-batch, by what they go to."""
+"""Seconds of one pass of a part of the model over one micro-batch, split by cause."""
 
 from operator import add
 from typing import NamedTuple
@@ -7,27 +7,27 @@ from typing import NamedTuple
 class Pass(NamedTuple):
     """One pass, or several one after the other."""
 
-    products: float = 0.0  # Seconds of matrix products, and of grouped ones.
+    products: float = 0.0  # Seconds of matrix products, grouped ones included.
     product_flops: float = 0.0  # Their FLOPs.
     attention: float = 0.0  # Seconds of attention.
-    attention_flops: float = 0.0  # Its FLOPs; of a causal mask half of all.
+    attention_flops: float = 0.0  # Its FLOPs; half of all under a causal mask.
     moved: float = 0.0  # Bytes of memory that everything else reads and writes.
-    memory: float = 0.0  # Its seconds.
-    loss: float = 0.0  # Seconds of the loss over the vocabulary, its products left out.
+    memory: float = 0.0  # Seconds of these reads and writes.
+    loss: float = 0.0  # Seconds of the loss over the vocabulary, without its products.
     tensor: float = 0.0  # Seconds of collectives among tensor parallel ranks.
     tensor_bytes: float = 0.0  # Their bytes.
-    context: float = 0.0  # Seconds of traffic among the ranks of one sequence, beyond what attention hides.
+    context: float = 0.0  # Seconds of communication among the ranks of one sequence, beyond what attention hides.
     context_bytes: float = 0.0  # Its bytes.
     expert: float = 0.0  # Seconds of the exchange of tokens with experts.
     expert_bytes: float = 0.0  # Its bytes.
-    launches: float = 0.0  # Kernels that the host starts.
+    launches: float = 0.0  # Kernels that the host launches.
 
     def plus(self, other: "Pass") -> "Pass":
-        """Both, one after the other."""
+        """Return both passes, one after the other."""
         return Pass(*map(add, self, other))
 
     def times(self, count: float) -> "Pass":
-        """So many of them."""
+        """Return ``count`` such passes, one after the other."""
         return Pass(*[value * count for value in self])
 
     @property
@@ -37,7 +37,7 @@ class Pass(NamedTuple):
 
     @property
     def traffic(self) -> float:
-        """Seconds of traffic in between, which the next product waits for."""
+        """Seconds of communication in between, which the next product waits for."""
         return self.tensor + self.context + self.expert
 
     @property
@@ -46,7 +46,7 @@ class Pass(NamedTuple):
         return self.compute + self.traffic
 
     def seconds(self, launch_seconds: float, beside: float = 0.0) -> float:
-        """Seconds until it is done: the GPU's, or the host's to start its kernels where those are more."""
+        """Seconds of the pass: the GPU's, or the host's to launch its kernels if that takes longer."""
         return max(self.gpu, self.launches * launch_seconds + beside)
 
 

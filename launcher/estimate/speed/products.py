@@ -1,6 +1,6 @@
 """The matrix products of a block, from its weights, and the FLOPs that a model needs for one sequence.
 
-There is a product for each matrix; the products of one input are joined where engines do so.
+There is one product per matrix; products that read the same input are fused where engines do so.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,24 +14,24 @@ from launcher.estimate.rank.family import Family
 from launcher.estimate.rank.tensors import Weight
 from launcher.spec import AdapterSpec, ModelSpec
 
-_ANY_SIZE = 2  # Bytes of an element, of which FLOPs do not depend.
+_ANY_SIZE = 2  # Bytes of an element; FLOPs do not depend on them.
 
 type Part = Literal["attention", "up_projection", "mlp", "experts"]
 
 
 class Product(NamedTuple):
-    """One product of a block, before it is split."""
+    """One matrix product of a block, before tensor parallelism splits it."""
 
     outputs: int  # Columns of its result.
     inputs: int  # Rows of its weight.
-    split: int | None  # The side that tensor parallel ranks share: 0 the outputs, 1 the inputs, None neither.
-    experts: int  # Routed experts of the layer that have one each; 0 for a product of all tokens.
+    split: int | None  # The side that tensor parallel ranks split: 0 the outputs, 1 the inputs, None neither.
+    experts: int  # Routed experts of the layer, each of which has one; 0 for a product of all tokens.
     trained: bool  # True if its weight gets a gradient.
     activated: bool  # True if it reads the MLP's activation.
     part: Part  # The module that it belongs to, for selective recomputation.
 
     def local(self, ranks: int) -> tuple[int, int]:
-        """Its outputs and inputs on one of the ranks that share it."""
+        """Its outputs and inputs on one of the ranks that split it."""
         n = -(-self.outputs // ranks) if self.split == 0 else self.outputs
         k = -(-self.inputs // ranks) if self.split == 1 else self.inputs
         return n, k
@@ -43,10 +43,10 @@ def products(
 ) -> tuple[Product, ...]:
     """The products of one block.
 
-    An adapter's matrices are products of their own; ``joined`` makes one product of the projections of one input.
+    An adapter's matrices are separate products; ``joined`` fuses the projections of one input into one product.
     """
     block = block_weights(family, model, layer)
-    names = {weight.name for weight in adapters.folded(block, adapter)}  # Their gradients are made as if they trained.
+    names = {weight.name for weight in adapters.folded(block, adapter)}  # They get gradients as if they were trained.
     rows = adapters.weights(block, replace(adapter, parameters=()))
     weights = [replace(w, frozen=w.frozen and w.name not in names) for w in rows if len(w.shape) == 2]
     output = family.traits.attention_output
@@ -57,14 +57,14 @@ def products(
 def _product(weight: Weight, attention_output: str) -> Product:
     split = None if weight.split == "replicated" else weight.dimension
     if split == 1 and ".lora_" in weight.name:
-        split = None  # Its sum over the ranks is of the adapter's rank, not of the hidden size.
+        split = None  # Its sum over the ranks has the size of the adapter's rank, not the hidden size.
     experts = weight.copies if weight.split == "expert" else 0
     activated = split == 1 and weight.name != attention_output and weight.module in (None, "mlp", "experts")
     return Product(weight.shape[0], weight.shape[1], split, experts, not weight.frozen, activated, _part(weight))
 
 
 def _part(weight: Weight) -> Part:
-    """The module of a weight; latent attention's up-projections are a part of their own."""
+    """The module of a weight; latent attention's up-projections are a separate part."""
     if weight.split == "expert":
         return "experts"
     module = adapters.module(weight)
@@ -76,7 +76,7 @@ def _part(weight: Weight) -> Part:
 
 
 def _joined(own: Sequence[tuple[Product, str]]) -> Iterator[Product]:
-    """Neighbours of one module and one input whose outputs are split alike: queries, keys and values; gate and up."""
+    """Fuse neighbours of one module and input whose outputs are split alike: queries, keys and values; gate and up."""
     last, place = own[0]
     for one, here in own[1:]:
         if here == place and one.split == 0 and one._replace(outputs=last.outputs) == last:
@@ -89,9 +89,9 @@ def _joined(own: Sequence[tuple[Product, str]]) -> Iterator[Product]:
 
 @lru_cache(maxsize=1024)
 def model_flops(family: Family, model: ModelSpec, adapter: AdapterSpec, sequence: int) -> float:
-    """FLOPs of both passes over one sequence (arXiv:2204.02311, appendix B, with what a causal mask leaves).
+    """FLOPs of both passes over one sequence (arXiv:2204.02311, appendix B, without what a causal mask excludes).
 
-    Of the gradient of a matrix only where it is trained. Left out: what is computed again, doubled or masked.
+    A matrix's gradient counts only where it is trained. Left out: whatever is recomputed, duplicated or masked.
     """
     total, layers = (
         0.0,

@@ -1,4 +1,4 @@
-"""The order of passes of a pipeline's schedule, and a step simulated: when each starts and ends, in microseconds."""
+"""The order of passes in a pipeline schedule, and a simulation of a step: when each pass starts and ends."""
 
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
@@ -8,7 +8,7 @@ from launcher.estimate.speed.result import StageTime
 from launcher.spec import RunSpec
 
 type Kind = Literal["forward", "backward", "weights"]
-"""``backward`` is the whole backward pass; of zero bubble that of the inputs, which ``weights`` comes after."""
+"""``backward`` is the whole backward pass; in zero bubble that of the inputs, which ``weights`` follows."""
 
 
 class Pass(NamedTuple):
@@ -25,18 +25,18 @@ class Timed(NamedTuple):
     what: Pass  # The pass.
     start: float  # Its start.
     end: float  # Its end.
-    sent: float  # The moment at which what it sends onwards has arrived; its end, where nothing is sent.
+    sent: float  # When the message that it sends has arrived; its end where it sends none.
 
 
 type Timeline = tuple[tuple[Timed, ...], ...]
-"""The passes of each stage in its order."""
+"""The timed passes of each stage, in its order."""
 
 
 def passes(spec: RunSpec) -> tuple[tuple[Pass, ...], ...] | None:
-    """The passes of each stage, in the order of its schedule; None where stages are folded, whose order is torch's own.
+    """The passes of each stage in the order of its schedule; None for folded stages, whose order is torch's own.
 
-    1F1B: stage ``r`` warms up with ``p - r - 1`` forward passes, then both take turns (arXiv:2104.04473, section 2.2).
-    GPipe: all forward passes first (arXiv:1811.06965). Interleaved: chunks take turns by rounds, with a warm-up of
+    1F1B: stage ``r`` warms up with ``p - r - 1`` forward passes, then both alternate (arXiv:2104.04473, section 2.2).
+    GPipe: all forward passes first (arXiv:1811.06965). Interleaved: chunks take turns in rounds, with a warm-up of
     ``2 (p - r - 1) + (v - 1) g`` (Megatron-core ``schedules.py``, torch's ``ScheduleInterleaved1F1B``). Zero bubble:
     stage ``r`` runs the weights' share of a backward pass ``r`` chunks later (ZB-H1, arXiv:2401.10241, section 2); with
     several chunks it warms up by ``(v - 1) g + p - r - 1`` (torch's ``ScheduleInterleavedZeroBubble``).
@@ -47,7 +47,7 @@ def passes(spec: RunSpec) -> tuple[tuple[Pass, ...], ...] | None:
 
 
 def _order(spec: RunSpec, stage: int) -> tuple[Pass, ...]:
-    """One stage's passes: forward ones until it is warm, then by turns, and backward ones until none is left."""
+    """One stage's passes: warm-up forward passes, then both alternating, then the remaining backward passes."""
     forward, backward = _turns(spec, "forward"), _turns(spec, "backward")
     warm_up = min(len(forward), _warm_up(spec, stage))
     order, waiting = list(forward[:warm_up]), 0
@@ -75,7 +75,7 @@ def _turns(spec: RunSpec, kind: Kind) -> list[Pass]:
 
 
 def _warm_up(spec: RunSpec, stage: int) -> int:
-    """Forward passes of a stage before its first backward pass, without the one that comes right before it."""
+    """Forward passes of a stage before its first backward pass, without the one right before it."""
     parallel = spec.parallel
     left = parallel.pipeline - stage - 1
     if parallel.schedule == "gpipe":
@@ -89,7 +89,7 @@ def _warm_up(spec: RunSpec, stage: int) -> int:
 
 
 def simulated(spec: RunSpec, stages: Sequence[StageTime], *, overlaps: bool) -> Timeline | None:
-    """The passes of a step in time (:func:`timeline`); None where the schedule has no order of single passes."""
+    """The timed passes of a step (:func:`timeline`); None where the schedule's order of passes is not known."""
     orders = passes(spec)
     return None if orders is None else timeline(stages, orders, overlaps=overlaps)
 
@@ -97,9 +97,9 @@ def simulated(spec: RunSpec, stages: Sequence[StageTime], *, overlaps: bool) -> 
 def timeline(stages: Sequence[StageTime], orders: Sequence[Sequence[Pass]], *, overlaps: bool = False) -> Timeline:
     """The passes of each stage with their times.
 
-    A forward pass waits for the same micro-batch's of the stage before, and of the first stage's later chunks for the
-    last stage's chunk before; backward passes the other way around. Chunks take equal shares of a stage's time.
-    ``overlaps`` is true where a stage goes on while it sends; else it waits until the message has arrived.
+    A forward pass waits for the same micro-batch's pass on the previous stage, and a later chunk of the first stage for
+    the previous chunk on the last stage; backward passes go the other way. Chunks take equal shares of a stage's time.
+    ``overlaps`` is true where a stage computes while it sends; otherwise it waits until the message has arrived.
     """
     last = (len(orders) - 1, max(one.chunk for one in orders[0]))
     split = any(one.kind == "weights" for one in orders[0])
@@ -113,7 +113,7 @@ def timeline(stages: Sequence[StageTime], orders: Sequence[Sequence[Pass]], *, o
         for one in orders[stage][len(done[stage]) :]:
             needed = arrived.get((stage, one), 0.0 if _begins(one, stage, last) else None)
             if needed is None:
-                break  # Its input is not there yet; the stage that sends it calls this one again.
+                break  # Its input has not arrived; the stage that sends it makes this one ready again.
             start = max(free[stage], needed)
             end = start + durations[stage][one.kind]
             to = _receiver(one, stage, last)
@@ -137,13 +137,13 @@ def _durations(stage: StageTime, chunks: int, *, split: bool) -> dict[Kind, floa
 
 
 def _begins(one: Pass, stage: int, last: tuple[int, int]) -> bool:
-    """True for a pass that waits for no other stage: the model's first chunk forwards, its last one backwards."""
+    """True for a pass that waits for no other stage: forward of the model's first chunk, backward of its last one."""
     place = (stage, one.chunk)
     return one.kind == "weights" or place == ((0, 0) if one.kind == "forward" else last)
 
 
 def _receiver(one: Pass, stage: int, last: tuple[int, int]) -> tuple[int, Pass] | None:
-    """The stage and its pass that wait for what a pass makes; none of the model's ends."""
+    """The stage and its pass that wait for a pass's output; None at the ends of the model."""
     place = (stage, one.chunk)
     if one.kind == "weights" or place == (last if one.kind == "forward" else (0, 0)):
         return None

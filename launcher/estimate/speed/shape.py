@@ -1,4 +1,4 @@
-"""One rank's part of one micro-batch, as far as its time depends on it; caches of blocks are keyed by it."""
+"""One rank's part of one micro-batch: all of it that affects time. Caches of blocks are keyed by it."""
 
 from typing import NamedTuple
 
@@ -16,10 +16,10 @@ class Shape(NamedTuple):
     """One rank's part of one micro-batch."""
 
     sequences: int  # Sequences of the micro-batch.
-    queries: int  # Tokens of one of them on this rank, heads split over Ulysses ranks counted by tokens.
+    queries: int  # Tokens of a sequence on this rank; heads split over Ulysses ranks count as tokens.
     keys: int  # Tokens of a whole sequence.
     tensor: int  # Tensor parallel ranks.
-    split_sequence: bool  # True if the residual stream is split over them (Megatron's sequence parallelism).
+    split_sequence: bool  # True if these split the residual stream (Megatron's sequence parallelism).
     context: int  # Context parallel ranks.
     ulysses: int  # Ulysses ranks.
     expert: int  # Expert parallel ranks.
@@ -29,13 +29,13 @@ class Shape(NamedTuple):
     residual_size: int  # Bytes of an element of the residual stream.
     megatron: bool  # True if Megatron-core's modules run.
     autocast: bool  # True if each linear casts its weight and input.
-    fused_adapters: bool  # True if an adapter is one operation with its layer.
+    fused_adapters: bool  # True if an adapter and its layer are one operation.
     adapter_size: int  # Bytes of an element of an adapter's parameters, and of the copy of its input.
     scores: bool  # True if attention stores its scores.
-    execution: Execution  # How the engine executes it.
+    execution: Execution  # How the engine executes a step.
     card: Card  # The GPU.
     network: Network  # Its links.
-    rounding: Rounding | None = None  # What linears round in quantization-aware training.
+    rounding: Rounding | None = None  # What linear layers round in quantization-aware training.
 
     @property
     def tokens(self) -> int:
@@ -48,7 +48,7 @@ class Shape(NamedTuple):
         return self.tokens / self.tensor if self.split_sequence else self.tokens
 
     def group(self, ranks: int, stride: int) -> Group:
-        """Ranks that lie ``stride`` apart."""
+        """The group of ``ranks`` ranks that lie ``stride`` GPUs apart."""
         return group_of(ranks, stride, self.network)
 
 

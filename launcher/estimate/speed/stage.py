@@ -1,4 +1,4 @@
-"""The stages of a pipeline: their passes over one micro-batch, their messages, and the time that the schedule idles.
+"""The stages of a pipeline: their passes over one micro-batch, their messages, and the idle time of the schedule.
 
 A stage is its blocks and, at the ends of the model, the embedding, the output projection and the loss.
 """
@@ -25,50 +25,48 @@ from launcher.estimate.speed.terms import SpeedTerm, term
 from launcher.spec import AdapterSpec, CheckpointingSpec, ModelSpec, RunSpec
 from launcher.spec.values import beside_products
 
-_AUTOGRAD = 2  # Kernels that autograd's engine starts in the time in which Python starts one.
+_AUTOGRAD = 2  # Kernels that autograd's engine launches in the time that Python takes for one.
 
 _BUBBLE = "arXiv:2104.04473, section 2.2; zero bubble arXiv:2401.10241, table 1"
 _FOLDED = "the tables of torch/distributed/pipelining/schedules.py"
 
 _IDLE = {"1f1b": Fraction(1), "gpipe": Fraction(1), "interleaved": Fraction(1)}
-"""Share of 1F1B's bubble that a schedule has; where backward passes are split a third (:func:`bubble`)."""
+"""A schedule's bubble as a share of 1F1B's; a third where backward passes are split (:func:`bubble`)."""
 
 
 class LineKey(NamedTuple):
-    """All that the passes of the stages depend on beside the shape of a rank's micro-batch."""
+    """All that the passes of the stages depend on, apart from the shape of a rank's micro-batch."""
 
     family: Family  # The family of the model.
     model: ModelSpec  # The model.
     adapter: AdapterSpec  # The adapter.
     cut: Cut  # The layers of each stage.
-    engine: EngineTraits  # The implementation that runs.
-    checkpointing: CheckpointingSpec  # Of the activations.
-    chunked: bool  # True if the loss runs over pieces of the sequence.
-    stride: int  # GPUs from a rank to the same one of the next stage.
+    engine: EngineTraits  # The implementation of the model.
+    checkpointing: CheckpointingSpec  # Activation checkpointing.
+    chunked: bool  # True if the loss runs over chunks of the sequence.
+    stride: int  # GPUs between a rank and its counterpart on the next stage.
 
 
 class Stage(NamedTuple):
-    """One micro-batch's passes on a stage, forward and backward also together, and their time with the host's."""
+    """One micro-batch's passes on a stage, and their time including the host's."""
 
     forward: Pass
     backward: Pass
-    both: Pass
-    again: Pass
+    both: Pass  # Forward and backward together.
+    again: Pass  # Recomputation.
     time: StageTime
-    beside_network: (
-        StageTime  # The same without the seconds in which its own traffic takes the network between domains.
-    )
+    beside_network: StageTime  # The time in which the stage itself does not use the network between domains.
 
 
 class Line(NamedTuple):
-    """The stages of a pipeline; equal ones are one object, of the first of them, and ``slowest`` is one of them."""
+    """The stages of a pipeline; equal stages are one object, the first of them, and ``slowest`` is one of them."""
 
     stages: tuple[Stage, ...]
     slowest: Stage
 
 
 def line_of(spec: RunSpec, family: Family, engine: EngineTraits, shape: Shape) -> Line:
-    """The stages of a run, timed."""
+    """The timed stages of a run."""
     chunked, stride = spec.train.loss == "chunked", spec.gpus // spec.parallel.pipeline
     key = LineKey(family, spec.model, spec.adapter, cut_of(spec), engine, spec.checkpointing, chunked, stride)
     return _line(key, shape)
@@ -76,7 +74,7 @@ def line_of(spec: RunSpec, family: Family, engine: EngineTraits, shape: Shape) -
 
 @lru_cache(maxsize=4096)
 def _line(key: LineKey, shape: Shape) -> Line:
-    """Time the stages; layouts that differ in their schedule or their sharding alone share the result."""
+    """The timed stages, cached: layouts that differ only in schedule or sharding share them."""
     places = alike(key.family, key.model, key.cut, first_apart=key.adapter.name != "none")
     distinct = {stage: _stage(key, shape, stage) for stage in dict.fromkeys(places)}
     slowest = max(distinct.values(), key=lambda stage: stage.time.seconds)
@@ -86,7 +84,7 @@ def _line(key: LineKey, shape: Shape) -> Line:
 def _stage(key: LineKey, shape: Shape, stage: int) -> Stage:
     execution, blocks = shape.execution, shape._replace(execution=of_blocks(shape.execution))
     layers, trained = rank_layers(key.cut, stage), key.adapter.name == "none"
-    parts: list[tuple[BlockPasses, int, float]] = []  # Each with how many there are, and how many are recomputed.
+    parts: list[tuple[BlockPasses, int, float]] = []  # Each with its count, and how many of them are recomputed.
     for _, layer, count in kinds_of(key.family, key.model, layers, first_apart=not trained):
         own = BlockKey(key.family, key.family.traits.computed(key.model), key.adapter, layer)
         parts.append((block(own, blocks, key.checkpointing), count, _recomputed(key, len(layers), count)))
@@ -99,7 +97,7 @@ def _stage(key: LineKey, shape: Shape, stage: int) -> Stage:
         again = again.plus(repeated.times(recomputed))
     launch = 0.0 if execution.graphs else execution.launch_seconds
     staged = execution.staged_seconds * shape.tensor * len(layers) if key.cut.stages > 1 < shape.tensor else 0.0
-    # Three passes, or two without recomputation, share what the host does beside them.
+    # Three passes, or two without recomputation, share the host's other work.
     hooked = sum(_weights(key, layer) for layer in layers) if execution.hook_seconds else 0
     share = staged / (3 if again.launches else 2) + execution.hook_seconds * hooked
     back = backward.seconds(launch / _AUTOGRAD, share) + again.seconds(launch, share if again.launches else 0)
@@ -117,7 +115,7 @@ def _stage(key: LineKey, shape: Shape, stage: int) -> Stage:
 
 
 def _weights(key: LineKey, layer: int) -> int:
-    """The weights of a layer, an adapter's among them."""
+    """Number of weights of a layer, including an adapter's."""
     return len(adapters.weights(block_weights(key.family, key.model, layer), key.adapter))
 
 
@@ -131,7 +129,7 @@ def _on_network(one: Pass, shape: Shape) -> float:
 
 
 def _further(key: LineKey, shape: Shape) -> BlockPasses:
-    """A layer of multi-token prediction: a block like the last, and the projection of two inputs ``2 h`` to ``h``."""
+    """A multi-token prediction layer: a block like the last one, and the projection of ``2 h`` inputs to ``h``."""
     last = BlockKey(key.family, key.model, key.adapter, key.model.num_hidden_layers - 1)
     ahead, behind, repeated = block(last, shape, key.checkpointing)
     n, k = -(-key.model.hidden_size // shape.tensor), 2 * key.model.hidden_size
@@ -142,7 +140,7 @@ def _further(key: LineKey, shape: Shape) -> BlockPasses:
 
 
 def _recomputed(key: LineKey, layers: int, count: int) -> float:
-    """Blocks of a kind that are checkpointed: all, or as many of a stage as ``checkpointing.layers`` says."""
+    """Number of checkpointed blocks of a kind: all, or its share of a stage's ``checkpointing.layers``."""
     how = key.checkpointing
     if how.layers is None or method(how, key.engine) != "block":
         return count
@@ -168,7 +166,7 @@ def _ends(key: LineKey, shape: Shape, stage: int) -> Iterator[BlockPasses]:
 
 
 def _send(key: LineKey, shape: Shape) -> float:
-    """One micro-batch's hidden states to the next stage, and the host's time for the message."""
+    """Seconds of sending one micro-batch's hidden states to the next stage, with the host's time for the message."""
     size = shape.residual_tokens * key.model.hidden_size * shape.residual_size
     sent = collectives.seconds("send", size, shape.group(2, key.stride), shape.network)
     return sent + shape.execution.message_seconds
@@ -178,10 +176,10 @@ def _send(key: LineKey, shape: Shape) -> float:
 def _head(
     model: ModelSpec, vocabulary: int, shape: Shape, *, trained: bool, split: bool, parallel_loss: bool, chunked: bool
 ) -> BlockPasses:
-    """The output projection and the loss: forward, backward, and the part that is computed again.
+    """The output projection and the loss: forward, backward, and the part that is recomputed.
 
-    ``trained`` is true if the projection gets a gradient, ``split`` if tensor ranks share it, ``parallel_loss``
-    if they share the loss, too, and ``chunked`` if it runs over pieces of the sequence, which backward computes again.
+    ``trained`` is true if the projection gets a gradient, ``split`` if tensor ranks share it, ``parallel_loss`` if they
+    also share the loss, and ``chunked`` if the loss runs over chunks of the sequence, which backward recomputes.
     """
     n, m, dtype, card = -(-vocabulary // (shape.tensor if split else 1)), shape.tokens, shape.dtype, shape.card
     forward, backward, flops = gemm.both_passes(m, n, model.hidden_size, beside_products(dtype), card, trained=trained)
@@ -192,11 +190,11 @@ def _head(
 
 
 def _loss_bytes(shape: Shape) -> float:
-    """Bytes that the cross entropy reads and writes for one entry of one token's logits, both passes together.
+    """Bytes that the cross entropy reads and writes per token and vocabulary entry, in both passes together.
 
-    One kernel reads the logits and writes their gradient in their place. Else an fp32 copy is made (6), its softmax
-    (8), the gradient (8) and that in the compute format (6); Megatron's vocabulary-parallel loss subtracts the maximum,
-    exponentiates, sums and divides one after the other.
+    A fused kernel reads the logits and overwrites them with their gradient. Otherwise there are an fp32 copy (6), its
+    softmax (8), the gradient (8) and its cast to the compute format (6); Megatron's vocabulary-parallel loss subtracts
+    the maximum, exponentiates, sums and divides one after the other.
     """
     if shape.execution.fused_loss:
         return 4.0 * shape.size
@@ -206,19 +204,19 @@ def _loss_bytes(shape: Shape) -> float:
 
 
 def _embedding(model: ModelSpec, shape: Shape) -> BlockPasses:
-    """The token table: each token's row is read and written, and its gradient added in fp32."""
+    """The token embedding: each token's row is read and written, and its gradient added in fp32."""
     moved = 2.0 * shape.tokens * model.hidden_size * shape.residual_size
     forward = Pass(moved=moved, memory=shape.card.memory_seconds(moved), launches=3)
     return BlockPasses(forward, forward.times(2.0), NOTHING)
 
 
 def bubble(spec: RunSpec, stages: Sequence[StageTime], stage: StageTime) -> SpeedTerm:
-    """The time in which a stage idles: one micro-batch's way through the other stages, there and back.
+    """The pipeline bubble of a stage: one micro-batch's passes through the other stages, there and back.
 
-    ``(p - 1) (f + b)`` for equal stages (arXiv:2104.04473, section 2.2), a ``v``-th of it with ``v`` model chunks, for
-    uneven ones the sum over the other stages. Where backward passes are split, the weights' part fills two thirds of it
-    (arXiv:2401.10241, table 1), as in torch's folded stages. ZBV fills from ``2 p - 1`` micro-batches on; each
-    that is missing idles two passes of a chunk.
+    ``(p - 1) (f + b)`` for equal stages (arXiv:2104.04473, section 2.2), divided by ``v`` with ``v`` model chunks; for
+    uneven stages the sum over the others. Where backward passes are split, the weights' part fills two thirds of it
+    (arXiv:2401.10241, table 1), as in torch's folded stages. ZBV needs ``2 p - 1`` micro-batches for that; each
+    missing one adds two idle passes of a chunk.
     """
     parallel = spec.parallel
     others = sum(one.seconds for one in stages) - stage.seconds
@@ -233,13 +231,13 @@ def bubble(spec: RunSpec, stages: Sequence[StageTime], stage: StageTime) -> Spee
 
 
 def idle_seconds(stages: Sequence[StageTime], schedule: str, chunks: int) -> float:
-    """Seconds of :func:`bubble` at least, of stages with these passes under a schedule with so many model chunks."""
+    """Lower bound on the seconds of :func:`bubble` for stages under a schedule with ``chunks`` model chunks."""
     seconds = [stage.seconds for stage in stages]
     return float(_IDLE.get(schedule, Fraction(1, 3))) * (sum(seconds) - max(seconds)) / chunks
 
 
 def messages(spec: RunSpec, stages: Sequence[StageTime], *, overlaps: bool) -> SpeedTerm:
-    """Messages that the slowest stage waits for: two a micro-batch and chunk, unless interleaved ones overlap."""
+    """Messages that the slowest stage waits for: two per micro-batch and chunk, unless interleaved ones overlap."""
     one = max((stage.send_seconds for stage in stages), default=0.0)
     m, v, p = spec.gradient_accumulation, spec.parallel.virtual_pipeline, len(stages)
     exposed = 2 * one * (p - 1) if overlaps else None

@@ -1,6 +1,6 @@
-"""Traffic and memory passes of the model states: gathered parameters, reduced gradients, the optimizer's step.
+"""Communication and memory passes of the model states: gathered parameters, reduced gradients, the optimizer's step.
 
-What ranks that see different samples exchange follows from what they share (arXiv:1910.02054, section 7).
+What data parallel ranks exchange follows from what they shard (arXiv:1910.02054, section 7).
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,15 +19,15 @@ from launcher.estimate.speed.terms import SpeedTerm, StepPart, term
 from launcher.spec import ParallelSpec
 
 SLOWED = 1.13
-"""Time of a kernel beside a collective, and of the collective, over that of each alone, measured
+"""Measured slowdown of a kernel and a collective that overlap, each relative to its time alone
 (PKU-DAIR/Hetu-Galvatron@cea12ffb, Apache-2.0, ``overlap_coefficient.json``). A collective takes 16 to 24 of 132
 multiprocessors, 12 to 18% (NVIDIA-NeMo/Megatron-Bridge@067f987d, performance guide; deepseek-ai/DeepEP@dd758caf)."""
 
 _USABLE = 0.75
-"""Share of the last backward pass that hides the reduction of gradients, which begins with its first bucket and ends
+"""Share of the last backward pass that can hide the gradient reduction, which starts after its first bucket and ends
 after its last."""
 
-_HIDING = 0.9  # Share of a block's compute behind which the next one's gathering hides.
+_HIDING = 0.9  # Share of a block's compute that can hide the next block's all-gather.
 _SPREAD = 0.02  # Standard deviation of the speed of GPUs of one kind.
 _ZERO = "arXiv:1910.02054, section 7; launcher/estimate/speed/collectives.py"
 
@@ -35,7 +35,7 @@ _ZERO = "arXiv:1910.02054, section 7; launcher/estimate/speed/collectives.py"
 def data_parallel(
     rank: RankModel, execution: Execution, network: Network, compute: StageTime, steps: int
 ) -> Iterator[SpeedTerm]:
-    """Traffic among the ranks that share model states, over one step."""
+    """Communication among the ranks that share model states, over one step."""
     parts = list(_parts(rank, network))
     times = steps if execution.reduces_each else 1
     if rank.view.states.parameters < 1:
@@ -58,27 +58,27 @@ def data_parallel(
 
 
 def chunk_by_chunk(parallel: ParallelSpec, steps: int) -> float:
-    """Passes of a micro-batch beside which the states of a stage's model chunks travel, ``(v - 1) / v * p + 1 / v``.
+    """Micro-batch passes that can hide the communication of a stage's model chunks, ``(v - 1) / v * p + 1 / v``.
 
     Interleaved, ``p`` micro-batches pass one chunk before any passes the next, so that all but one of the ``v`` chunks
-    travel while these pass the others (``forward_backward_pipelining_with_interleaving`` of Megatron-core).
+    communicate while these pass the others (``forward_backward_pipelining_with_interleaving`` of Megatron-core).
     """
     chunks = parallel.virtual_pipeline
     return ((chunks - 1) * min(steps, parallel.pipeline) + 1) / chunks
 
 
 class _Part(NamedTuple):
-    """Parameters of a rank that the same ranks share: the dense ones, or the routed experts."""
+    """Parameters of a rank that the same group shards: the dense ones, or the routed experts."""
 
     words: str  # The ranks, in words.
-    elements: float  # Before sharding.
-    trained: float  # Those of them that get gradients.
+    elements: float  # Parameters before sharding.
+    trained: float  # Those of them that receive gradients.
     group: Group  # The ranks that share their states.
     copies: Group  # The ranks that hold the same shard (HSDP).
 
 
 class _Traffic(NamedTuple):
-    """One collective of a step, or its buckets together: ranks in words, the group, bytes and seconds."""
+    """One collective of a step, all its buckets together: the ranks in words, their group, bytes and seconds."""
 
     words: str
     group: Group
@@ -87,7 +87,7 @@ class _Traffic(NamedTuple):
 
 
 def _parts(rank: RankModel, network: Network) -> Iterator[_Part]:
-    """The dense parameters and the routed experts, which fewer ranks have copies of."""
+    """The dense parameters, and the routed experts, of which fewer ranks hold copies."""
     parallel, elements = rank.spec.parallel, rank.elements
     share = elements.trained / max(1, elements.whole)
     shards, copies = rank.spec.shard_degree, parallel.replicate
@@ -106,7 +106,7 @@ def _parts(rank: RankModel, network: Network) -> Iterator[_Part]:
 def _reductions(
     part: _Part, rank: RankModel, execution: Execution, network: Network, *, sharded: bool
 ) -> Iterator[_Traffic]:
-    """Gradients averaged over the ranks that share a part, and what each keeps of them over the replicas."""
+    """Gradients averaged over the ranks that shard a part, then each rank's shard over the replicas."""
     size = part.trained * rank.dtypes.size("reduce")
     if execution.exchanged_size is not None and part.group.domains > 1:
         yield from _exchanges(part, execution.exchanged_size, network)
@@ -121,9 +121,9 @@ def _reductions(
 
 
 def _exchanges(part: _Part, each: float, network: Network) -> Iterator[_Traffic]:
-    """Quantized gradients, all to all within each node and then, reduced to its share, between the nodes (qgZ).
+    """Quantized gradients (qgZ): all to all within each node, then each rank's reduced share between the nodes.
 
-    ``all_to_all_quant_reduce``, ``runtime/comm/coalesced_collectives.py``; the kernels between are not counted.
+    ``all_to_all_quant_reduce``, ``runtime/comm/coalesced_collectives.py``; the kernels in between are not counted.
     """
     inside = Group(part.group.inside, part.group.inside)
     between = Group(part.group.domains, 1)
@@ -137,7 +137,7 @@ def _exchanges(part: _Part, each: float, network: Network) -> Iterator[_Traffic]
 
 
 def _hidden(what: str, traffic: Sequence[_Traffic], times: int, window: float) -> Iterator[SpeedTerm]:
-    """Terms of collectives that run one after the other, the first ones hidden behind a window of compute."""
+    """Terms of collectives that run one after the other, hidden as far as a window of compute allows."""
     total = sum(one.seconds for one in traffic)
     share = exposed_seconds(total, window) / total if total else 0.0
     for one in traffic:
@@ -160,11 +160,11 @@ def _gathered_each_pass(
     compute: StageTime,
     steps: int,
 ) -> Iterator[SpeedTerm]:
-    """Parameters gathered for both passes of every micro-batch, a block at a time, gradients scattered after it.
+    """Parameters gathered block by block for both passes of every micro-batch, and gradients scattered after them.
 
-    ZeRO++ gathers them for backward from a copy within ``zero.hpz`` ranks (arXiv:2306.10209), FSDP2 from what
-    ``backend.reshard_after_forward`` ranks have kept. Weights in 4 bits are gathered as they are, in fp8 by half;
-    kernels that quantize are not counted.
+    For backward ZeRO++ gathers them from a copy within ``zero.hpz`` ranks (arXiv:2306.10209), FSDP2 from the shards
+    that ``backend.reshard_after_forward`` ranks kept. 4-bit weights are gathered as they are, fp8 weights as half the
+    bytes; quantization kernels are not counted.
     """
     layers, times = max(1, rank.layers), steps if execution.reduces_each else 1
     gathered = rank.compute_parameters(rank.root) + rank.gathered_blocks(rank.all_blocks)
@@ -200,9 +200,9 @@ def _gathered_each_pass(
 def _gathered_beside(
     rank: RankModel, execution: Execution, network: Network, parts: Sequence[_Part], compute: StageTime, steps: int
 ) -> Iterator[SpeedTerm]:
-    """Parameters gathered for forward passes without gradients, of the model and of what it is compared with.
+    """Parameters gathered for forward passes without gradients, of the model and of its reference model.
 
-    A reference model that FSDP2 shards is one group, whole before it computes (``prepare_fsdp``, trl/models/utils.py).
+    FSDP2 gathers a reference model whole, as one group, before it computes (``prepare_fsdp``, trl/models/utils.py).
     """
     own, others = rank.spec.task.other_passes
     if not own + others:
@@ -220,7 +220,7 @@ def _gathered_beside(
 
 
 def waiting(gpus: int, seconds: float) -> SpeedTerm:
-    """Each step waits for the slowest GPU, by Blom's largest of normal deviations of 2% (arXiv:2510.15596 has 14%)."""
+    """Each step's wait for the slowest GPU: Blom's largest of normal deviations of 2% (arXiv:2510.15596 has 14%)."""
     slowest = _slowest(gpus) if gpus > 1 else 0.0
     return term("waiting", "the slowest GPU", "t_step * slowest", "arXiv:2510.15596", t_step=seconds, slowest=slowest)
 
@@ -235,10 +235,10 @@ def _slowest(gpus: int) -> float:
 def optimizer(rank: RankModel, execution: Execution, card: Card) -> Iterator[SpeedTerm]:
     """Memory passes of the optimizer's step over this rank's shard.
 
-    Master weights, both moments and the gradient are read, the first three and the parameters written; a norm of the
-    gradients reads them once more, and they are zeroed. AdamW on torch's lists has eight operations in place of one
-    kernel (``_multi_tensor_adamw``). ZeRO takes the norm of a copy in fp64, makes gradients flat, casts and scales
-    them, and copies the new weights (``step`` of ``stage_1_and_2.py`` and ``stage3.py``, ``get_norm_dtype``).
+    Master weights, both moments and the gradient are read; the first three and the parameters are written. The gradient
+    norm reads the gradients once more, and they are zeroed. Torch's foreach AdamW has eight operations in place of one
+    kernel (``_multi_tensor_adamw``). ZeRO takes the norm of an fp64 copy, flattens, casts and scales the gradients, and
+    copies the new weights (``step`` of ``stage_1_and_2.py`` and ``stage3.py``, ``get_norm_dtype``).
     """
     whole = rank.spec.optimizer.name == "adafactor"
     stepped = rank.elements.trained if whole else rank.elements.optimizer
@@ -259,9 +259,9 @@ def optimizer(rank: RankModel, execution: Execution, card: Card) -> Iterator[Spe
 
 
 def accumulation(rank: RankModel, execution: Execution, card: Card, steps: int) -> Iterator[SpeedTerm]:
-    """Gradients of a micro-batch added to the step's sum so far: they are read, and the sum is read and written.
+    """Memory passes that add a micro-batch's gradients to the step's sum: they are read, the sum is read and written.
 
-    What is reduced after each micro-batch is added to the rank's shard alone; torch's own sum begins with the first.
+    Gradients reduced after each micro-batch are added to the rank's shard only; torch's own sum starts as the first.
     """
     wide, narrow = rank.dtypes.size("accumulate"), rank.dtypes.size("gradients")
     each = 2 * wide if execution.fused_accumulation else 2 * wide + 2 * narrow
@@ -271,11 +271,11 @@ def accumulation(rank: RankModel, execution: Execution, card: Card, steps: int) 
     if not times:
         return
     added = rank.elements.gradients if execution.reduces_each else rank.elements.trained
-    yield _moved("gradients added up", card, "torch AccumulateGrad", times, each, added)
+    yield _moved("gradients accumulated", card, "torch AccumulateGrad", times, each, added)
 
 
 def copies(rank: RankModel, execution: Execution, card: Card, compute: StageTime, steps: int) -> Iterator[SpeedTerm]:
-    """Copies on the device that the engine makes around its collectives."""
+    """Memory passes of the copies that the engine makes around its collectives."""
     if execution.copies == "groups":
         return _of_fsdp(rank, execution, card, compute, steps)
     return _of_zero(rank, execution, card, steps) if execution.copies != "none" else iter(())
@@ -286,10 +286,10 @@ _ZERO_COPIES = "deepspeed/runtime/zero (0.19)"
 
 
 def _of_fsdp(rank: RankModel, execution: Execution, card: Card, compute: StageTime, steps: int) -> Iterator[SpeedTerm]:
-    """Shards cast and laid together for a gathering, its result copied out, and gradients laid together.
+    """FSDP2's copies: shards cast and concatenated for an all-gather, its output copied out, gradients concatenated.
 
-    Blocks' shards are copied beside the block before; the root is gathered once a micro-batch and hides behind nothing.
-    For a rank alone a copy beside the passes stands in place of the reduce-scatter (``foreach_reduce``).
+    A block's shards are copied while the previous block computes; the root is gathered once per micro-batch and nothing
+    hides it. With a single rank, a copy beside the passes replaces the reduce-scatter (``foreach_reduce``).
     """
     held, sent = rank.dtypes.size("parameters"), execution.gathered_size or rank.engine.size
     blocks, root = float(rank.gathered_blocks(rank.all_blocks)), float(rank.compute_parameters(rank.root))
@@ -298,21 +298,21 @@ def _of_fsdp(rank: RankModel, execution: Execution, card: Card, compute: StageTi
     shard = whole * rank.elements.parameters / max(1, rank.elements.whole)
     yield _moved("gathered parameters copied out", card, _FSDP, passes, 2 * sent, whole)
     each = 2 * sent + (held != sent) * (held + sent)
-    into = _moved("shards cast and laid together", card, _FSDP, passes, each, shard)
+    into = _moved("shards cast and concatenated", card, _FSDP, passes, each, shard)
     yield _beside(into, blocks / max(1.0, whole), steps * compute.seconds)
     trained, times = rank.elements.trained, steps if execution.reduces_each else 1
     gradient, reduced = rank.dtypes.size("gradients"), rank.dtypes.size("reduce")
-    yield _moved("gradients laid together", card, _FSDP, times, gradient + reduced, trained)
+    yield _moved("gradients concatenated", card, _FSDP, times, gradient + reduced, trained)
     if rank.spec.shard_degree == 1:
         alone = _moved("gradients of the only rank copied", card, _FSDP, times, 2 * reduced, trained)
         yield _beside(alone, rank.all_blocks.trained / max(1, trained), times * compute.backward_seconds)
 
 
 def _of_zero(rank: RankModel, execution: Execution, card: Card, steps: int) -> Iterator[SpeedTerm]:
-    """Gradients copied into buckets, averaged, made flat where several ranks share a bucket, and copied back.
+    """DeepSpeed's copies: gradients into buckets, averaged, flattened where several ranks share a bucket, and back.
 
     Each rank copies its own part once more (``average_tensor``, ``allreduce_bucket``, ``copy_grads_in_partition``).
-    Stage 3 lays them together by ranks (``reduce_scatter_coalesced``) and joins the parts of gathered parameters.
+    Stage 3 concatenates them by rank (``reduce_scatter_coalesced``) and joins the parts of gathered parameters.
     """
     several, gradient = rank.spec.shard_degree > 1, rank.dtypes.size("gradients")
     times, trained = steps if execution.reduces_each else 1, rank.elements.trained
@@ -336,15 +336,15 @@ def _moved(
 
 
 def _beside(one: SpeedTerm, share: float, window: float) -> SpeedTerm:
-    """A term with a share hidden behind compute."""
+    """The term with a share of it hidden behind a window of compute."""
     hidden = share * one.seconds
     return one._replace(exposed_seconds=one.seconds - hidden + exposed_seconds(hidden, _HIDING * window))
 
 
 def exposed_seconds(communication: float, window: float) -> float:
-    """Seconds that a collective of ``c`` seconds adds to compute that it runs beside for at most ``w`` seconds.
+    """Seconds that a collective of ``c`` seconds adds to compute that it overlaps for at most ``w`` seconds.
 
-    While both run, each goes at ``1 / SLOWED`` of its speed: ``c - (2 - s) * min(c, w)``. Hidden whole it costs
+    While both run, each runs at ``1 / SLOWED`` of its speed: ``c - (2 - s) * min(c, w)``. Fully hidden it still costs
     ``(s - 1) c``; what is left when the window closes runs alone.
     """
     return communication - (2 - SLOWED) * min(communication, max(0.0, window))

@@ -1,4 +1,4 @@
-"""One row of an estimate of speed: seconds of one part of a step, by this expression, from this source."""
+"""One row of a speed estimate: the seconds of one part of a step, a formula and its source."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +13,7 @@ type StepPart = Literal[
 
 PARTS: tuple[StepPart, ...] = get_args(StepPart.__value__)
 COMMUNICATION: tuple[StepPart, ...] = ("tensor", "context", "expert", "pipeline", "data")
-"""Parts that are traffic between ranks."""
+"""Parts that are communication between ranks."""
 
 type Number = int | float
 
@@ -23,22 +23,22 @@ class SpeedTerm(NamedTuple):
 
     part: StepPart  # The part that it is added to.
     seconds: float  # The value of the expression.
-    exposed_seconds: float  # What of it the step waits for.
-    what: str  # Words for it.
+    exposed_seconds: float  # The seconds of it that nothing hides, so that the step waits.
+    what: str  # A description in words.
     expression: str  # The formula, over names.
     values: Mapping[str, Number]  # The names' values.
-    source: str  # Where the formula or the measured table stands.
-    bytes: float = 0.0  # Bytes that one rank moves in the step, where it is traffic.
-    group: str = ""  # The ranks that it is among, in words.
+    source: str  # Where the formula or the measured table comes from.
+    bytes: float = 0.0  # Bytes that one rank moves in a step, for communication.
+    group: str = ""  # The ranks that communicate, in words.
 
     @property
     def formula(self) -> str:
-        """Words for it, and its expression with numbers."""
+        """The description and the expression with numbers."""
         numbers = formula.printed(self.expression, lambda name: formula.said(self.values[name]))
         return f"{self.what}: {numbers}"
 
     def times(self, factor: float) -> "SpeedTerm":
-        """The same term, so many times as long."""
+        """Return the same term, ``factor`` times as long."""
         seconds, exposed = self.seconds * factor, self.exposed_seconds * factor
         return SpeedTerm(
             self.part, seconds, exposed, self.what, self.expression, self.values, self.source, self.bytes, self.group
@@ -57,10 +57,10 @@ def term(
     group: str = "",
     **values: Number,
 ) -> SpeedTerm:
-    """A term of a formula: ``what`` in words, seconds by ``expression`` over the names of ``values``.
+    """Return the term that a formula gives: ``what`` in words, seconds by ``expression`` over the names in ``values``.
 
-    ``exposed`` are the seconds that the step waits for, by default all of them; ``moved`` are the bytes that one rank
-    moves in the step, where it is traffic, among the ranks of ``group``.
+    ``exposed`` are the seconds that the step waits for, by default all of them; for communication, ``moved`` are the
+    bytes that one rank moves in the step among the ranks of ``group``.
     """
     seconds = float(formula.evaluated(expression, values))
     shown = seconds if exposed is None else min(exposed, seconds)
@@ -71,9 +71,9 @@ _MADE = tuple.__new__  # Makes a :class:`SpeedTerm` in a third of the time of it
 
 
 def symbols() -> Mapping[str, str]:
-    """The legend of the formulas of speed; times begin with ``t``.
+    """The legend of the speed formulas; times begin with ``t``.
 
-    Single letters are those of the formulas of memory where both have them.
+    Single letters mean the same as in the memory formulas where both use them.
     """
     legend: Mapping[str, str] = files.own_json(Path(__file__).with_name("symbols.json"))
     return legend

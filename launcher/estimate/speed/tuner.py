@@ -1,8 +1,8 @@
-"""Time of NCCL's rings and trees across nodes, by the model that NCCL 2.27.5 itself chooses with.
+"""Time of NCCL's rings and trees across nodes, by the cost model with which NCCL 2.27.5 itself chooses among them.
 
-``latency + bytes / bandwidth`` of each algorithm and protocol, for ``inside`` ranks on each of ``nodes`` nodes, as
-meta-pytorch/autoparallel@a54c2529 (BSD-3), ``nccl_cost_model.py`` has them for H100 with 400 Gb/s a GPU. What real
-rings reach of it is :func:`reached`, of the same source.
+``latency + bytes / bandwidth`` of each algorithm and protocol, for ``inside`` ranks on each of ``nodes`` nodes, as in
+meta-pytorch/autoparallel@a54c2529 (BSD-3), ``nccl_cost_model.py``, for H100 with 400 Gb/s per GPU. The share of it that
+real rings reach is :func:`reached`, from the same source.
 """
 
 from collections.abc import Iterator
@@ -16,12 +16,12 @@ USABLE = 48 / 50
 
 
 class Hops(NamedTuple):
-    """Latencies of one protocol: of the launch, and of a step inside a node and between nodes (one rank a node)."""
+    """Latencies of one protocol, in seconds."""
 
-    base: float
-    inside: float
-    across: float
-    across_alone: float
+    base: float  # Of the launch.
+    inside: float  # Of a step inside a node.
+    across: float  # Of a step between nodes.
+    across_alone: float  # Of a step between nodes with one rank per node.
 
 
 RING = {
@@ -39,34 +39,34 @@ TREE = {
 NVLS_TREE = Hops(25 * US, 0.0, 14 * US, 14 * US)
 
 TREE_RATES = {
-    # (share of the node's network, largest bytes/s) on two nodes, and on more.
+    # (share of the node's network, largest bytes/s) on two nodes, then on more.
     "LL": ((9.3 / 48, 16.6 * GB), (4.9 / 48, 8.7 * GB)),
     "LL128": ((31.2 / 48, 124.8 * GB), (17.6 / 48, 98.6 * GB)),
     "SIMPLE": ((35.2 / 48, 140.8 * GB), (18.77 / 48, 122.4 * GB)),
 }
 NVLS_RATES = {4: (40 / 48, 20 / 48), 8: (33.33 / 48, 20 / 48)}
-"""Shares of the node's network by ranks a node, on two nodes and on more; NCCL has the algorithm for these alone."""
+"""Shares of the node's network by ranks per node, on two nodes and on more; NCCL has the algorithm only for these."""
 
 REACHED = ((8 << 20, 0.68), (16 << 20, 0.79), (32 << 20, 0.87))
-"""Share of the ring's bandwidth that measured all-gathers and reduce-scatters reach, by bytes a rank (same source)."""
+"""Share of the ring's bandwidth that measured all-gathers and reduce-scatters reach by bytes per rank (same source)."""
 
 
 REACHED_ALONE = 46.6 / 48
-"""The same of one rank a node, whose ring crosses no link inside one: 0.96 of 48.5e9 bytes/s (aliyun/SimAI@cef83f9d,
+"""The same with one rank per node, whose ring has no link inside a node: 0.96 of 48.5e9 bytes/s (aliyun/SimAI@cef83f9d,
 ``nic_ratio.csv``, 'Multi 16' to 'Multi 64' from 2 GiB on)."""
 
 
 class Way(NamedTuple):
-    """One algorithm and protocol: seconds before the first byte, and bytes of the buffer a second."""
+    """The cost of one algorithm and protocol."""
 
-    latency: float
-    bandwidth: float
+    latency: float  # Seconds before the first byte.
+    bandwidth: float  # Bytes of the buffer per second.
 
 
 def reached(size: float, inside: int) -> float:
-    """Share of a way's bandwidth that is reached with so many bytes a rank.
+    """Share of the modelled bandwidth that is reached with ``size`` bytes per rank.
 
-    Between the figures it is linear in the logarithm of the bytes.
+    It is interpolated linearly in the logarithm of the bytes.
     """
     if inside == 1:
         return REACHED_ALONE
@@ -82,7 +82,7 @@ def reached(size: float, inside: int) -> float:
 def rings(nodes: int, inside: int, rate: float, passes: int, *, hop: float | None = None) -> Iterator[Way]:
     """The rings: each rank passes on every part but its own, once for a gather or scatter and twice for an all-reduce.
 
-    ``rate`` are the bytes/s that a node's NICs move together, ``hop`` the seconds of a step between nodes.
+    ``rate`` is the bytes/s of a node's NICs together, ``hop`` the seconds of a step between nodes.
     """
     ranks = nodes * inside
     whole = ranks / (ranks - 1) / passes
@@ -94,7 +94,7 @@ def rings(nodes: int, inside: int, rate: float, passes: int, *, hop: float | Non
 
 
 def trees(nodes: int, inside: int, rate: float, *, sharp: bool, hop: float | None = None) -> Iterator[Way]:
-    """The trees of an all-reduce, up and down; with NVLink SHARP also the one that adds up inside the switches."""
+    """The trees of an all-reduce, up and down; with NVLink SHARP also the one that reduces inside the switches."""
     depth, more = log2(nodes), int(nodes > 2)
     for protocol, hops in TREE.items():
         share, largest = TREE_RATES[protocol][more]

@@ -67,9 +67,9 @@ def test_local_layers_meet_transformer_engine_in_the_router_of_experts_alone() -
 
 def test_local_layers_step_by_torchs_lists_unless_a_fused_adamw_is_declared() -> None:
     elements = sum(t.bytes for t in terms_of(LOCAL) if t.pile == "master_weights" and "step" in t.moments) // 4
-    assert megabytes(terms_of(LOCAL), "lists of the optimizer", "step") * MIB == 4 * elements
+    assert megabytes(terms_of(LOCAL), "foreach lists of the optimizer", "step") * MIB == 4 * elements
     for words in ((), (LOCAL, "optimizer.fused=true")):
-        assert megabytes(terms_of(*words), "lists of the optimizer", "step") == 0
+        assert megabytes(terms_of(*words), "foreach lists of the optimizer", "step") == 0
         assert execution(make_spec(*MODEL, *words)).fused_optimizer
     assert not execution(make_spec(*MODEL, LOCAL)).fused_optimizer
     own, masked = execution(make_spec(*MODEL, LOCAL)), "+backend.extra.no-masked-softmax-fusion=false"
@@ -220,7 +220,7 @@ def test_an_expert_saves_its_input_its_mlp_and_what_the_routers_weight_multiplie
     ("hardware", "printed"), [("a100_80g", 8_519_680), ("h100_80g", 33_554_432), ("b200", 33_554_432)]
 )
 def test_a_workspace_of_cublas_is_32_mib_from_hopper_on(hardware: str, printed: int) -> None:
-    assert megabytes(terms_of(f"hardware={hardware}"), "workspaces of cuBLAS", "idle") * MIB == 2 * printed
+    assert megabytes(terms_of(f"hardware={hardware}"), "cuBLAS workspaces", "idle") * MIB == 2 * printed
 
 
 def test_transformer_engines_loss_writes_its_gradient_over_the_logits() -> None:
