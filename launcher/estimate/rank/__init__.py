@@ -1,1 +1,1 @@
-"""One rank of one pipeline stage, counted: shares, weights, saved tensors and number formats."""
+"""The contents of one rank of a pipeline stage: shares, weights, saved tensors and number formats."""

@@ -1,8 +1,8 @@
-"""A model beside an adapter: frozen weights, low-rank matrices beside some of them, other saved tensors.
+"""A model with an adapter: frozen weights, low-rank matrices beside some of them, and other saved tensors.
 
 LoRA (arXiv:2106.09685) as ``peft`` wraps it: ``base(x) + B(A(dropout(x)))``. The base, its norms, the embedding and the
-output projection are frozen, so tensors that only their weights' gradients need are not saved. The functions here take
-the rows of a block that is trained as a whole and leave those that are still needed, then add the adapter's own.
+output projection are frozen, so tensors that only their weight gradients need are not saved. The functions here take
+the saved rows of a fully trained block, keep those that are still needed, and add the adapter's own.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from launcher.spec import AdapterSpec, RunSpec
 
 
 def weights(block: Sequence[Weight], adapter: AdapterSpec) -> list[Weight]:
-    """The weights of a block, frozen and with QLoRA in few bits, and the adapters beside them."""
+    """The weights of a block, frozen and with QLoRA quantised, and the adapters beside them."""
     if adapter.name == "none":
         return list(block)
     base = [replace(weight, frozen=True, quantised=adapter.bits if packable(weight) else 0) for weight in block]
@@ -24,14 +24,14 @@ def weights(block: Sequence[Weight], adapter: AdapterSpec) -> list[Weight]:
 
 
 def packable(weight: Weight) -> bool:
-    """True for linears and experts, but for routers and for linears whose weight other code reads."""
+    """True for linear layers and experts, except routers and linear layers whose weight other code reads."""
     return len(weight.shape) == 2 and module(weight) not in ("gate", "router") and not weight.whole
 
 
 def frozen(outside: Sequence[Weight], adapter: AdapterSpec) -> list[Weight]:
-    """The weights outside the blocks: frozen beside an adapter, and never quantised; copies of some are trained.
+    """The weights outside the blocks: frozen with an adapter, and never quantised; copies of some are trained.
 
-    ``peft`` keeps the module that it trains a copy of (``ModulesToSaveWrapper``).
+    ``peft`` keeps a module of which it trains a copy (``ModulesToSaveWrapper``).
     """
     if adapter.name == "none":
         return list(outside)
@@ -50,12 +50,12 @@ def targeted(block: Sequence[Weight], adapter: AdapterSpec) -> list[Weight]:
 
 
 def folded(block: Sequence[Weight], adapter: AdapterSpec) -> list[Weight]:
-    """The experts' weights of a block that the adapter's product is added to for each pass (peft ``ParamWrapper``)."""
+    """The experts' weights of a block into which each pass merges the adapter's product (peft ``ParamWrapper``)."""
     return [weight for weight in block if adapter.parameters and parameter(weight) in adapter.parameters]
 
 
 def parameter(weight: Weight) -> str:
-    """The name of all experts' weights as ``peft`` matches it, with its module's; empty for others."""
+    """The name of a weight of all experts as ``peft`` matches it, with its module's; empty for others."""
     together = weight.split == "expert" and not weight.stacked and len(weight.shape) == 2
     experts = together and not weight.name.endswith(".weight")
     return ".".join(weight.name.split(".")[-2:]) if experts else ""
@@ -69,12 +69,12 @@ def module(weight: Weight) -> str:
 def matrices(weight: Weight, adapter: AdapterSpec) -> tuple[Weight, ...]:
     """The two factors beside a linear layer: ``r (in + out)`` parameters (arXiv:2106.09685, section 4.1).
 
-    Tensor parallel ranks cut the factor at the side at which they cut the layer. DoRA adds a magnitude for each output
+    Tensor parallel ranks split the factor on the side on which they split the layer. DoRA adds a magnitude per output
     (arXiv:2402.09353, section 4.1). The factors of all experts of a layer are one matrix (peft ``ParamWrapper``).
     """
     (outputs, inputs), rank = weight.shape, adapter.rank * weight.copies
     name = weight.name.removesuffix(".weight")
-    if adapter.name == "oft":  # The upper halves of skew-symmetric blocks (peft ``tuners/oft/layer.py``).
+    if adapter.name == "oft":  # The upper triangles of skew-symmetric blocks (peft ``tuners/oft/layer.py``).
         b = adapter.block_size
         return (Weight(name=f"{name}.oft_R.weight", shape=(inputs // b, b * (b - 1) // 2)),)
     down = Weight(name=f"{name}.lora_A.weight", shape=(rank, inputs))
@@ -96,11 +96,11 @@ def saved(
     *,
     first: bool,
 ) -> tuple[SavedTensor, ...]:
-    """Tensors that a block saves beside an adapter, and the adapter's own.
+    """Tensors that a block with an adapter saves, the adapter's own included.
 
-    In the model's first block nothing needs a gradient, and nothing is saved, before the first adapted linear. Tensors
-    parallel to that linear are counted all the same: a gate beside an adapted up-projection. ``rows`` are the tensors
-    that the block saves where all of it is trained; ``first`` is true for the model's first block.
+    In the model's first block nothing before the first adapted linear layer needs a gradient, so nothing is saved
+    there. Tensors parallel to that layer still count: a gate beside an adapted up-projection. ``rows`` are the tensors
+    that the block saves when all of it is trained; ``first`` is true for the model's first block.
     """
     if adapter.name == "none":
         return tuple(rows)
@@ -129,10 +129,10 @@ def rounded(
     whole: Sequence[SavedTensor],
     first: bool,
 ) -> tuple[SavedTensor, ...]:
-    """Tensors that a block saves where linears round their inputs: what each clamps, in fp32, and reads of its own.
+    """Tensors that a block saves where linear layers round their inputs: each one's fp32 clamp input and rounded copy.
 
-    ``whole`` are the rows of a block that is trained; in the ``first`` beside an adapter the inputs of the first
-    adapted linear, and of those beside it, need no gradient.
+    ``whole`` are the rows of a trained block. In the ``first`` block with an adapter, the inputs of the first adapted
+    linear layer, and of those beside it, need no gradient.
     """
     if engine.rounding is None or not engine.rounding.inputs:
         return tuple(rows)
@@ -147,9 +147,9 @@ def rounded(
 
 
 def _widened(rows: Sequence[SavedTensor], names: frozenset[str], engine: EngineTraits) -> list[SavedTensor]:
-    """Outputs of the adapted linears, and the activation of such a gate, in fp32.
+    """The rows, with outputs of adapted linear layers, and the activation of an adapted gate, in fp32.
 
-    Beside packed weights ``peft`` does not cast the sum with DoRA's fp32 product back under autocast
+    With quantised weights ``peft`` does not cast the sum with DoRA's fp32 product back under autocast
     (``requires_conversion`` of ``tuners/lora/bnb.py``).
     """
     wide = {row.name for row in rows if row.output_of in names}
@@ -158,14 +158,14 @@ def _widened(rows: Sequence[SavedTensor], names: frozenset[str], engine: EngineT
 
 
 def _idle(block: Sequence[Weight], adapter: AdapterSpec) -> set[str]:
-    """Rows that only the gradients of experts' weights need which have no adapter, where others have one."""
+    """Names of rows needed only for the gradients of experts' weights without an adapter, where others have one."""
     experts = [weight for weight in block if adapter.parameters and weight.split == "expert"]
     read = {"expert inputs": experts[:1], "expert products": experts[-1:]}
     return {name for name, weights in read.items() if weights and weights != folded(weights, adapter)}
 
 
 def _place(weight: Weight, rows: Sequence[SavedTensor]) -> Module | None:
-    """The module of ``checkpointing.modules`` that a linear is in: attention, or the MLP or what stands for it."""
+    """The module of ``checkpointing.modules`` that holds a linear layer: attention, or the MLP or its replacement."""
     if weight.module is not None:
         return weight.module
     if "attn" in weight.name or "attention" in weight.name:
@@ -176,11 +176,11 @@ def _place(weight: Weight, rows: Sequence[SavedTensor]) -> Module | None:
 def backward_extra(
     rows: Sequence[SavedTensor], saved_if_trained: Sequence[SavedTensor], block: Sequence[Weight], adapter: AdapterSpec
 ) -> tuple[SavedTensor, ...]:
-    """The gradients inside a block, and that of the input of a frozen last linear of the MLP.
+    """The gradients inside a block, with that of the input of the MLP's last linear layer if this is frozen.
 
-    Where that linear is trained, its saved input is freed before the gradients before it exist, and makes the room;
-    experts that compute all at once have let go of their outputs by then.
-    ``rows`` and ``saved_if_trained`` are of a block that is trained.
+    If that layer is trained, its saved input is freed before the earlier gradients exist, which makes room for that
+    gradient; experts that compute all at once have freed their outputs by then.
+    ``rows`` and ``saved_if_trained`` are those of a trained block.
     """
     if adapter.name == "none":
         return tuple(rows)
@@ -198,7 +198,7 @@ def backward_extra(
 
 
 def after_blocks(rows: Sequence[SavedTensor], spec: RunSpec) -> tuple[SavedTensor, ...]:
-    """Tensors saved after the last block; a frozen output projection saves its input only for a chunked loss."""
+    """Tensors saved after the last block; a frozen output projection saves its input for a chunked loss only."""
     if spec.adapter.name == "none":
         return tuple(rows)
     chunked, saved = spec.train.loss != "full", "lm_head" in spec.adapter.modules_to_save
@@ -207,17 +207,17 @@ def after_blocks(rows: Sequence[SavedTensor], spec: RunSpec) -> tuple[SavedTenso
 
 
 def _needed(row: SavedTensor, names: frozenset[str], *, reads: bool) -> bool:
-    """True if more than the gradients of frozen weights needs it; after dropout an adapter reads its own copy."""
+    """True if a row is needed by more than gradients of frozen weights; after dropout an adapter reads its own copy."""
     return not row.only_readers or (reads and bool(names.intersection(row.readers)))
 
 
 def _own(weight: Weight, adapter: AdapterSpec, engine: EngineTraits, attention_output: str) -> Iterator[SavedTensor]:
-    """Tensors that one adapter saves: ``r`` between its two matrices; with dropout its input and a mask.
+    """Tensors that one adapter saves: ``r`` values between its two matrices; with dropout its input and a mask.
 
-    Under autocast ``peft`` casts its input to the fp32 of its parameters and autocast back, so that each linear has a
-    copy, but not beside weights of few bits under CUDA's (``requires_conversion`` of ``tuners/lora/bnb.py``).
-    DoRA's gradients need both products of a layer as they are before the magnitudes (``peft`` ``dora.py``).
-    Unsloth's kernels compute the adapter again in backward from its input after dropout, with no mask.
+    Under autocast ``peft`` casts the input to the parameters' fp32 and autocast casts it back, so that each linear
+    layer has a copy, except with quantised weights under CUDA's autocast (``requires_conversion`` of
+    ``tuners/lora/bnb.py``). DoRA's gradients need both products of a layer before the magnitudes (``peft``
+    ``dora.py``). Unsloth's kernels recompute the adapter in backward from its input after dropout, without a mask.
     """
     inputs, size = weight.shape[1], engine.size
     copies = engine.wide_adapters

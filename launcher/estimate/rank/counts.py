@@ -1,8 +1,8 @@
 """Elements of one rank: of its blocks by kind, and of the parameters outside the blocks.
 
-Blocks of one kind are equal, so one of each is counted and multiplied. Counts depend on the model, the adapter and the
-rank's :class:`ShardRule` alone, which many runs of a sweep and all neighbours in a search for ways out share: they are
-kept in caches by these arguments, and that is why models, families and rules are hashable.
+Blocks of one kind are equal, so one of each is counted and multiplied. Counts depend only on the model, the adapter and
+the rank's :class:`ShardRule`, which many runs of a sweep and all neighbours in a search for ways out share: they are
+cached by these arguments, and that is why models, families and rules are hashable.
 """
 
 from collections import Counter
@@ -23,22 +23,22 @@ from launcher.spec import AdapterSpec, ModelSpec, RunSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EqualBlocks:
-    """Equal blocks: the family's word, one of their layers, their number and the elements of one."""
+    """Equal blocks of a rank."""
 
-    name: str
-    layer: int
-    count: int
-    elements: WeightCounts
+    name: str  # The family's name for the kind.
+    layer: int  # One of their layers.
+    count: int  # Their number.
+    elements: WeightCounts  # Elements of one.
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankCounts:
-    """Counts of elements of one rank, by the place of the weights in the model."""
+    """Elements of one rank, by the place of the weights in the model."""
 
     blocks: tuple[EqualBlocks, ...]
     embedding: WeightCounts
     head: WeightCounts
-    shared: WeightCounts  # Those of ``head`` that several blocks use.
+    shared: WeightCounts  # The part of ``head`` that several blocks use.
 
     @cached_property
     def root(self) -> WeightCounts:
@@ -57,7 +57,7 @@ class RankCounts:
 
     @cached_property
     def largest_block(self) -> WeightCounts:
-        """Elements of the block that has most."""
+        """Elements of the block with the most."""
         return max(
             (alike.elements for alike in self.blocks), key=lambda elements: elements.whole, default=WeightCounts()
         )
@@ -83,14 +83,14 @@ def count_rank(
 ) -> RankCounts:
     """Count one rank's elements.
 
-    ``kinds`` are the rank's blocks as :func:`kinds_of` gives them; ``ends`` are true if it has the embedding, and the
-    head, and ``apart`` if it has both in chunks that share no tensor; ``predicted`` are its layers of multi-token
-    prediction, which read the token table.
+    ``kinds`` are the rank's blocks as :func:`kinds_of` gives them; ``ends`` says whether it has the embedding and the
+    head, and ``apart`` whether it has both in chunks that share no tensor; ``predicted`` is its number of multi-token
+    prediction layers, which read the token embedding.
     """
     table, head = family.embedding(model, vocabulary), list(family.head(model, vocabulary))
     of_table = replace(rule, tensor=rule.embedding)
     if (apart or not ends[0]) and model.tie_word_embeddings:
-        # A tied model in stages keeps a second copy of the token table where the loss is (Megatron-core, torch).
+        # A tied model in stages keeps a second copy of the token embedding on the loss's stage (Megatron-core, torch).
         head.append(table[0])
     blocks = [
         EqualBlocks(name=name, layer=layer, count=count, elements=_block_elements(family, model, adapter, layer, rule))
@@ -115,9 +115,9 @@ def count_rank(
 def kinds_of(
     family: Family, model: ModelSpec, layers: tuple[int, ...], *, first_apart: bool
 ) -> tuple[tuple[str, int, int], ...]:
-    """Each kind of block: its name, one of its layers, the same on every rank, and the number of its blocks.
+    """Each kind of block: its name, one of its layers (the same on every rank), and the number of its blocks.
 
-    Beside an adapter the model's first block is a kind of its own.
+    With an adapter the model's first block is a separate kind (``first_apart``).
     """
     last, names = _last_of_kind(family, model)
     found = Counter((names[layer], first_apart and layer == 0) for layer in layers)
@@ -126,7 +126,7 @@ def kinds_of(
 
 @lru_cache(maxsize=1024)
 def names_of(family: Family, model: ModelSpec, layers: tuple[int, ...]) -> tuple[str, ...]:
-    """The word of the kind of each of these layers."""
+    """The name of each layer's kind."""
     _, names = _last_of_kind(family, model)
     return tuple(names[layer] for layer in layers)
 
@@ -164,9 +164,9 @@ def padded(vocabulary: int, multiple: int) -> int:
 
 
 def parameter_counts(spec: RunSpec, family: Family) -> tuple[int, int]:
-    """Parameters of the model, and those that one token meets: all but the routed experts that it is not sent to.
+    """Parameters of the model, and those active for one token: all but the routed experts that it is not sent to.
 
-    An adapter's parameters count among the model's.
+    An adapter's parameters are included.
     """
     found = whole_model(family, spec.model, spec.adapter)
     return found.total, found.active
@@ -175,8 +175,8 @@ def parameter_counts(spec: RunSpec, family: Family) -> tuple[int, int]:
 class Parameters(NamedTuple):
     """Parameters of a whole model."""
 
-    total: int  # All of them, an adapter's too.
-    active: int  # Those that one token meets.
+    total: int  # All of them, an adapter's included.
+    active: int  # Those that one token uses.
     trained: int  # All of them, or the adapter and the modules saved with it.
     outside: int  # Those outside the blocks.
 
@@ -207,15 +207,15 @@ def _idle(weight: Weight, choices: int) -> int:
     return 0 if weight.split != "expert" else (weight.copies - min(choices, weight.copies)) * prod(weight.shape)
 
 
-# Further tokens: layers after the last, each of which predicts one token more (arXiv:2412.19437, section 2.2), as
-# Megatron-core builds them (``core/transformer/multi_token_prediction.py``): a block like the model's last, before it a
-# projection of two normed inputs, the hidden states and the embeddings of the next tokens, behind it a norm. The token
-# table is shared; a stage without it has a copy.
-FURTHER = "multi-token prediction"  # The word for such a block among the kinds of blocks.
+# Multi-token prediction: layers after the last, each of which predicts one more token (arXiv:2412.19437, section 2.2),
+# as Megatron-core builds them (``core/transformer/multi_token_prediction.py``): a projection of two normed inputs, the
+# hidden states and the embeddings of the next tokens, then a block like the model's last, then a norm. The token
+# embedding is shared; a stage without it has a copy.
+FURTHER = "multi-token prediction"  # The name of this kind of block.
 
 
 def further_block(model: ModelSpec, block: Sequence[Weight]) -> tuple[Weight, ...]:
-    """The weights of one layer, whose block has these: three norms and the projection ``2 h`` to ``h`` besides."""
+    """The weights of a multi-token prediction layer: its block's, three norms, and the projection ``2 h`` to ``h``."""
     hidden = model.hidden_size
     parts = ("weight", "bias") if model.normalization == "layernorm" else ("weight",)
     norms = [Weight(name=f"{norm}.{part}", shape=(hidden,)) for norm in ("enorm", "hnorm", "norm") for part in parts]
@@ -223,17 +223,17 @@ def further_block(model: ModelSpec, block: Sequence[Weight]) -> tuple[Weight, ..
 
 
 def further_outside(model: ModelSpec, engine: EngineTraits) -> tuple[SavedTensor, ...]:
-    """Tensors that one layer saves outside of its block, which recomputation leaves: inputs of its three norms."""
+    """Tensors that such a layer saves outside its block, which is all that is recomputed: inputs of its three norms."""
     size = engine.size * model.hidden_size
     names = ("embeddings of the next tokens", "hidden states", "input of its last norm")
     return tuple(SavedTensor(name, size, "residual", "input") for name in names)
 
 
 def further_saved(model: ModelSpec, engine: EngineTraits, block: Sequence[SavedTensor]) -> tuple[SavedTensor, ...]:
-    """Tensors that one layer saves, whose block saves these.
+    """Tensors that such a layer saves, given those of its block.
 
     The projection's output is gathered over the tensor parallel ranks, and the block's input is a view of it
-    (``_split_along_first_dim`` of ``core/tensor_parallel/mappings.py``), so that all of it stays.
+    (``_split_along_first_dim`` of ``core/tensor_parallel/mappings.py``), so that the whole output is kept.
     """
     size = engine.size * model.hidden_size
     rows = list(block)
@@ -244,6 +244,6 @@ def further_saved(model: ModelSpec, engine: EngineTraits, block: Sequence[SavedT
 
 
 def joined_outputs(model: ModelSpec, engine: EngineTraits) -> tuple[SavedTensor, ...]:
-    """Hidden states of all depths in one tensor, which the output projection reads part by part."""
+    """The hidden states of all prediction depths in one tensor, which the output projection reads part by part."""
     size = model.mtp_layers * engine.size * model.hidden_size
     return (SavedTensor("hidden states of further tokens", size, "residual", "input"),)

@@ -1,4 +1,4 @@
-"""The meaning of ``precision`` for a chosen backend, and the bytes that an optimizer keeps of each parameter."""
+"""The number formats that ``precision`` means for a backend, and the bytes that an optimizer keeps per parameter."""
 
 from dataclasses import replace
 from functools import lru_cache
@@ -15,13 +15,13 @@ class Dtypes(Hashed):
 
     parameters: Dtype  # The parameters that the module holds between two steps.
     compute: Dtype  # The matrix products of forward and backward.
-    gradients: Dtype  # Gradients as the backward pass hands them over.
-    accumulate: Dtype  # The buffer in which micro-batches and the optimizer meet the gradients.
+    gradients: Dtype  # Gradients as the backward pass produces them.
+    accumulate: Dtype  # The buffer in which micro-batches accumulate gradients and which the optimizer reads.
     # A second, wider copy of the parameters for the optimizer; ``None`` where the parameters are that copy.
     master: Dtype | None
     optimizer_states: Dtype  # Adam's two moments.
     reduce: Dtype  # The collective that averages the gradients.
-    autocast: bool = False  # True if ``torch.autocast`` casts each weight on use, in place of a cast of whole shards.
+    autocast: bool = False  # True if ``torch.autocast`` casts each weight on use, instead of a cast of whole shards.
 
     def size(self, of: str) -> int:
         """Bytes of one element of the tensor class ``of``; 0 for a master copy that does not exist."""
@@ -42,9 +42,9 @@ FP32 = Dtypes(
 
 @lru_cache(maxsize=256)
 def beside_master(precision: PrecisionSpec, held: Dtype, gradients: Dtype) -> Dtypes:
-    """Parameters in ``held``, gradients in one format from first to last, and an fp32 master copy and moments.
+    """Parameters in ``held``, gradients in one format throughout, and an fp32 master copy and moments.
 
-    In fp32 all of it is fp32, and the parameters are the master weights themselves.
+    In fp32 everything is fp32, and the parameters are the master weights themselves.
     """
     if precision.compute == "fp32":
         return refined(FP32, precision)
@@ -61,7 +61,7 @@ def beside_master(precision: PrecisionSpec, held: Dtype, gradients: Dtype) -> Dt
 
 
 def refined(meaning: Dtypes, precision: PrecisionSpec) -> Dtypes:
-    """The backend's meaning with the formats that the user set in its place."""
+    """The backend's formats, replaced by those that the user set."""
     changes: dict[str, Dtype | None] = {
         field: value
         for field in ("parameters", "gradients", "accumulate", "optimizer_states", "reduce")
@@ -72,16 +72,16 @@ def refined(meaning: Dtypes, precision: PrecisionSpec) -> Dtypes:
     return replace(meaning, **changes) if changes else meaning  # type: ignore[arg-type]
 
 
-MOMENTS_KEPT = {"adamw": 2, "sgd": 1, "lion": 1}  # Of a parameter, in the format of ``precision.optimizer_states``.
+MOMENTS_KEPT = {"adamw": 2, "sgd": 1, "lion": 1}  # Per parameter, in the format of ``precision.optimizer_states``.
 _INSIDE = {"muon": 1, "adamw_8bit": 2, "paged_adamw_8bit": 2, "adamw_4bit": 1}
-"""Of a parameter inside the blocks, all of which are counted as matrices; those outside have AdamW's two. Of 4 bits two
-are a byte."""
+"""Moments, or bytes of low-bit ones, per parameter inside the blocks, which all count as matrices; parameters outside
+have AdamW's two."""
 
 FEW_BITS = ("adamw_8bit", "paged_adamw_8bit", "adamw_4bit")
 
 
 def moment_bytes(optimizer: str, parameters: int, outside_blocks: int, size: int) -> int:
-    """Bytes of the moments: ``size`` a value, in the blocks a byte of 8 bits, half of 4; factored ones none."""
+    """Bytes of the moments: ``size`` per value, inside the blocks 1 in 8 bits and 0.5 in 4; none if factored."""
     if optimizer in MOMENTS_KEPT:
         return size * MOMENTS_KEPT[optimizer] * parameters
     inside = _INSIDE.get(optimizer, 0) * (1 if optimizer in FEW_BITS else size)

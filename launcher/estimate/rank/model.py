@@ -1,8 +1,8 @@
-"""A rank, counted: elements of its weights and of their shards, tokens, bytes that a block saves.
+"""All that one rank holds: elements of its weights and their shards, tokens, and bytes that a block saves.
 
-:func:`rank_model` joins the fold of the strategies (:class:`RankView`), the family's weights and saved tensors, the
-backend's number formats and traits, and an adapter. ``memory`` and the backends' overheads read the result; neither
-looks up a family or a strategy again.
+:func:`rank_model` combines the shares that the strategies leave (:class:`RankView`), the family's weights and saved
+tensors, the backend's number formats and traits, and an adapter. ``memory`` and the backends' overheads read the
+result; neither looks up a family or a strategy again.
 """
 
 from abc import abstractmethod
@@ -27,33 +27,33 @@ from launcher.estimate.rank.view import RankView, Strategy, rounded_up
 from launcher.spec import AdapterSpec, ModelSpec, RunSpec
 
 NF4_BITS = {False: 4 + Fraction(32, 64), True: 4 + Fraction(8, 64) + Fraction(32, 64 * 256)}
-"""Bits of a parameter in 4-bit NormalFloat: an fp32 constant for 64 of them, or with double quantisation 8 bits for 64
-and an fp32 constant for 256 of those (QLoRA, arXiv:2305.14314, section 3)."""
+"""Bits of a parameter in 4-bit NormalFloat: one fp32 constant per 64, or with double quantisation 8 bits per 64 and one
+fp32 constant per 256 of those (QLoRA, arXiv:2305.14314, section 3)."""
 
 
 def code_bits(adapter: AdapterSpec) -> int | Fraction:
-    """Bits of a quantised weight with the constants of its blocks; in 8 bits those of rows are counted apart."""
+    """Bits of a quantised weight with its block constants; the row scales of 8-bit weights are counted separately."""
     return NF4_BITS[adapter.double_quant] if adapter.bits == 4 else adapter.bits
 
 
 class Backend(Protocol):
-    """The questions of the models of memory and speed to a backend."""
+    """What the memory and speed models ask of a backend."""
 
     @abstractmethod
     def dtypes(self, spec: RunSpec) -> Dtypes:
-        """Its meaning of ``precision=``, format by format."""
+        """The number formats that ``precision=`` means for it."""
 
     @abstractmethod
     def engine(self, spec: RunSpec) -> EngineTraits:
-        """The implementation that runs."""
+        """The traits of its implementation."""
 
     def execution(self, spec: RunSpec) -> Execution | None:
-        """The way in which it executes a step; None where nothing is known of that, and so of its speed."""
+        """How it executes a step; None where that is unknown, and so its speed."""
         return None
 
 
 class Parts(TypedDict):
-    """Family, strategies and backend of a run, as the models of memory and speed take them."""
+    """Family, strategies and backend of a run: arguments of the memory and speed models."""
 
     family: Family
     strategies: Iterable[Strategy]
@@ -64,41 +64,41 @@ class Parts(TypedDict):
 class BlockKind:
     """Equal blocks of one rank."""
 
-    name: str  # The family's word for them.
+    name: str  # The family's name for the kind.
     count: int  # How many of them the rank holds.
     elements: WeightCounts  # Elements of one.
-    # Tensors that the forward pass of one saves for one micro-batch where all of it is trained.
+    # Tensors that the forward pass of one saves for one micro-batch when all of it is trained.
     saved_if_trained: tuple[SavedTensor, ...]
     saved: tuple[SavedTensor, ...]  # Tensors that it saves in this run.
     backward_extra: tuple[SavedTensor, ...]  # Tensors that its backward pass adds at its peak.
     first_norm_backward: tuple[SavedTensor, ...]  # Tensors alive at the end of its backward pass, in its first norm.
-    # The parts that backward computes again: none, the whole, or modules (``rank.recomputed``).
+    # The parts that backward recomputes: none, the whole block, or modules (``rank.recomputed``).
     recomputed: tuple[str, ...]
-    kept: tuple[SavedTensor, ...]  # Where these are modules, the tensors that stay until the backward pass.
-    recomputed_share: Fraction  # The part of its matrices in them.
-    outside: tuple[SavedTensor, ...] = ()  # Those that it saves outside of what recomputation repeats.
-    offloaded: tuple[SavedTensor, ...] = ()  # Tensors of those that stay which wait in host memory.
-    linears: int = 0  # Elements of the quantised linears of one: all matrices but the router.
+    kept: tuple[SavedTensor, ...]  # Tensors kept until the backward pass where modules are recomputed.
+    recomputed_share: Fraction  # The share of its matrices in the recomputed modules.
+    outside: tuple[SavedTensor, ...] = ()  # Tensors that it saves outside the recomputed part.
+    offloaded: tuple[SavedTensor, ...] = ()  # Kept tensors that wait in host memory.
+    linears: int = 0  # Elements of the quantised linear layers of one: all matrices but the router.
 
     def repeats(self, module: str) -> bool:
-        """True if backward computes this module, or the whole of the block, again."""
+        """True if backward recomputes this module, or the whole block."""
         return BLOCK in self.recomputed or module in self.recomputed
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankModel:
-    """One rank of one pipeline stage, counted."""
+    """The contents of one rank of a pipeline stage."""
 
     spec: RunSpec  # The run.
     view: RankView  # The rank's shares.
-    dtypes: Dtypes  # The number formats of the backend's meaning of the precision.
-    engine: EngineTraits  # The implementation that runs.
+    dtypes: Dtypes  # The number formats that the precision means for the backend.
+    engine: EngineTraits  # The traits of the implementation.
     family: Family  # The family of the model.
     blocks: tuple[BlockKind, ...]  # The kinds of blocks that it holds.
     after_blocks: tuple[SavedTensor, ...]  # Tensors saved after the last block, where the rank has the head.
-    counts: RankCounts  # The elements of all of it.
+    counts: RankCounts  # The elements of all its parameters.
     tokens: int  # Tokens of one micro-batch on this rank.
-    vocabulary: int  # The padded vocabulary, whole.
+    vocabulary: int  # The padded vocabulary, before it is split.
 
     @property
     def embedding(self) -> WeightCounts:
@@ -107,7 +107,7 @@ class RankModel:
 
     @property
     def head(self) -> WeightCounts:
-        """Elements of the parameters after the blocks, with a tied token table's copy on another stage."""
+        """Elements of the parameters after the blocks, including a stage's own copy of a tied token embedding."""
         return self.counts.head
 
     @property
@@ -127,7 +127,7 @@ class RankModel:
 
     @property
     def largest_block(self) -> WeightCounts:
-        """Elements of the block that has most."""
+        """Elements of the block with the most."""
         return self.counts.largest_block
 
     @cached_property
@@ -142,7 +142,7 @@ class RankModel:
 
     @cached_property
     def order(self) -> tuple[int, ...]:
-        """The place in ``blocks`` of the kind of each block, in the order in which the rank runs them."""
+        """The index in ``blocks`` of each block's kind, in the order in which the rank runs them."""
         counts = tuple((kind.name, kind.count) for kind in self.blocks)
         if len(counts) < 2:
             return (0,) * sum(count for _, count in counts)
@@ -155,17 +155,17 @@ class RankModel:
 
     @cached_property
     def linears(self) -> int:
-        """Elements of the linears that are quantised."""
+        """Elements of the quantised linear layers."""
         return sum(kind.count * kind.linears for kind in self.blocks)
 
     @property
     def sharded_linears(self) -> int:
-        """Elements of this rank's shard of them."""
+        """Elements of this rank's shard of the quantised linear layers."""
         return ceil(self.linears * Fraction(self.all_blocks.parameters, self.all_blocks.whole or 1))
 
     @property
     def tied(self) -> bool:
-        """True if the output projection is the rank's own token table."""
+        """True if the output projection shares the rank's own token embedding."""
         both = self.view.head and self.view.embedding and not cut_of(self.spec).folded
         return both and self.spec.model.tie_word_embeddings
 
@@ -175,19 +175,19 @@ class RankModel:
         return self.spec.hardware.device == "cuda"
 
     def compute_parameters(self, counts: WeightCounts) -> int | Fraction:
-        """Parameters of a group before sharding; a quantised one counts as the part of an element that it takes."""
+        """Parameters of a group before sharding; a quantised one counts as the fraction of an element that it takes."""
         if not counts.quantised:
             return counts.whole
         bits = code_bits(self.spec.adapter)
         return counts.whole - counts.quantised + Fraction(counts.quantised * bits, 8 * self.engine.size)
 
     def gathered_blocks(self, counts: WeightCounts) -> int | Fraction:
-        """As :meth:`compute_parameters`, of blocks: weights of linears that are gathered in fp8 take half as much."""
+        """As :meth:`compute_parameters`, for blocks: weights of linear layers that are gathered in fp8 count half."""
         halved = self.spec.zero.quantized_weights and self.dtypes.compute == "fp8"
         return self.compute_parameters(counts) - (sum(counts.matrices) // 2 if halved else 0)
 
     def token_bytes(self, rows: Iterable[SavedTensor]) -> int | Fraction:
-        """Bytes of saved rows for one token on this rank, exactly."""
+        """Exact bytes of saved rows for one token on this rank."""
         weights, denominator = self._shares_of_rows
         total = 0
         for row in rows:
@@ -212,7 +212,7 @@ def _order(names: tuple[str, ...], counts: tuple[tuple[str, int], ...]) -> tuple
 def _shares(
     residual: Fraction, tensor: Fraction, expert_tensor: Fraction, choices: int
 ) -> tuple[dict[Share, int], int]:
-    """A rank's shares of rows as whole numbers over a common denominator, so that sums of bytes are exact."""
+    """A rank's shares of rows as integers over a common denominator, so that sums of bytes are exact."""
     shares: dict[Share, Fraction] = {
         "token": Fraction(1),
         "residual": residual,
@@ -225,7 +225,7 @@ def _shares(
 
 
 def rank_model(spec: RunSpec, view: RankView, family: Family, dtypes: Dtypes, engine: EngineTraits) -> RankModel:
-    """Count a rank: its weights, its tokens, and the tensors that its blocks save."""
+    """Count a rank's weights, its tokens, and the tensors that its blocks save."""
     model, ends = spec.model, (view.embedding, view.head)
     vocabulary = padded(model.vocab_size, engine.vocabulary_multiple)
     kinds = kinds_of(family, model, view.layers, first_apart=spec.adapter.name != "none")
@@ -275,9 +275,9 @@ def _at(spec: RunSpec, family: Family, blocks: Sequence[EqualBlocks], layers: Se
 def _alike(
     spec: RunSpec, family: Family, engine: EngineTraits, view: RankView, blocks: Sequence[EqualBlocks]
 ) -> Iterator[BlockKind]:
-    """The kinds of equal blocks; where only the first ones are recomputed, these are kinds of their own, the first.
+    """The kinds of equal blocks; if only the first ones are recomputed, these are separate kinds and come first.
 
-    Megatron-core counts such layers in each model chunk: there the bytes of all blocks are averaged.
+    Megatron-core recomputes the first layers of each model chunk: there the bytes of all blocks are averaged.
     """
     parts, first = recomputed(spec), spec.checkpointing.layers
     moves = spec.checkpointing.offload
@@ -344,7 +344,7 @@ def _rows(
     keeps_products: bool,
     splits_stream: bool,
 ) -> tuple[_Rows, _Rows, _Rows, _Rows]:
-    """The rows of a :class:`BlockKind`, in the order of its attributes."""
+    """The saved rows of a :class:`BlockKind`, in the order of its attributes."""
     block, first_norm_backward = block_weights(family, model, layer), tuple(family.first_norm_backward(model, engine))
     saved_if_trained = tuple(family.saved(model, layer, engine))
     backward_extra = tuple(family.backward_extra(model, layer, engine))
@@ -368,27 +368,27 @@ def _kept_products(
     """Tensors that per-operator selective checkpointing keeps: the output of every second matrix product.
 
     Products are counted in the order of the block's weights (``launcher/worker/model/network.py``). Not all of them are
-    tensors that backward needs: the output of the MLP is one that recomputation alone reads. They wait in the
-    checkpoint's cache, which hands each over once, so that recomputation adds what backward needs alone. An adapter
-    makes two products more beside the one of the linear that it wraps. ``splits_stream`` is true where tensor parallel
-    ranks split the tokens of the residual stream.
+    needed by backward: only recomputation reads the output of the MLP. They wait in the checkpoint's cache, which hands
+    out each of them once, so that recomputation adds only what backward needs. An adapter adds two products to that of
+    the linear layer it wraps. ``splits_stream`` is true where tensor parallel ranks split the tokens of the residual
+    stream.
     """
     if engine.library != "transformers":
         return
-    # The grouped products of routed experts are operations of another name, which are not kept.
+    # The grouped products of routed experts are a different operation, which is not kept.
     linears = [weight for weight in block if len(weight.shape) == 2 and weight.split != "expert"]
     made = [product for weight in linears for product in _products_of(weight, adapter, engine)]
     if made and adapters.module(linears[-1]) == adapters.module(block[-1]):
         made[-1] = replace(made[-1], last=True)
     yield from made[::2]
     if splits_stream:
-        # Where the sequence is split, the sums over tensor parallel ranks are reduce-scatters, which are kept.
+        # With sequence parallelism the sums over tensor parallel ranks are reduce-scatters, which are kept.
         row = SavedTensor("kept sum", engine.size * model.hidden_size, "residual", "cache", kept_by_selective=True)
         yield from (row, replace(row, last=True))
 
 
 def _products_of(weight: Weight, adapter: AdapterSpec, engine: EngineTraits) -> Iterator[SavedTensor]:
-    """The output of a linear, split where its rows are, and the outputs of its adapter's two products."""
+    """The output of a linear layer, split if its rows are, and the outputs of its adapter's two products."""
     share: Share = "tensor" if weight.split == "tensor" and weight.dimension == 0 else "token"
     name, size = adapters.module(weight), engine.size
     whole = SavedTensor("kept product", size * weight.shape[0], share, "cache", kept_by_selective=True)

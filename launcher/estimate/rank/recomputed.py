@@ -1,7 +1,7 @@
-"""What backward finds of a block: recomputed modules of ``transformers``' classes, tensors moved to the host.
+"""The tensors of a block that stay until backward: recomputed modules of ``transformers`` classes, and offloading.
 
-``checkpointing.modules`` names attention, the MLP, the experts and the norms. Each is a child of a block's module; one
-that is recomputed keeps the tensor that it reads, in the place of all that it saves.
+``checkpointing.modules`` names attention, the MLP, the experts and the norms. Each is a child of a block's module; a
+recomputed one keeps only its input, in place of all that it saves.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,13 +29,13 @@ _PARTS = {
 """Megatron-core's ``--recompute-modules`` as parts of a block."""
 
 _SHARES: dict[Module, Share] = {"norm": "residual"}
-"""Which ranks share the input of a module, where a split sequence is not gathered before it."""
+"""How ranks split a module's input, for modules before which a split sequence is not gathered."""
 
-BLOCK = "block"  # The whole of a block, which ``checkpointing.mode`` alone means.
+BLOCK = "block"  # The whole block, as ``checkpointing.mode`` without modules means.
 
 
 def recomputed(spec: RunSpec) -> tuple[str, ...]:
-    """The parts of a block that backward computes again: the whole, or the modules that are named."""
+    """The parts of a block that backward recomputes: the whole block, or the named modules."""
     how = spec.checkpointing
     if how.mode == "none":
         return ()
@@ -43,13 +43,13 @@ def recomputed(spec: RunSpec) -> tuple[str, ...]:
 
 
 def method(how: CheckpointingSpec, engine: EngineTraits) -> Literal["uniform", "block"]:
-    """What ``checkpointing.layers`` counts: as it is set, or as the engine means it."""
+    """The meaning of ``checkpointing.layers``: ``checkpointing.method`` if set, else the engine's default."""
     return how.method or engine.recompute_method
 
 
 @lru_cache(maxsize=256)
 def modules(family: Family, model: ModelSpec) -> tuple[Module, ...]:
-    """The words for modules that some block of the model has."""
+    """The names in ``checkpointing.modules`` of modules that some block of the model has."""
     kinds = kinds_of(family, model, tuple(range(model.num_hidden_layers)), first_apart=False)
     found = {word for _, layer, _ in kinds for word in children(family, model, layer).values()}
     return tuple(word for word in MODULES if word in found)
@@ -57,7 +57,7 @@ def modules(family: Family, model: ModelSpec) -> tuple[Module, ...]:
 
 @lru_cache(maxsize=256)
 def children(family: Family, model: ModelSpec, layer: int) -> dict[str, Module]:
-    """The children of one block's module that have weights, each with its word; a linear that stands alone has none."""
+    """The children of a block's module with weights, and their ``checkpointing.modules``; not lone linear layers."""
     return dict(_named(block_weights(family, model, layer)))
 
 
@@ -79,7 +79,7 @@ def _module(child: str, rest: str, weight: Weight, *, routed: bool) -> Module | 
 
 @lru_cache(maxsize=1024)
 def share_of_weights(family: Family, model: ModelSpec, layer: int, parts: tuple[str, ...]) -> Fraction:
-    """The part of a block's matrices, without routed experts, whose products backward computes again."""
+    """The share of a block's matrices, without routed experts, whose products backward recomputes."""
     block = block_weights(family, model, layer)
     names = {name for name, module in children(family, model, layer).items() if module in parts}
     dense = [weight for weight in block if len(weight.shape) > 1 and weight.split != "expert"]
@@ -90,7 +90,7 @@ def share_of_weights(family: Family, model: ModelSpec, layer: int, parts: tuple[
 def kept(
     saved: Iterable[SavedTensor], parts: tuple[str, ...], model: ModelSpec, engine: EngineTraits
 ) -> Iterator[SavedTensor]:
-    """Tensors of ``saved`` that no recomputed module drops, and the tensors that these modules read, each once."""
+    """Tensors of ``saved`` that no recomputed module drops, and each input of these modules once."""
     read: dict[str, SavedTensor] = {}
     for row in saved:
         if row.module is None or row.module not in parts:
@@ -102,24 +102,24 @@ def kept(
 
 
 def dropped_parts(how: CheckpointingSpec) -> frozenset[str]:
-    """The parts of a block that Megatron-core's selective recomputation does not keep."""
+    """The parts of a block that Megatron-core's selective recomputation drops."""
     names = () if how.mode != "selective" else how.modules or ("core_attn",)
     return frozenset(part for name in names for part in _PARTS.get(name, ()))
 
 
 @lru_cache(maxsize=256)
 def block_input(model: ModelSpec, engine: EngineTraits) -> SavedTensor:
-    """The residual stream before a block, of one token."""
+    """The residual stream before a block, for one token."""
     return SavedTensor("block input", engine.residual_size * model.hidden_size, "residual", "input")
 
 
 def offloaded(
     spec: RunSpec, engine: EngineTraits, saved: Iterable[SavedTensor], parts: tuple[str, ...]
 ) -> Iterator[SavedTensor]:
-    """Tensors of one block that wait in host memory: the input of a recomputed block, or in Megatron-LM what it names.
+    """Tensors of one block that are offloaded to the host: a recomputed block's input, or Megatron-LM's named modules.
 
-    On CPU ranks host memory is the device's own, and nothing moves. Megatron-core leaves tensors of less than
-    ``--min-offloaded-tensor-size`` elements where they are; a block's are larger.
+    CPU ranks offload nothing, as the host memory is their device's. Megatron-core does not offload tensors of fewer
+    than ``--min-offloaded-tensor-size`` elements; a block's are larger.
     """
     how = spec.checkpointing
     if spec.hardware.device != "cuda":
@@ -135,7 +135,7 @@ def offloaded(
 
 
 def layers_moved(spec: RunSpec) -> int | None:
-    """The first layers whose tensors Megatron-LM moves where no module is named: all but one; None where it moves none.
+    """Number of first layers that Megatron-LM offloads if no module is named: by default all but one; None if none.
 
     ``--cpu-offloading-num-layers`` is less than the number of layers (``core/transformer/transformer_config.py``).
     """

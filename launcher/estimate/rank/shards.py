@@ -1,9 +1,9 @@
-"""Elements of a group of weights on one rank: all of its model-parallel part, and the shards that it keeps.
+"""Elements of a group of weights on one rank: its whole model-parallel part, and the shards that it keeps.
 
-Each weight is cut twice: by tensor and expert parallelism, which splits one dimension, and then by ZeRO or FSDP, whose
-shards are rows of each tensor (FSDP2) or parts of one flat buffer. Either is rounded up, as the rank with most has it.
-A :class:`WeightCounts` holds every count that some formula needs, since a group of weights is counted once and read
-often; groups are joined by sums, maxima and, where order matters, one after the other.
+Each weight is split twice: by tensor and expert parallelism along one dimension, and then by ZeRO or FSDP into rows of
+each tensor (FSDP2) or parts of one flat buffer. Both are rounded up, for the rank with the most. A
+:class:`WeightCounts` holds every count that some formula needs, since a group of weights is counted once and read
+often; groups are combined by sums, maxima and, where order matters, concatenation.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -21,43 +21,43 @@ from launcher.estimate.rank.tensors import Weight
 from launcher.estimate.rank.view import ONE, RankView, StateShares, rounded_up
 from launcher.spec.values import Hashed
 
-DRAWN_ELEMENTS = 2**20  # The worker draws values of a parameter in blocks of rows of about so many elements.
+DRAWN_ELEMENTS = 2**20  # Elements, roughly, of the blocks of rows in which the worker initialises a parameter.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightCounts:
-    """Counts of elements."""
+    """Counts of elements of a group of weights on one rank."""
 
-    dense: int = 0  # Before sharding, without routed experts.
+    dense: int = 0  # Without routed experts, before sharding.
     expert: int = 0  # Of routed experts, before sharding.
-    stacked: int = 0  # Those of them that a matrix holds one below the other, and a loop computes.
-    trained: int = 0  # Those of both that receive gradients; the rest is frozen.
-    quantised: int = 0  # Those of both that are quantised.
+    stacked: int = 0  # Of routed experts stacked in one matrix and computed in a loop, before sharding.
+    trained: int = 0  # Of all weights that receive gradients, before sharding; the rest is frozen.
+    quantised: int = 0  # Of all quantised weights, before sharding.
     parameters: int = 0  # Of the shards of parameters.
-    quantised_rows: int = 0  # The rows of those.
-    quantised_parameters: int = 0  # Those of the shards that are quantised.
+    quantised_rows: int = 0  # Rows of the quantised weights.
+    quantised_parameters: int = 0  # Of the shards of quantised weights.
     gradients: int = 0  # Of the shards of gradients.
     optimizer: int = 0  # Of the shards that the optimizer steps.
-    factors: int = 0  # Row and column means of what the optimizer steps, whole where shards are rows of it.
+    factors: int = 0  # Row and column means of what the optimizer steps; of whole weights if shards are rows.
     largest: int = 0  # Of the largest weight, before sharding.
     largest_trained: int = 0  # Of the largest weight that receives gradients.
-    last_trained: int = 0  # Of the last matrix that receives gradients, the first whose gradient exists.
-    drawn: int = 0  # Of the largest block of rows that the worker draws values for at once.
-    largest_quantised: int = 0  # Of the largest weight that is quantised.
-    drawn_quantised: int = 0  # Of the largest block of rows that is drawn of one of those.
-    quantised_experts: int = 0  # Of routed experts that are quantised, before sharding.
+    last_trained: int = 0  # Of the last matrix that receives gradients, whose gradient exists first.
+    drawn: int = 0  # Of the largest block of rows that the worker initialises at once.
+    largest_quantised: int = 0  # Of the largest quantised weight.
+    drawn_quantised: int = 0  # Of the largest block of rows that is initialised at once in a quantised weight.
+    quantised_experts: int = 0  # Of quantised routed experts, before sharding.
     largest_shard: int = 0  # Of the largest shard that the optimizer steps.
     kept: int = 0  # Of weights so small that each rank keeps them whole beside its shard.
-    kept_quantised: int = 0  # Those of these that are quantised.
-    # Of each matrix that receives gradients, in the order of the model, before sharding.
+    kept_quantised: int = 0  # Of those of them that are quantised.
+    # Of each matrix that receives gradients, in model order, before sharding.
     matrices: tuple[int, ...] = ()
     stepped: tuple[int, ...] = ()  # Of the shard of each matrix that the optimizer steps.
-    frozen: tuple[int, ...] = ()  # Of the shard of each matrix that stays as it is and is not quantised.
-    packed: tuple[int, ...] = ()  # Bytes of the codes of the shard of each quantised weight.
+    frozen: tuple[int, ...] = ()  # Of the shard of each matrix that is frozen and not quantised.
+    packed: tuple[int, ...] = ()  # Bytes of the codes of each quantised weight's shard.
 
     @property
     def unpacked(self) -> int:
-        """Elements before sharding that autocast casts: no experts of grouped products, and no quantised ones."""
+        """Elements before sharding that autocast casts: neither grouped experts nor quantised weights."""
         return self.dense + self.stacked - self.quantised + self.quantised_experts
 
     @property
@@ -69,7 +69,7 @@ class WeightCounts:
         return total((self, other))
 
     def times(self, count: int) -> "WeightCounts":
-        """Counts of ``count`` equal groups together."""
+        """Return the counts of ``count`` equal groups together."""
         if not count:
             return WeightCounts()
         sizes = zip(_OF_SEVERAL.items(), _read(self), strict=True)
@@ -77,7 +77,7 @@ class WeightCounts:
 
 
 def total(parts: Iterable[WeightCounts]) -> WeightCounts:
-    """The elements of several groups together."""
+    """The counts of several groups together."""
     columns = zip(*map(_read, parts), strict=True)
     return WeightCounts(**{name: of(column) for (name, of), column in zip(_OF_SEVERAL.items(), columns, strict=False)})
 
@@ -100,7 +100,7 @@ _OF_SEVERAL: dict[str, Callable[[Iterable[Any]], Any]] = {
     "frozen": _joined,
     "packed": _joined,
 }
-"""The function that joins each count of several groups."""
+"""The function that combines each count of several groups."""
 
 _read = attrgetter(*_OF_SEVERAL)
 
@@ -116,13 +116,13 @@ class ShardRule(Hashed):
     states: StateShares  # Its shares of its dense parameters, their gradients and optimizer states.
     expert_states: StateShares  # The same for its routed experts.
     joined: bool  # True if one tensor holds all experts of a layer.
-    rows: bool  # True if shards are cut by rows of each tensor, False if from one flat buffer.
-    inside: bool  # True if experts that cannot be shared out whole are cut themselves.
-    kept: int  # The elements, or bytes of packed ones, of the largest weight that stays whole beside its shard.
+    rows: bool  # True if shards are rows of each tensor, False if parts of one flat buffer.
+    inside: bool  # True if experts are split themselves where ranks cannot have whole ones.
+    kept: int  # Elements, or bytes if quantised, of the largest weight that stays whole beside its shard.
 
 
 def shard_rule(view: RankView, engine: EngineTraits) -> ShardRule:
-    """The shard rule of one rank; the same object for equal ones, since counts are looked up by it."""
+    """The shard rule of one rank; one object for equal rules, since counts are cached by it."""
     return _shard_rule(view.tensor, view.experts, view.expert_tensor, view.states, view.expert_states, engine)
 
 
@@ -166,7 +166,7 @@ def _elements(weight: Weight, rule: ShardRule) -> WeightCounts:
         if expert and rule.inside and local[0] % share.denominator:
             return local[0] * rounded_up(local[1], share) * (one // max(local[0] * local[1], 1))
         if rule.rows:
-            # FSDP2 cuts rows in chunks of equal size, the last ones smaller: the first rank's is rounded up.
+            # FSDP2 cuts rows into equal chunks, smaller at the end: the first rank's chunk is rounded up.
             return copies * rounded_up(local[0], share) * (one // max(local[0], 1))
         return rounded_up(whole, share)
 
@@ -205,14 +205,14 @@ def _elements(weight: Weight, rule: ShardRule) -> WeightCounts:
 
 
 def _gathered_shape(weight: Weight, rule: ShardRule) -> tuple[int, ...]:
-    """The shape with which Adafactor meets a weight: of shards that are rows, the whole one's."""
+    """The shape of a weight in Adafactor's step: the whole weight's where shards are rows."""
     if not rule.rows:
         return _local_shape(weight, rule)
     return (weight.copies, *weight.shape) if weight.split == "expert" and rule.joined else weight.shape
 
 
 def _factors(copies: int, shape: tuple[int, ...]) -> int:
-    """Means over the last and over the last but one dimension; a vector keeps a value for each of its elements.
+    """Means over the last and over the second-to-last dimension; a vector keeps one value per element.
 
     Adafactor, arXiv:1804.04235, algorithm 4. FSDP2's ranks gather each tensor for it.
     """
@@ -223,7 +223,7 @@ def _factors(copies: int, shape: tuple[int, ...]) -> int:
 
 
 def _drawn(shape: tuple[int, ...]) -> int:
-    """Whole rows, as many as fit a block of ``DRAWN_ELEMENTS``, one at least (``launcher/worker/model/initial.py``)."""
+    """Elements of the rows in a block of ``DRAWN_ELEMENTS``, at least one row (``launcher/worker/model/initial.py``)."""
     width = prod(shape[1:])
     return min(shape[0], max(1, DRAWN_ELEMENTS // max(1, width))) * width
 

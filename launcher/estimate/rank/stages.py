@@ -1,14 +1,14 @@
 """The stages of a pipeline: the layers of each, and the micro-batches that it holds at once.
 
 The layers are cut into ``pipeline x virtual_pipeline`` chunks (:func:`chunk_sizes`), and stage ``r`` has every
-``pipeline``-th of them from the ``r``-th on, or, where the schedule folds the model, the ``r``-th from either end
-(:func:`chunks_of`). The schedule decides how many micro-batches' activations a stage holds at
-once (:func:`in_flight`), in units of all its layers, so that interleaving, in which a micro-batch is held in some
-chunks and not in others, gives a fraction. The rules demand that layers divide as the schedule needs; the worker and
-the translation read the same sizes from here.
+``pipeline``-th chunk starting with the ``r``-th, or, where the schedule folds the model, the ``r``-th from either end
+(:func:`chunks_of`). The schedule decides how many micro-batches' activations a stage holds at once
+(:func:`in_flight`). The unit is all its layers, so that interleaving, in which a micro-batch is held in some chunks
+only, gives a fraction. The rules ensure that layers divide as the schedule needs; the worker and the translation read
+the same sizes from here.
 
-Most stages of a long pipeline are equal, and most layouts of a search share their stages: what follows from a
-:class:`Cut` or a :class:`Flow` is kept in caches by these, and :func:`alike` says which stages have to be counted.
+Most stages of a long pipeline are equal, and most layouts of a search share their stages: results that depend only on
+a :class:`Cut` or a :class:`Flow` are cached by these, and :func:`alike` says which stages have to be counted.
 """
 
 import re
@@ -22,30 +22,30 @@ from launcher.estimate.rank.family import Family
 from launcher.spec import ModelSpec, RunSpec
 
 SPLIT = frozenset(("zero_bubble", "zbv", "dualpipe_v"))
-"""Schedules that run the weights' part of a backward pass apart from that of the inputs."""
+"""Schedules that run the weights' part of a backward pass separately from the inputs' part."""
 
 FOLDED = frozenset(("zbv", "dualpipe_v"))
 """Schedules whose stage ``r`` has the ``r``-th chunk from either end of the model."""
 
 
-_MOST_LETTERS = 100_000  # Letters of a layout: more layers than any model has.
+_MOST_LETTERS = 100_000  # Longest layout, in letters: more layers than any model has.
 
 
 class Layout(NamedTuple):
-    """The layers of each model chunk, in the order of the model, as ``--pipeline-model-parallel-layout`` says them.
+    """The layers of each model chunk, in model order, as ``--pipeline-model-parallel-layout`` gives them.
 
-    ``E`` is the embedding, ``t`` a layer, ``m`` a layer of multi-token prediction, ``L`` the loss; ``|`` ends a model
+    ``E`` is the embedding, ``t`` a layer, ``m`` a multi-token prediction layer, ``L`` the loss; ``|`` ends a model
     chunk, ``t*3`` is ``ttt`` and ``(tt|)*2`` is ``tt|tt|`` (``core/transformer/pipeline_parallel_layer_layout.py``).
     """
 
-    letters: str  # All of it, without ends of chunks.
+    letters: str  # The whole layout, without chunk ends.
     sizes: tuple[int, ...]  # Layers of each chunk.
-    predicted: tuple[int, ...]  # Layers of multi-token prediction of each chunk.
+    predicted: tuple[int, ...]  # Multi-token prediction layers of each chunk.
 
 
 @lru_cache(maxsize=256)
 def read_layout(text: str) -> Layout:
-    """The layout of a text; raises ValueError with the rule that it breaks, as the end of a sentence."""
+    """Parse a layout; raises ValueError with the rule that it breaks, as the end of a sentence."""
     text = text.replace(",", "").replace(" ", "")
     if any(len(number) > len(str(_MOST_LETTERS)) for number in re.findall(r"\d+", text)):
         raise ValueError(f"a layout has at most {_MOST_LETTERS} letters")
@@ -64,7 +64,7 @@ def read_layout(text: str) -> Layout:
 
 
 def fitting_layout(parts: tuple[str, ...], chunks: int) -> Layout | None:
-    """The layout where it has so many model chunks; None without one, or where a rule refuses it."""
+    """The layout if it has ``chunks`` model chunks; None without one, or where a rule refuses it."""
     try:
         found = read_layout("|".join(parts)) if parts else None
     except ValueError:
@@ -73,29 +73,29 @@ def fitting_layout(parts: tuple[str, ...], chunks: int) -> Layout | None:
 
 
 def even_layout(layers: int, predicted: int, chunks: int) -> list[str]:
-    """The chunks of a layout that shares layers out evenly, the earliest chunks first."""
+    """The chunks of a layout that distributes layers evenly; the earliest chunks take the remainder."""
     share, extra = divmod(layers, chunks)
     parts = ["t" * (share + (1 if place < extra else 0)) for place in range(chunks)]
     return [f"E{parts[0]}", *parts[1:-1], f"{parts[-1]}{'m' * predicted}L"]
 
 
 class Cut(NamedTuple):
-    """All that the layers of each stage follow from."""
+    """All that determines the layers of each stage."""
 
-    layers: int  # Of the model.
+    layers: int  # Layers of the model.
     stages: int  # Pipeline stages.
-    chunks: int  # Model chunks of a stage.
-    first: int | None  # Layers of the first stage, where it has a size by name.
-    last: int | None  # Those of the last one.
-    embedding: int  # 1 if the embedding counts for a layer, else 0.
-    loss: int  # 1 if the loss does.
+    chunks: int  # Model chunks per stage.
+    first: int | None  # Layers of the first stage, if set explicitly.
+    last: int | None  # Layers of the last stage, if set explicitly.
+    embedding: int  # 1 if the embedding counts as a layer, else 0.
+    loss: int  # 1 if the loss counts as a layer, else 0.
     folded: bool  # True if each stage has a chunk and the one as far from the other end.
-    predicted: int = 0  # Layers of multi-token prediction.
-    layout: Layout | None = None  # What each chunk holds, where that is said chunk by chunk.
+    predicted: int = 0  # Multi-token prediction layers.
+    layout: Layout | None = None  # The contents of each chunk, if given chunk by chunk.
 
     @property
     def counted(self) -> int:
-        """Layers that the stages share, with the embedding and the loss where they count for one."""
+        """Layers that the stages share, including the embedding and the loss where they count as one."""
         return self.layers + self.embedding + self.loss
 
     def ends(self, stage: int) -> tuple[bool, bool]:
@@ -104,23 +104,23 @@ class Cut(NamedTuple):
 
 
 class Flow(NamedTuple):
-    """All that the micro-batches follow from that a stage holds at once."""
+    """All that determines how many micro-batches a stage holds at once."""
 
     cut: Cut  # The layers.
     schedule: str  # The order of the passes.
-    micro_batches: int  # Of an optimizer step.
-    group: int  # Micro-batches that an interleaved chunk takes in turn.
-    ahead: int  # Chunks that are run ahead of the schedule.
+    micro_batches: int  # Micro-batches of an optimizer step.
+    group: int  # Micro-batches that pass an interleaved chunk before the next chunk runs.
+    ahead: int  # Chunks that run ahead of the schedule.
 
 
 def cut_of(spec: RunSpec) -> Cut:
     """The cut of a run's layers.
 
-    The embedding counts for a layer with ``--account-for-embedding-in-pipeline-split``, and the loss with
+    The embedding counts as a layer with ``--account-for-embedding-in-pipeline-split``, and the loss with
     ``--account-for-loss-in-pipeline-split`` (Megatron-core ``transformer_block.py``, ``get_num_layers_to_build``).
     """
     parallel, argument = spec.parallel, spec.backend.argument
-    counts_ends = bool(spec.backend.extra)  # Few runs have arguments of their engine's own.
+    counts_ends = bool(spec.backend.extra)  # Skips two look-ups: few runs pass arguments to their engine.
     return Cut(
         spec.model.num_hidden_layers,
         parallel.pipeline,
@@ -136,23 +136,23 @@ def cut_of(spec: RunSpec) -> Cut:
 
 
 def flow_of(spec: RunSpec) -> Flow:
-    """The micro-batches of a run."""
+    """The flow of a run's micro-batches."""
     ahead = 1 if spec.backend.argument("overlap-moe-expert-parallel-comm") else 0
     return Flow(cut_of(spec), spec.parallel.schedule, spec.gradient_accumulation, spec.pipeline_round, ahead)
 
 
 def chunks_of(cut: Cut, stage: int) -> tuple[int, ...]:
-    """Numbers of the model chunks of a stage, in the order of the model."""
+    """Indices of the model chunks of a stage, in model order."""
     if cut.folded:
         return stage, 2 * cut.stages - 1 - stage
     return tuple(range(stage, cut.stages * cut.chunks, cut.stages))
 
 
 def chunk_sizes(spec: RunSpec) -> tuple[int, ...]:
-    """Layers of each of the ``pipeline x virtual_pipeline`` model chunks in the order of the model.
+    """Layers of each of the ``pipeline x virtual_pipeline`` model chunks in model order.
 
-    Layers that do not divide go to the earliest chunks. Sizes that the first and the last stage have by name are shared
-    out among their chunks.
+    The remainder of layers goes to the earliest chunks. Explicit sizes of the first and last stage are distributed over
+    their chunks.
     """
     return _chunk_sizes(cut_of(spec))
 
@@ -164,18 +164,18 @@ def _chunk_sizes(cut: Cut) -> tuple[int, ...]:
     sizes: list[int | None] = [None] * (cut.stages * cut.chunks)
     for stage, size in ((0, cut.first), (cut.stages - 1, cut.last)):
         if size is not None:
-            for chunk, share in zip(chunks_of(cut, stage), _shared_out(size, cut.chunks), strict=True):
+            for chunk, share in zip(chunks_of(cut, stage), _distribute(size, cut.chunks), strict=True):
                 sizes[chunk] = share
     left = max(0, cut.counted - sum(size for size in sizes if size is not None))
-    shares = iter(_shared_out(left, max(1, sizes.count(None))))
+    shares = iter(_distribute(left, max(1, sizes.count(None))))
     result = [next(shares) if size is None else size for size in sizes]
     result[0] -= cut.embedding
     result[-1] -= cut.loss
     return tuple(result)
 
 
-def _shared_out(layers: int, places: int) -> list[int]:
-    """Share them out evenly; the first places take what is left over."""
+def _distribute(layers: int, places: int) -> list[int]:
+    """Distribute layers evenly; the first places take the remainder."""
     share, extra = divmod(layers, places)
     return [share + 1] * extra + [share] * (places - extra)
 
@@ -190,19 +190,19 @@ def _stage_layers(cut: Cut) -> tuple[tuple[int, ...], ...]:
 
 
 def rank_layers(cut: Cut, stage: int) -> tuple[int, ...]:
-    """Indices of the layers that a rank of one stage runs, those of all its chunks."""
+    """Indices of the layers that a rank of a stage runs, in all its chunks."""
     return _stage_layers(cut)[stage]
 
 
 def predicted_layers(cut: Cut, stage: int) -> int:
-    """Layers of multi-token prediction that a stage runs: those of its layout, else all on the last stage."""
+    """Multi-token prediction layers that a stage runs: those of its layout, else all on the last stage."""
     if cut.layout is not None:
         return sum(cut.layout.predicted[stage :: cut.stages])
     return cut.predicted if stage == cut.stages - 1 else 0
 
 
 def predicted_in_flight(flow: Flow, stage: int) -> Fraction:
-    """Micro-batches whose activations of these layers a stage holds at once; they are in its last chunk."""
+    """Micro-batches whose activations of multi-token prediction layers a stage holds at once, in its last chunk."""
     chunks = flow.cut.chunks
     if chunks == 1:
         return in_flight(flow, stage)
@@ -211,7 +211,7 @@ def predicted_in_flight(flow: Flow, stage: int) -> Fraction:
 
 
 def forwards(flow: Flow, stage: int) -> int:
-    """Forward passes of chunks before the first backward pass of an interleaved stage, and that pass's own."""
+    """Forward passes of chunks that an interleaved stage runs before its first backward pass."""
     chunks = flow.cut.chunks
     warm_up = 2 * (flow.cut.stages - stage - 1) + (chunks - 1) * flow.group + flow.ahead
     return min(warm_up + 1, flow.micro_batches * chunks)
@@ -222,11 +222,11 @@ def in_flight(flow: Flow, stage: int) -> Fraction:
 
     1F1B: ``min(m, p - r)``. GPipe: all. Interleaved: the warm-up of Megatron-core ``get_pp_rank_microbatches``,
     ``2 (p - r - 1) + (v - 1) g`` chunks, and the one that follows; a round ``g`` has ``p`` micro-batches unless
-    ``--microbatch-group-size-per-virtual-pipeline-stage`` says otherwise, and with
-    ``--overlap-moe-expert-parallel-comm`` one more chunk is run ahead. A split backward pass holds a micro-batch until
-    its weights' part has run, and torch's tables (``torch/distributed/pipelining/schedules.py``) have of ``v`` chunks a
-    stage at once: zero bubble ``(v - 1) g + p``, with one chunk the memory of 1F1B's first stage on every stage
-    (ZB-H1, arXiv:2401.10241, table 2); ZBV ``2 p``, and less while ``m + r + 1`` is; DualPipeV ``2 p + 1``.
+    ``--microbatch-group-size-per-virtual-pipeline-stage`` is set, and ``--overlap-moe-expert-parallel-comm`` runs one
+    more chunk ahead. A split backward pass holds a micro-batch until its weights' part has run, and by torch's tables
+    (``torch/distributed/pipelining/schedules.py``) a stage with ``v`` chunks holds at once: zero bubble
+    ``(v - 1) g + p`` chunks, so with one chunk every stage has the memory of 1F1B's first stage (ZB-H1,
+    arXiv:2401.10241, table 2); ZBV ``2 p``, or ``m + r + 1`` if that is less; DualPipeV ``2 p + 1``.
     """
     stages, chunks, micro_batches = flow.cut.stages, flow.cut.chunks, flow.micro_batches
     if flow.schedule == "gpipe":
@@ -245,7 +245,7 @@ def in_flight(flow: Flow, stage: int) -> Fraction:
 
 @lru_cache(maxsize=8192)
 def _chunks_in_flight(cut: Cut, stage: int, forwards: int, group: int) -> Fraction:
-    """The layers of the first so many forward passes, which take the chunks in turn, a round of micro-batches each."""
+    """The share of a stage's layers in its first ``forwards`` passes, which take chunks in turn, a round in each."""
     own = [_chunk_sizes(cut)[chunk] for chunk in chunks_of(cut, stage)]
     run = [own[number // group % len(own)] for number in range(forwards)]
     return Fraction(sum(run), sum(own)) if sum(own) else Fraction(forwards, len(own))
@@ -253,7 +253,7 @@ def _chunks_in_flight(cut: Cut, stage: int, forwards: int, group: int) -> Fracti
 
 @lru_cache(maxsize=1024)
 def alike(family: Family, model: ModelSpec, cut: Cut, *, first_apart: bool) -> tuple[int, ...]:
-    """For each stage the first one with the same kinds of layers, in the same order, and the same ends of the model."""
+    """For each stage, the first stage with the same kinds of layers in the same order and the same model ends."""
     firsts: dict[object, int] = {}
     return tuple(
         firsts.setdefault(
@@ -266,10 +266,10 @@ def alike(family: Family, model: ModelSpec, cut: Cut, *, first_apart: bool) -> t
 
 @lru_cache(maxsize=4096)
 def fullest_stages(family: Family, model: ModelSpec, flow: Flow) -> tuple[int, ...]:
-    """The outer stages, and of inner ones with equal layers the first with the most micro-batches in flight.
+    """The outer stages, and among inner ones with equal layers the first with the most micro-batches in flight.
 
-    An inner stage's place counts for nothing else: no term looks at more of it than whether it is the first. Where
-    backward passes are split, also the chunks count that wait for the weights' part: then these are all stages.
+    An inner stage's place matters for nothing else: terms only ask whether it is the first. Where backward passes are
+    split, the chunks that wait for the weights' part matter as well: then all stages are returned.
     """
     if flow.schedule in SPLIT:
         return tuple(range(flow.cut.stages))

@@ -1,4 +1,4 @@
-"""The tensors of a model: its weights and those that its blocks save, each with its split among ranks."""
+"""The tensors of a model: its weights and the tensors that its blocks save, each with its split among ranks."""
 
 from dataclasses import KW_ONLY
 from math import prod
@@ -19,18 +19,18 @@ type Part = Literal[
 class Weight:
     """One parameter tensor, or several equal ones."""
 
-    name: str  # As in the checkpoint of the model, without the layer's prefix.
-    shape: tuple[int, ...]  # Rows first, as ``torch.nn.Linear`` holds it.
+    name: str  # Its name in the model's checkpoint, without the layer's prefix.
+    shape: tuple[int, ...]  # Rows first, as in ``torch.nn.Linear``.
     # ``replicated`` on every tensor-parallel rank, or split over the ``tensor`` or the ``expert`` ranks.
     split: Split = "replicated"
     copies: int = 1  # Number of equal tensors: the routed experts of a layer.
-    stacked: bool = False  # True if one matrix has the rows of all copies, one below the other.
+    stacked: bool = False  # True if one matrix holds the rows of all copies, one below the other.
     dimension: int = 0  # The dimension that tensor parallelism splits.
     frozen: bool = False  # True if it is not trained.
-    quantised: int = 0  # The bits of its codes; 0 where it is held as other parameters are.
-    whole: bool = False  # True if it is never quantised, as other code than its linear's reads it.
-    outside: bool = False  # True if several blocks use this tensor, which is counted among those outside the blocks.
-    module: Module | None = None  # The module of ``checkpointing.modules`` that has it, where its name does not say so.
+    quantised: int = 0  # The bits of its codes; 0 if it is not quantised.
+    whole: bool = False  # True if it is never quantised because code outside its linear layer reads it.
+    outside: bool = False  # True if several blocks share it, so that it counts as outside the blocks.
+    module: Module | None = None  # Its module of ``checkpointing.modules``, if its name does not tell.
 
     @property
     def elements(self) -> int:
@@ -42,11 +42,10 @@ class Weight:
 class SavedTensor:
     """A tensor that the forward pass of a block keeps for its backward pass."""
 
-    name: str  # Its name, for readers.
+    name: str  # A name for readers.
     bytes: int  # Bytes for one token.
-    # Which ranks share it: ``token`` is whole on every tensor-parallel rank, ``residual`` is split by Megatron's
-    # sequence parallelism, ``tensor`` by tensor parallelism; the bytes of ``routed`` ones are those of one token sent
-    # to one expert.
+    # How ranks split it: ``token`` is whole on every tensor-parallel rank, ``residual`` is split by Megatron's
+    # sequence parallelism, ``tensor`` by tensor parallelism; bytes of ``routed`` ones are per token sent to one expert.
     share: Share
     part: Part  # The module that it belongs to, for selective recomputation.
     _: KW_ONLY
@@ -54,25 +53,25 @@ class SavedTensor:
     output_of: str = ""  # The linear layer whose output it is, where that matters.
     in_forward_peak: bool = True  # True if it is alive at the peak of a forward pass that saves nothing.
     last: bool = False  # True if the block's last operation made it.
-    readers: tuple[str, ...] = ()  # The modules whose weights' gradients are computed from it.
+    readers: tuple[str, ...] = ()  # The modules whose weight gradients are computed from it.
     only_readers: bool = False  # True if nothing else needs it, so that it is not saved where those weights are frozen.
-    made: int = 0  # Bytes for one token while it is made, with all that it is made of; 0 where that is not looked at.
-    # Bytes for one token while its gradient passes through, itself counted; 0 where that is not looked at.
+    made: int = 0  # Bytes per token while it is computed, with all its inputs; 0 where that instant is not counted.
+    # Bytes per token while its gradient is computed, itself included; 0 where that instant is not counted.
     undone: int = 0
     module: Module | None = None  # The module of ``checkpointing.modules`` that saves it.
     offloaded_by: str = ""  # The module of Megatron-LM's ``--offload-modules`` that moves it to the host.
-    input: str = ""  # The name of the tensor that this module reads, and keeps where it is recomputed.
+    input: str = ""  # The name of the tensor that its module reads, and keeps where it is recomputed.
 
 
 class Scan(NamedTuple):
-    """One kernel of a layer that multiplies no weight, for one token."""
+    """The cost per token of one kernel of a layer that multiplies no weight."""
 
-    flops: float  # Of its products.
+    flops: float  # FLOPs of its products.
     moved: float  # Bytes that it reads and writes.
 
 
 class Scans(NamedTuple):
-    """Those of a layer's forward pass and of its backward pass; both are shared by tensor parallel ranks."""
+    """The scan kernels of a layer's forward and backward pass, which tensor parallel ranks share."""
 
     forward: tuple[Scan, ...]
     backward: tuple[Scan, ...]

@@ -1,8 +1,8 @@
-"""Shares of one rank of one pipeline stage: of the model, of the batch and of the sequence.
+"""Shares of one rank of a pipeline stage: of the model, of the batch and of the sequence.
 
-A strategy narrows a view; each multiplies a share of its own or the product of degrees, so their order does not matter.
-The fold begins with a rank that holds and sees everything (:func:`whole`). Shares are exact fractions: the shares of
-all ranks add up to the batch and the sequence, and sizes are rounded where elements are counted.
+A strategy narrows a view; each multiplies its own share or the product of degrees, so their order does not matter. The
+fold starts with a rank that holds and sees everything (:func:`whole`). Shares are exact fractions: the shares of all
+ranks add up to the batch and the sequence, and sizes are rounded where elements are counted.
 """
 
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ ONE = Fraction(1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateShares(Hashed):
-    """Shares of the model states that a rank keeps of what its model-parallel position holds (ZeRO, FSDP)."""
+    """A rank's shares of the model states at its model-parallel position (ZeRO, FSDP)."""
 
     parameters: Fraction = ONE
     gradients: Fraction = ONE
@@ -30,10 +30,10 @@ _UNSHARDED = StateShares()
 
 
 class RankView(NamedTuple):
-    """One rank of one pipeline stage; a tuple, since the fold replaces a part of it in each of its steps."""
+    """The shares of one rank of a pipeline stage; a tuple, since each step of the fold replaces parts of it."""
 
     stage: int  # Its pipeline stage, from 0.
-    stages: int  # Pipeline stages in all.
+    stages: int  # Number of pipeline stages.
     layers: tuple[int, ...]  # Indices of the model's blocks that it runs.
     embedding: bool  # True if it holds the token embedding.
     head: bool  # True if it holds the last norm and the output projection, and computes the loss.
@@ -43,34 +43,34 @@ class RankView(NamedTuple):
     tokens: Fraction  # Its share of the tokens of one sequence.
     # The further share of the tokens in norms and in the residual stream (Megatron's sequence parallelism).
     residual: Fraction
-    tensor: Fraction  # Its share of every split weight, of the heads and of the feed-forward width.
+    tensor: Fraction  # Its share of every split weight, of the heads and of the MLP's width.
     experts: Fraction  # Its share of the routed experts of a layer.
     expert_tensor: Fraction  # Its share of each of those experts.
     states: StateShares  # Its shares of its dense parameters, their gradients and optimizer states.
     expert_states: StateShares  # The same for its routed experts, which have fewer data-parallel copies.
-    predicted: int = 0  # Layers of multi-token prediction that it runs.
-    predicted_in_flight: Fraction = ONE  # Micro-batches whose activations of these it holds at once.
+    predicted: int = 0  # Multi-token prediction layers that it runs.
+    predicted_in_flight: Fraction = ONE  # Micro-batches whose activations of these layers it holds at once.
 
 
 @lru_cache(maxsize=1024)
 def part_of(share: Fraction, ranks: int) -> Fraction:
-    """One of so many equal parts of a share; the same object each time, since views are compared in caches."""
+    """One of ``ranks`` equal parts of a share; the same object each time, since caches compare views."""
     return share / ranks
 
 
 def rounded_up(size: int, share: Fraction) -> int:
-    """A share of a size, rounded up; in whole numbers, since this is most of an estimate's time."""
+    """A share of a size, rounded up; in integer arithmetic, since this takes most of an estimate's time."""
     return -(-size * share.numerator // share.denominator)
 
 
 class Strategy(Protocol):
     """A module of ``launcher.estimate.strategies`` as the memory model sees it.
 
-    One whose share differs from stage to stage of a pipeline says ``BY_STAGE = True``.
+    A strategy whose share differs between pipeline stages sets ``BY_STAGE = True``.
     """
 
     def apply(self, view: RankView, spec: RunSpec) -> RankView:
-        """Return the view with this strategy's share taken."""
+        """Return the view narrowed to this strategy's share."""
 
 
 def whole(spec: RunSpec) -> RankView:
@@ -100,13 +100,13 @@ def _all_layers(count: int) -> tuple[int, ...]:
 
 
 def view_of(spec: RunSpec, strategies: Iterable[Strategy], stage: int) -> RankView:
-    """The fold of all strategies over the whole model, for a rank of one pipeline stage."""
+    """The shares of a rank of one pipeline stage after all strategies."""
     (view,) = views(spec, strategies, (stage,))
     return view
 
 
 def views(spec: RunSpec, strategies: Iterable[Strategy], stages: Iterable[int] | None = None) -> tuple[RankView, ...]:
-    """One rank of each of these pipeline stages, by default of all; shares that are equal on all are folded once."""
+    """One rank of each of these pipeline stages, by default of all; shares equal on all stages are folded once."""
     shared, by_stage = _parted(tuple(strategies))
     common = _folded(whole(spec), spec, shared)
     numbers = range(spec.parallel.pipeline) if stages is None else stages
