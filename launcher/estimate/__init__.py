@@ -1,1 +1,1 @@
-"""Memory of one rank and time of one step, as formulas; no framework is imported."""
+"""Formulas for the memory of one rank and the time of one step; no framework is imported."""

@@ -267,13 +267,13 @@ def test_what_the_class_would_pass_over_is_refused(kind: str, word: str, path: s
 @pytest.mark.parametrize(
     ("kind", "key", "value", "rule"),
     [
-        ("qwen3_next", "linear_num_key_heads", 2.5, "it is an integer of at least 1 there"),
-        ("qwen3_next", "linear_num_key_heads", None, "it is an integer of at least 1 there"),
-        ("qwen3_next", "full_attention_interval", "4", "transformers' qwen3_next tells its layers apart"),
-        ("jamba", "mamba_dt_rank", -5, "it is auto or an integer of at least 1 there"),
-        ("gemma2", "rope_theta", "1e6", "it is a number there"),
-        ("granitemoehybrid", "layer_types", "mamba", "it is a list there"),
-        ("glm4", "rope_scaling", "yarn", "it is a mapping there"),
+        ("qwen3_next", "linear_num_key_heads", 2.5, "transformers expects an integer of at least 1"),
+        ("qwen3_next", "linear_num_key_heads", None, "transformers expects an integer of at least 1"),
+        ("qwen3_next", "full_attention_interval", "4", "transformers' qwen3_next cannot tell its layers' kinds"),
+        ("jamba", "mamba_dt_rank", -5, "transformers expects auto or an integer of at least 1"),
+        ("gemma2", "rope_theta", "1e6", "transformers expects a number"),
+        ("granitemoehybrid", "layer_types", "mamba", "transformers expects a list"),
+        ("glm4", "rope_scaling", "yarn", "transformers expects a mapping"),
     ],
 )
 def test_a_value_of_another_kind_than_its_class_reads_is_refused(kind: str, key: str, value: object, rule: str) -> None:
@@ -326,7 +326,7 @@ _LOOP = (
     *("model=tiny", "model.family=transformers", "model.model_type=dbrx", "model.num_experts=4", "parallel=fsdp"),
     *("model.num_experts_per_tok=2", "model.moe_intermediate_size=48", "model.extra={attn_config.clip_qkv:8}"),
 )
-_ONE_MATRIX = "transformers' dbrx has the experts in one matrix, which it runs in a loop"
+_ONE_MATRIX = "transformers' dbrx stacks its experts in one matrix and runs them in a loop"
 
 
 @pytest.mark.parametrize(

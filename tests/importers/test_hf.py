@@ -156,7 +156,7 @@ def test_first_dense_layers_of_qwen3_moe_are_a_setting_and_others_are_refused() 
     config = {"model_type": "qwen3_moe", "mlp_only_layers": [0, 1]}
     assert "model.first_dense_layers=2" in _overrides(config)
     [error] = errors_of(json.dumps({"model_type": "qwen3_moe", "decoder_sparse_step": 2}))
-    assert error["rule"] == "dense layers among those with experts are not built here: only the first ones are dense"
+    assert error["rule"] == "only the first layers may be dense: launch builds no dense layers after those with experts"
 
 
 def test_an_auxiliary_loss_counts_where_the_routers_logits_are_an_output() -> None:
@@ -268,7 +268,7 @@ def test_code_beside_a_file_reads_nothing_of_keys_that_ask_for_nothing(config: d
 def test_what_a_description_does_not_cover_is_refused_on_import(kind: str, key: str, value: object, known: str) -> None:
     [error] = errors_of(json.dumps({"model_type": kind, key: value}))
     assert str(error["path"]).startswith(f"models/config.json: {key}")
-    assert error["rule"] == f"of models of the type {kind} the launcher knows {known} alone"
+    assert error["rule"] == f"launch supports only {known} for models of the type {kind}"
 
 
 def test_the_loss_of_a_decoders_router_is_left_out_and_matters() -> None:
@@ -301,7 +301,7 @@ def test_layers_without_a_window_are_left_out_once_and_without_contradiction() -
     config = QWEN3_32B | {"num_hidden_layers": 4, "max_window_layers": 2, "sliding_window": 64}
     config |= {"use_sliding_window": True, "layer_types": kinds}
     assert "model.sliding_window=64" in _overrides(config)
-    assert left_out(config)["layer_types"] == ("the layers without a window attend within it here, too", True)
+    assert left_out(config)["layer_types"] == ("the layers without a window use the window here as well", True)
     assert that_matters(config) == ["layer_types"]
     assert that_matters(config | {"layer_types": kinds[2:] * 2}) == []
     assert that_matters(config | {"sliding_window": config["max_position_embeddings"]}) == []
@@ -314,5 +314,5 @@ def test_gemma_has_the_activation_that_its_class_puts_in_place_of_gelu() -> None
     found = _kept({"model_type": "gemma", "hidden_act": "gelu"})
     assert found == _kept({"model_type": "gemma", "hidden_act": "gelu_pytorch_tanh"})
     assert found["extra"] == {"hidden_act": "gelu_pytorch_tanh"}
-    effect = "no effect: transformers' class puts gelu_pytorch_tanh in its place"
+    effect = "no effect: transformers' class replaces it with gelu_pytorch_tanh"
     assert left_out({"model_type": "gemma", "hidden_act": "gelu"})["hidden_act"] == (effect, False)

@@ -1,6 +1,6 @@
-"""Model families: all that is known of one is a module of this folder, or of an installed package.
+"""Model families: each is one module of this folder, or of an installed package.
 
-``launcher.estimate.rank.family`` says what is asked of it, and ``docs/architecture.md`` shows a whole one.
+``launcher.estimate.rank.family`` defines the protocol, and ``docs/architecture.md`` shows a complete family.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from launcher.estimate.rank.tensors import Weight
 from launcher.spec import ModelSpec, RunSpec, edit
 
 __all__ = ["PROTOCOL", "Family", "check", "of"]
-PROTOCOL = Family  # The members that ``launcher.base.registry`` demands of a family that an installed package offers.
+PROTOCOL = Family  # The members that ``launcher.base.registry`` requires of a family from an installed package.
 
 
 def of(model: ModelSpec) -> Family:
@@ -29,16 +29,16 @@ def of(model: ModelSpec) -> Family:
 def classes() -> JsonObject:
     """The classes of ``transformers``: ``version``, ``architectures`` by model type, ``classes`` that families read.
 
-    Of a class ``defaults`` has the values of keys that a file leaves out, and ``reads`` the keys that its code reads.
-    Of one that ``_decoders`` describes ``derived`` names defaults that are no fields of its own, and ``further`` has
-    its other fields.
+    A class's ``defaults`` are the values of keys that a file leaves out, and ``reads`` the keys that its code reads.
+    For a class that ``_decoders`` describes, ``derived`` names defaults that are not its own fields, and ``further``
+    has its other fields.
     """
     found: JsonObject = files.own_json(Path(__file__).with_name("class_defaults.json"))
     return found
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
-    """A model type that its family does not read, or keys that only a family of many types has."""
+    """Errors of a model type that its family does not read, and of keys that only a family of many types has."""
     model = spec.model
     if (choices := of(model).traits.choices) is not None:
         yield from choices(spec)
@@ -49,13 +49,13 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     }
     for key, value, neutral in (("model_type", model.model_type, None), ("extra", extra, {})):
         if value != neutral:
-            rule = f"family={model.family} has no such choice: it is of family=transformers"
+            rule = f"family={model.family} does not read it: only family=transformers does"
             ways = ["model.family=transformers", edit.override(f"model.{key}", neutral)]
             yield ConfigError(f"model.{key}", value, rule, ways)
 
 
 def linears(model: ModelSpec) -> tuple[str, ...]:
-    """The linear layers of a model's blocks that an adapter may wrap: as the family says, or all but the experts'."""
+    """The linear layers of a model's blocks that an adapter may wrap: the family's list, or all but the experts'."""
     family, rows = of(model), _rows(model)
     if family.traits.adapter_targets:
         there = {module(row) for row in rows}
@@ -65,7 +65,7 @@ def linears(model: ModelSpec) -> tuple[str, ...]:
 
 
 def experts(model: ModelSpec) -> tuple[str, ...]:
-    """The weights of all experts of a layer that an adapter may be added to; none where no formula has the layers."""
+    """The weights of all experts of a layer that may have an adapter; none where no formula describes the layers."""
     return () if of(model).traits.observed else tuple(dict.fromkeys(filter(None, map(parameter, _rows(model)))))
 
 
@@ -76,7 +76,7 @@ def _rows(model: ModelSpec) -> list[Weight]:
 
 
 def with_targets(spec: RunSpec) -> RunSpec:
-    """The run with the linear layers of its model named, where its adapter is to wrap all of them (``all-linear``)."""
+    """The run with the linear layers of its model named, if its adapter wraps all of them (``all-linear``)."""
     adapter = spec.adapter
     if adapter.name == "none" or "all-linear" not in adapter.targets or not (found := linears(spec.model)):
         return spec
@@ -85,10 +85,10 @@ def with_targets(spec: RunSpec) -> RunSpec:
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
-    """What is known less well of a model whose blocks no formula describes."""
+    """A warning that predictions are less certain for a model whose blocks no formula describes."""
     if of(spec.model).traits.observed:
         rule = (
-            "no formula describes its layers: their memory is that of their code under tensors without values, with the"
-            " widest error band; time is that of matrix products and attention alone, a scan's is left out"
+            "no formula describes its layers: their memory was observed by running their code on tensors without"
+            " values, and has the widest error band; time counts only matrix products and attention, not scans"
         )
         yield ConfigError("model.model_type", spec.model.model_type, rule, ["--engine trace"])

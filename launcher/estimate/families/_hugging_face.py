@@ -1,7 +1,7 @@
-"""The ``transformers`` classes of Llama's relatives: their arguments, what they cannot do, what describes them.
+"""The ``transformers`` classes of Llama and its relatives: their arguments, their limits, and reading ``config.json``.
 
-The names and the defaults of keys that a ``config.json`` leaves out are those of ``configuration_<model_type>.py`` in
-transformers 5.23.
+The names of keys, and the defaults of those that a ``config.json`` leaves out, are those of
+``configuration_<model_type>.py`` in transformers 5.23.
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,30 +30,30 @@ NAMES = CheckpointNames(
     mlp_inputs=("mlp.gate_proj", "mlp.up_proj"),
 )
 
-EXPERTS = "the experts, whose weights are held together in one tensor of three dimensions"
+EXPERTS = "the experts, whose weights are one three-dimensional tensor"
 
 LEGAL: Mapping[str, tuple[object, ...]] = {
     "gated": (True,), "normalization": ("rmsnorm",), "position_embedding": ("rope",), "dropout": (0.0,),
 }  # fmt: skip
-"""Values that every model type here allows."""
+"""Values that every model type here supports."""
 
 _LEGAL: Mapping[str, tuple[object, ...]] = {
     **LEGAL, **dict.fromkeys(("kv_lora_rank", "num_experts", "num_shared_experts", "first_dense_layers"), (0,)),
 }  # fmt: skip
-"""LlamaForCausalLM, Qwen2ForCausalLM (biases of queries, keys and values alone), Qwen3ForCausalLM (qk_norm)."""
+"""Values of LlamaForCausalLM, Qwen2ForCausalLM (biases only of queries, keys and values) and Qwen3ForCausalLM."""
 
 _SAME = (
     "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
     "max_position_embeddings", "initializer_range", "tie_word_embeddings",
 )  # fmt: skip
-"""Our keys that these classes have by the same names."""
+"""Our keys that have the same names in these classes."""
 
 ACTIVATIONS = {"squared_relu": "relu2"}
-"""Our names of activation functions by those of transformers, where they differ."""
+"""The names in transformers of our activation functions, where they differ."""
 
 
 def common(model: ModelSpec) -> JsonObject:
-    """Arguments that the classes of all relatives take."""
+    """Arguments that all of these classes take."""
     return {
         **{key: getattr(model, key) for key in _SAME},
         "num_key_value_heads": model.key_value_heads,
@@ -68,7 +68,7 @@ def common(model: ModelSpec) -> JsonObject:
 
 
 def balanced_experts(model: ModelSpec) -> JsonObject:
-    """Arguments of experts that a sigmoid scores and a bias of each balances (DeepSeek-V3, GLM-4.5)."""
+    """Arguments of experts that are scored by a sigmoid and balanced by biases (DeepSeek-V3, GLM-4.5)."""
     return {
         "moe_intermediate_size": model.moe_intermediate_size,
         "n_routed_experts": model.num_experts,
@@ -83,27 +83,27 @@ def balanced_experts(model: ModelSpec) -> JsonObject:
 
 
 def other_router(spec: RunSpec) -> Iterator[ConfigError]:
-    """Routed experts and one that every token meets, which these classes have in any case."""
+    """Errors of a model without routed or without shared experts, which these classes always have."""
     yield from auxiliary_loss(spec)
     model = spec.model
     if not model.num_experts:
         rule = "these models have routed experts: this is their number"
         yield ConfigError("model.num_experts", 0, rule, ["model.num_experts=8"])
     if not model.num_shared_experts:
-        rule = "transformers' classes of this family have an expert that every token meets"
+        rule = "transformers' classes of this family have a shared expert, which every token passes"
         yield ConfigError("model.num_shared_experts", 0, rule, ["model.num_shared_experts=1"])
 
 
 def auxiliary_loss(spec: RunSpec) -> Iterator[ConfigError]:
-    """The loss that balances experts, which the worker does not add to the cross entropy."""
+    """Errors of a loss that balances experts, which the worker does not add to the cross entropy."""
     path, coefficient = "model.router_aux_loss_coef", spec.model.router_aux_loss_coef
     if coefficient:
-        rule = "the worker's loss is the cross entropy alone, and with 0.0 nothing balances the experts"
+        rule = "the worker's loss is only the cross entropy, and with 0.0 nothing balances the experts"
         yield ConfigError(path, coefficient, rule, ["parallel=ep", f"{path}=0.0"])
 
 
 def transformers_config(model: ModelSpec) -> TransformersConfig:
-    """Llama, or Qwen2 and Qwen3, which have one thing more or less."""
+    """Llama, or Qwen2 or Qwen3, which differ in one feature."""
     settings, output = common(model), model.attention_output_bias is True
     if model.qk_norm:
         return TransformersConfig(name="Qwen3Config", settings={**settings, "attention_bias": model.attention_bias})
@@ -114,15 +114,15 @@ def transformers_config(model: ModelSpec) -> TransformersConfig:
 
 
 def partial_rotation(spec: RunSpec) -> Iterator[ConfigError]:
-    """A part of each head that is turned, which these classes do not read: they turn all of it."""
+    """Errors of partial rotation, which these classes do not support: they rotate whole heads."""
     part = (spec.model.rope_parameters or {}).get("partial_rotary_factor")
     if part not in (None, 1):
-        rule = "transformers' class turns whole heads"
+        rule = "transformers' class rotates whole heads"
         yield ConfigError("model.rope_parameters.partial_rotary_factor", part, rule, ["parallel=tp"])
 
 
 def not_computed(spec: RunSpec) -> Iterator[ConfigError]:
-    """Values that these classes do not have; biases and norms that exist, but not in one class."""
+    """Errors of values that these classes do not support, and of biases and norms that no single class combines."""
     yield from partial_rotation(spec)
     yield from other_values(spec, _LEGAL)
     yield from other_biases(spec)
@@ -130,42 +130,42 @@ def not_computed(spec: RunSpec) -> Iterator[ConfigError]:
     model = spec.model
     plain = not model.qk_norm and (not model.attention_bias or model.attention_output_bias is True)
     if model.mlp_bias and not plain:
-        has = "norms of heads (model.qk_norm)" if model.qk_norm else "biases of queries, keys and values alone"
-        rule = f"no class of transformers has biases of the MLP and {has}"
+        has = "norms of heads (model.qk_norm)" if model.qk_norm else "biases of only queries, keys and values"
+        rule = f"no class of transformers combines biases of the MLP with {has}"
         yield ConfigError("model.mlp_bias", True, rule, ["script=path/to/train.py"])
     heads, hidden = model.num_attention_heads, model.hidden_size
     if plain and model.head_dim is not None and hidden % heads:  # validate_architecture of LlamaConfig.
-        rule = f"transformers' Llama demands a multiple of its {heads} attention heads, whatever the size of a head is"
+        rule = f"transformers' Llama requires a multiple of its {heads} attention heads, whatever the head size"
         ways = [edit.override("model.hidden_size", size) for size in edit.multiples_around(hidden, heads, 1)]
         yield ConfigError("model.hidden_size", hidden, rule, ways)
 
 
 def other_biases(spec: RunSpec) -> Iterator[ConfigError]:
-    """A bias of the output projection alone, or norms of heads with some of the biases of attention."""
+    """Errors of a bias on the output projection only, or norms of heads with only some of attention's biases."""
     model, path = spec.model, "model.attention_output_bias"
     output = model.attention_output_bias is True
     if output and not model.attention_bias:
         rule = "no class of transformers has it without biases of queries, keys and values"
         yield ConfigError(path, True, rule, [f"{path}=false", "model.attention_bias=true"])
     elif model.qk_norm and model.attention_bias and not output:
-        rule = "transformers' classes with norms of heads (model.qk_norm) have the biases of attention all together"
+        rule = "transformers' classes with norms of heads (model.qk_norm) have all biases of attention or none"
         yield ConfigError(path, model.attention_output_bias, rule, [f"{path}=true", "model.attention_bias=false"])
 
 
 def short_window(spec: RunSpec) -> Iterator[ConfigError]:
-    """Sequences longer than a sliding window: the worker's attention sees all tokens before one."""
+    """Errors of sequences longer than a sliding window: the worker's attention sees all earlier tokens."""
     window, length = spec.model.sliding_window, spec.sequence_length
     if window is not None and length > window:
         rule = (
-            f"a token attends to {window} tokens (model.sliding_window), and the worker's attention to all before it:"
-            " with null another model is trained than the one described"
+            f"a token attends to {window} tokens (model.sliding_window), but in the worker to all earlier tokens: null"
+            " trains a different model than the one described"
         )
         ways = [edit.override("train.sequence_length", window), "model.sliding_window=null"]
         yield ConfigError("train.sequence_length", length, rule, ways)
 
 
 def other_values(spec: RunSpec, legal: Mapping[str, tuple[object, ...]]) -> Iterator[ConfigError]:
-    """Keys of the model with values that its classes do not have."""
+    """Errors of keys of the model whose values its classes do not support."""
     for key, values in legal.items():
         path = f"model.{key}"
         if (value := getattr(spec.model, key)) not in values:
@@ -176,7 +176,7 @@ def other_values(spec: RunSpec, legal: Mapping[str, tuple[object, ...]]) -> Iter
 
 
 def read_config(config: ConfigFile) -> JsonObject:
-    """Llama, Mistral, Qwen2 and Qwen3, and what their relatives with experts share with them."""
+    """Llama, Mistral, Qwen2 and Qwen3, and the keys that their relatives with experts share."""
     heads = config.size("num_attention_heads")
     activation = config.activation("hidden_act")
     model = {
@@ -212,7 +212,7 @@ def read_config(config: ConfigFile) -> JsonObject:
 
 
 def _key_value_heads(config: ConfigFile, heads: int) -> int:
-    """As set or as the class takes it: one for every attention head where that is null."""
+    """The number of key and value heads, as set or by the class's default: null is one per attention head."""
     return (
         config.size("num_key_value_heads", heads or 1, null=heads or 1)
         if config.has("num_key_value_heads")
@@ -221,7 +221,7 @@ def _key_value_heads(config: ConfigFile, heads: int) -> int:
 
 
 def _has(config: ConfigFile, key: str) -> bool:
-    """A bias of the MLP of Llama, its like and DeepSeek-V2, which the classes of other model types do not read."""
+    """The bias of the MLP, which the classes of Llama, similar models and DeepSeek-V2 read, and others do not."""
     if config.model_type in ("llama", "deepseek_v2", "internlm3", "iquestcoder"):
         return config.flag(key, False)
     if config.has(key):
@@ -230,9 +230,9 @@ def _has(config: ConfigFile, key: str) -> bool:
 
 
 def _attention_biases(config: ConfigFile) -> dict[str, bool]:
-    """Qwen2 has biases of queries, keys and values in any case, Mistral and Mixtral none; the others as set.
+    """Attention's biases: Qwen2 always has them on queries, keys and values, Mistral and Mixtral never; others as set.
 
-    Those of GLM-4 are on queries, keys and values alone, the others' on the output projection, too.
+    GLM-4 has them only on queries, keys and values, the others also on the output projection.
     """
     kind, key = config.model_type, "attention_bias"
     if kind in ("qwen2", "mistral", "mixtral"):
@@ -246,7 +246,7 @@ def _attention_biases(config: ConfigFile) -> dict[str, bool]:
 
 
 def _window(config: ConfigFile, layers: int, length: int) -> dict[str, int]:
-    """A sliding window that some sequence could be longer than; Mistral's class has one where the key is absent."""
+    """A sliding window shorter than the longest sequence; Mistral's class has one by default."""
     key, kind = "sliding_window", config.model_type
     window = config.get(key)
     used = config.get("use_sliding_window") is True if kind.startswith("qwen") else kind in ("mistral", "mixtral")
@@ -263,28 +263,28 @@ def _window(config: ConfigFile, layers: int, length: int) -> dict[str, int]:
         return _windowed(config, window, without)
     else:
         says = "layer_types" if _kinds_of_layers(config) else "max_window_layers"
-        config.leave(key, f"no effect: {says} leaves no layer to it", matters=False)
-        config.leave("use_sliding_window", f"no effect: {says} leaves no layer to it", matters=False)
+        config.leave(key, f"no effect: {says} gives no layer a window", matters=False)
+        config.leave("use_sliding_window", f"no effect: {says} gives no layer a window", matters=False)
     return {}
 
 
 def _windowed(config: ConfigFile, window: int, without: int) -> dict[str, int]:
-    """A window in all layers; where some have none, the file's other keys say so and are left out."""
+    """A window in all layers; the file's other keys, by which some layers have none, are left out."""
     config.say("sliding_window", "sliding_window")
     config.say("use_sliding_window", "sliding_window")
     if _kinds_of_layers(config):
-        config.leave("max_window_layers", "no effect: layer_types says it", matters=False)
+        config.leave("max_window_layers", "no effect: layer_types decides", matters=False)
         if without:
-            config.leave("layer_types", "the layers without a window attend within it here, too")
+            config.leave("layer_types", "the layers without a window use the window here as well")
         else:
             config.default("layer_types")
     elif without:
-        config.leave("max_window_layers", "the first layers attend within the window here, too")
+        config.leave("max_window_layers", "the first layers use the window here as well")
     return {"sliding_window": window}
 
 
 def _without_window(config: ConfigFile) -> int:
-    """Layers without a window, which Qwen2 and Qwen3 have: by their list, else the first ones."""
+    """Number of layers without a window in Qwen2 and Qwen3: those in their list, else the first ones."""
     if kinds := _kinds_of_layers(config):
         return sum(kind != "sliding_attention" for kind in kinds)
     first = config.get("max_window_layers", 0) if config.model_type in ("qwen2", "qwen3") else 0
@@ -292,6 +292,6 @@ def _without_window(config: ConfigFile) -> int:
 
 
 def _kinds_of_layers(config: ConfigFile) -> list[object]:
-    """The list of the kinds of layers, which the classes of Qwen2 and Qwen3 take in place of ``max_window_layers``."""
+    """The list of layer kinds that the classes of Qwen2 and Qwen3 use instead of ``max_window_layers``."""
     kinds = config.get("layer_types") if config.model_type in ("qwen2", "qwen3") else None
     return kinds if isinstance(kinds, list) else []

@@ -26,7 +26,7 @@ LEGAL: Mapping[str, tuple[object, ...]] = {
     "qk_norm": (False,),
     "sliding_window": (None,),
 }
-"""DeepseekV3ForCausalLM."""
+"""Values that DeepseekV3ForCausalLM supports."""
 
 embedding = llama.embedding
 head = llama.head
@@ -38,12 +38,12 @@ backward_extra = moe.backward_extra
 
 
 def block(model: ModelSpec, layer: int) -> list[Weight]:
-    """Weights of two norms, latent attention and experts, or the MLP in the first layers."""
+    """Weights of two norms, latent attention and experts, or in the first layers the MLP."""
     return _weights.between_norms(model, latent_attention(model), moe.behind(model, layer))
 
 
 def saved(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
-    """Tensors saved by two norms, latent attention and experts, or the MLP in the first layers."""
+    """Tensors saved by two norms, latent attention and experts, or in the first layers the MLP."""
     return layer_saved(model, layer, engine, router="sigmoid")
 
 
@@ -52,7 +52,7 @@ def layer_saved(
 ) -> list[SavedTensor]:
     """The same for a router of either kind."""
     if engine.library == "megatron":
-        # Queries, or their latent, and the latent of keys and values are read off the norm's output by a linear each.
+        # One linear layer reads the norm's output for the queries or their latent, another for keys and values.
         rows = _megatron.norm(model.hidden_size, engine, moved=("attn_norm", "qkv_linear"), linears=2)
         rows += _megatron.latent_attention(model, engine)
     else:
@@ -99,47 +99,47 @@ def arguments(model: ModelSpec) -> JsonObject:
 
 
 def not_computed(spec: RunSpec, legal: Mapping[str, tuple[object, ...]] = LEGAL) -> Iterator[ConfigError]:
-    """Values that DeepseekV3ForCausalLM does not have."""
+    """Errors of values that DeepseekV3ForCausalLM does not support."""
     yield from _hugging_face.partial_rotation(spec)
     yield from _hugging_face.other_values(spec, legal)
     yield from _hugging_face.other_router(spec)
     model = spec.model
     if not model.kv_lora_rank:
-        rule = f"the family {model.family} has multi-head latent attention, whose size this is"
+        rule = f"the family {model.family} has multi-head latent attention, and this is the latent's size"
         yield ConfigError("model.kv_lora_rank", 0, rule, ["model.kv_lora_rank=512"])
     if (model.attention_output_bias is True) != model.attention_bias:
-        rule = "transformers' classes with latent attention have the biases of attention all together"
+        rule = "transformers' classes with latent attention have all biases of attention or none"
         path = "model.attention_output_bias"
         yield ConfigError(path, model.attention_output_bias, rule, [f"{path}={str(model.attention_bias).lower()}"])
 
 
 def read_config(config: ConfigFile) -> JsonObject:
-    """DeepSeek-V3, and models whose classes compute as its own does."""
+    """DeepSeek-V3, and models whose classes compute the same way."""
     model = latent(config) | moe.balanced(config)
-    # Of ``Glm4MoeLiteConfig`` a list has the first layers' MLPs.
+    # ``Glm4MoeLiteConfig`` lists which layers have an MLP.
     return model | (first_dense(config, 1) if config.model_type == "glm4_moe_lite" else {})
 
 
 def first_dense(config: ConfigFile, default: int) -> dict[str, int]:
-    """Layers with a plain MLP by ``mlp_layer_types``, ``dense`` or ``sparse`` each, which must be the first ones."""
+    """Number of layers with a plain MLP, the ``dense`` ones of ``mlp_layer_types``, which must be the first ones."""
     kinds = config.get("mlp_layer_types")
     if kinds is None:
         return {"first_dense_layers": default}
     config.say("mlp_layer_types", "first_dense_layers")
     if not isinstance(kinds, list) or not {*kinds} <= {"dense", "sparse"}:
-        config.error("mlp_layer_types", "is a list that names each layer, dense or sparse")
+        config.error("mlp_layer_types", "is a list that names each layer dense or sparse")
         return {}
     count = kinds.index("sparse") if "sparse" in kinds else len(kinds)
     if "dense" in kinds[count:]:
-        config.error("mlp_layer_types", "dense layers among those with experts are not built here")
+        config.error("mlp_layer_types", "launch builds no dense layers after those with experts")
     return {"first_dense_layers": count}
 
 
 def latent(config: ConfigFile) -> JsonObject:
-    """All of a model with latent attention but its experts."""
+    """All keys of a model with latent attention except its experts'."""
     model = llama.read_config(config)
     for key in ("num_key_value_heads", "head_dim"):
-        config.leave(key, "no effect: every head has keys and values of its own, made from the latent", matters=False)
+        config.leave(key, "no effect: every head has its own keys and values, made from the latent", matters=False)
     return model | {
         "family": "deepseek",
         "num_key_value_heads": None,

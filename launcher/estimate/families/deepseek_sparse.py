@@ -1,7 +1,7 @@
 """DeepSeek-V3.2 and GLM-5: latent attention to the tokens that an indexer chooses (DSA, arXiv:2512.02556).
 
-``transformers`` computes all scores and masks those that were not chosen, and the indexer without gradients, whose
-weights are not trained (``DeepseekV32Indexer.forward`` of ``modeling_deepseek_v32.py``).
+``transformers`` computes all scores and masks those that were not chosen; the indexer runs without gradients, so that
+its weights are not trained (``DeepseekV32Indexer.forward`` of ``modeling_deepseek_v32.py``).
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ _CONFIGS: Mapping[str, str] = {"deepseek_v32": "DeepseekV32Config", "glm_moe_dsa
 _INDEXER = ("index_topk", "index_head_dim", "index_n_heads")  # Sizes of the indexer, which both classes have.
 
 _SHARING = ("indexer_types", "index_topk_freq", "index_skip_topk_offset", "index_topk_pattern")
-"""Keys by which layers of GLM-5 reuse what another one chose (``GlmMoeDsaConfig.__post_init__``)."""
+"""Keys by which layers of GLM-5 reuse the tokens that another layer chose (``GlmMoeDsaConfig.__post_init__``)."""
 
 _UNCUT = ("tensor", "pipeline", "context", "ulysses")
 
@@ -30,7 +30,7 @@ def _keys(kind: str) -> tuple[str, ...]:
 
 
 def choices(spec: RunSpec) -> Iterator[ConfigError]:
-    """A type that is neither of both, or keys that its class does not have."""
+    """Errors of another model type, or of keys that its class does not have."""
     model, known = spec.model, (*_CONFIGS,)
     if model.model_type not in known:
         ways = [f"model.model_type={each}" for each in known]
@@ -67,7 +67,7 @@ backward_extra = deepseek.backward_extra
 
 
 def kind(model: ModelSpec, layer: int) -> str:
-    """Experts or an MLP, and whether the layer has an indexer of its own."""
+    """Experts or an MLP, and whether the layer has its own indexer."""
     return f"{moe.kind(model, layer)}{'' if _has_indexer(model, layer) else ' reusing'}"
 
 
@@ -96,7 +96,7 @@ def _size(model: ModelSpec, key: str) -> int:
 
 
 def block(model: ModelSpec, layer: int) -> list[Weight]:
-    """Weights of a block of DeepSeek-V3, and of the indexer: queries from their latent, one key, weights of heads."""
+    """Weights of a block of DeepSeek-V3 and of the indexer: queries from their latent, one key, weights per head."""
     weights = deepseek.block(model, layer)
     if not _has_indexer(model, layer):
         return weights
@@ -111,7 +111,7 @@ def block(model: ModelSpec, layer: int) -> list[Weight]:
 
 def saved(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
     """Tensors saved by a block of DeepSeek-V3, and the mask of the tokens that were not chosen."""
-    # A kernel with a mask lays its output out with the tokens first.
+    # A kernel with a mask stores its output with the tokens first.
     rows = deepseek.layer_saved(model, layer, replace(engine, attention_copy=False), router="sigmoid")
     if engine.scores:
         return rows
@@ -122,9 +122,9 @@ def saved(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTenso
 def _mask(model: ModelSpec, layer: int, engine: EngineTraits) -> SavedTensor:
     """Each layer's mask, in the format of its queries: a kernel with a mask keeps it (``aten`` ``attention.cpp``).
 
-    The indexer's scores of each of its heads are made in fp32, of several sequences from its key copied for each query
-    (``aten`` ``LinearAlgebra.cpp``, ``matmul`` of tensors of four dimensions), then scaled; its queries are there as
-    they were made and rotated, and until the product in fp32; so are attention's, before and after they are joined.
+    The indexer's scores of each head are computed in fp32, with several sequences from its key copied for each query
+    (``aten`` ``LinearAlgebra.cpp``, ``matmul`` of four-dimensional tensors), and then scaled. Its queries exist as
+    projected, as rotated, and until the product in fp32; so do attention's, before and after concatenation.
     """
     heads, size = _size(model, "index_n_heads"), _size(model, "index_head_dim")
     copied = 0 if engine.one_sequence else size
@@ -143,7 +143,7 @@ def _mask(model: ModelSpec, layer: int, engine: EngineTraits) -> SavedTensor:
 
 
 def transformers_config(model: ModelSpec) -> TransformersConfig | None:
-    """The class of the model type; it masks by itself, and so computes attention by transformers' own names."""
+    """The class of the model type; it masks tokens itself, and so picks attention by transformers' own names."""
     name = _CONFIGS.get(str(model.model_type))
     if name is None:
         return None
@@ -154,18 +154,18 @@ def transformers_config(model: ModelSpec) -> TransformersConfig | None:
 
 
 def not_computed(spec: RunSpec) -> Iterator[ConfigError]:
-    """Values that these classes do not have, and axes along which the chosen tokens are not cut."""
+    """Errors of values that these classes do not support, and of axes that do not split the chosen tokens."""
     yield from deepseek.not_computed(spec)
     model = spec.model
     if not model.q_lora_rank:
-        rule = "the indexer reads the latent of the queries, whose size this is"
+        rule = "the indexer reads the latent of the queries, and this is its size"
         yield ConfigError("model.q_lora_rank", 0, rule, ["model.q_lora_rank=1536"])
     if model.attention == "flash":
         rule = "transformers masks what the indexer did not choose, and this kernel takes no mask"
         yield ConfigError("model.attention", "flash", rule, ["model.attention=sdpa"])
     for axis in _UNCUT:
         if (degree := getattr(spec.parallel, axis)) > 1:
-            rule = f"this version splits a {model.model_type} by FSDP, ZeRO and its experts alone"
+            rule = f"this version splits a {model.model_type} only by FSDP, ZeRO and its experts"
             yield ConfigError(f"parallel.{axis}", degree, rule, [f"parallel.{axis}=1", "parallel=fsdp"])
 
 

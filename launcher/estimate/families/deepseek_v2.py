@@ -1,4 +1,4 @@
-"""DeepSeek-V2: latent attention, and experts that a softmax over all of them scores (arXiv:2405.04434)."""
+"""DeepSeek-V2: latent attention, and experts scored by a softmax over all of them (arXiv:2405.04434)."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -14,7 +14,7 @@ from launcher.spec import ModelSpec, RunSpec
 traits = replace(deepseek.traits, balances_experts=False, model_types=("deepseek_v2",))
 
 _LEGAL: Mapping[str, tuple[object, ...]] = {**deepseek.LEGAL, "mlp_bias": (False, True), "norm_topk_prob": (False,)}
-"""DeepseekV2ForCausalLM."""
+"""Values that DeepseekV2ForCausalLM supports."""
 
 embedding = deepseek.embedding
 head = deepseek.head
@@ -27,7 +27,7 @@ backward_extra = deepseek.backward_extra
 
 
 def saved(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
-    """Tensors saved by two norms, latent attention and experts, or the MLP in the first layers."""
+    """Tensors saved by two norms, latent attention and experts, or in the first layers the MLP."""
     return deepseek.layer_saved(model, layer, engine, router="softmax")
 
 
@@ -39,12 +39,12 @@ def transformers_config(model: ModelSpec) -> TransformersConfig | None:
 
 
 def not_computed(spec: RunSpec) -> Iterator[ConfigError]:
-    """Values that DeepseekV2ForCausalLM does not have."""
+    """Errors of values that DeepseekV2ForCausalLM does not support."""
     yield from deepseek.not_computed(spec, _LEGAL)
 
 
 def read_config(config: ConfigFile) -> JsonObject:
-    """DeepSeek-V2, which chooses from groups by one of its two methods alone."""
+    """DeepSeek-V2, which chooses from groups with only one of its two methods."""
     model = deepseek.latent(config) | moe.balanced(config)
     method = config.get("topk_method", "greedy")
     config.say("topk_method", "n_group")
@@ -57,7 +57,7 @@ def read_config(config: ConfigFile) -> JsonObject:
     if method == "greedy":
         model |= {"n_group": 1, "topk_group": 1}
     if model["norm_topk_prob"]:
-        config.leave("norm_topk_prob", "no effect: transformers' class does not make the weights add up to 1")
+        config.leave("norm_topk_prob", "no effect: transformers' class does not normalise the weights to add up to 1")
     if config.get("num_experts_per_tok") is None:
-        config.leave("num_experts_per_tok", "the class takes none and cannot run so: each token is sent to one expert")
+        config.leave("num_experts_per_tok", "the class cannot run with null: here each token is sent to one expert")
     return model | {"family": "deepseek_v2", "norm_topk_prob": False}

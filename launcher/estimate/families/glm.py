@@ -1,4 +1,4 @@
-"""GLM-4.5: grouped-query attention that rotates a part of each head, and DeepSeek-V3's experts."""
+"""GLM-4.5: grouped-query attention that rotates part of each head, and DeepSeek-V3's experts."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -20,7 +20,7 @@ _LEGAL: Mapping[str, tuple[object, ...]] = {
     "kv_lora_rank": (0,),
     "sliding_window": (None,),
 }
-"""Glm4MoeForCausalLM."""
+"""Values that Glm4MoeForCausalLM supports."""
 
 embedding = llama.embedding
 head = llama.head
@@ -33,7 +33,7 @@ backward_extra = moe.backward_extra
 
 
 def saved(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
-    """Tensors saved by two norms, attention and experts, or the MLP in the first layers."""
+    """Tensors saved by two norms, attention and experts, or in the first layers the MLP."""
     return llama.attention(model, engine) + moe.saved_behind(model, layer, engine, router="sigmoid")
 
 
@@ -46,7 +46,7 @@ def transformers_config(model: ModelSpec) -> TransformersConfig | None:
 
 
 def not_computed(spec: RunSpec) -> Iterator[ConfigError]:
-    """Values that Glm4MoeForCausalLM does not have."""
+    """Errors of values that Glm4MoeForCausalLM does not support."""
     yield from _hugging_face.other_values(spec, _LEGAL)
     yield from _hugging_face.other_router(spec)
 

@@ -1,7 +1,7 @@
 """GPT-2 and GPT-3: LayerNorm with biases, learned positions, one projection for queries, keys and values, plain MLP.
 
-A block has two norms, ``c_attn`` for queries, keys and values at once, and an MLP without a gate; the token table is
-the output projection too. The module of ``transformers`` is GPT-2's, whose checkpoints hold projections transposed.
+A block has two norms, ``c_attn`` for queries, keys and values together, and an MLP without a gate; the token embedding
+is also the output projection. The ``transformers`` class is GPT-2's, whose checkpoints store projections transposed.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ traits = FamilyTraits(
     output_bias=True,
     keeps_embeddings=True,
     transposed=True,
-    not_linear="GPT-2's transposed weights (Conv1D), which hold queries, keys and values in one",
+    not_linear="GPT-2's transposed weights (Conv1D), which fuse queries, keys and values",
     names=CheckpointNames(
         embedding="transformer.wte.weight",
         positions="transformer.wpe.weight",
@@ -51,7 +51,7 @@ _LEGAL: Mapping[str, tuple[object, ...]] = {
     "attention_output_bias": (None, True),
     "sliding_window": (None,),
 }
-"""GPT2LMHeadModel."""
+"""Values that GPT2LMHeadModel supports."""
 
 embedding = llama.embedding
 head = llama.head
@@ -63,7 +63,7 @@ backward_extra = llama.backward_extra
 
 
 def block(model: ModelSpec, layer: int) -> list[Weight]:
-    """Two norms, attention and MLP; the output projection has a bias where the others have one."""
+    """Weights of two norms, attention and MLP; the output projection has a bias if the others have one."""
     weights = _weights.norm("ln_1", model.hidden_size, model)
     weights += attention(model)
     weights += _weights.norm("ln_2", model.hidden_size, model)
@@ -71,7 +71,7 @@ def block(model: ModelSpec, layer: int) -> list[Weight]:
 
 
 def attention(model: ModelSpec) -> list[Weight]:
-    """One projection for queries, keys and values, and the output projection."""
+    """Weights of one projection for queries, keys and values, and of the output projection."""
     hidden, bias = model.hidden_size, model.attention_bias
     weights = _weights.linear("attn.c_attn", model.query_size + 2 * model.key_value_size, hidden, bias=bias)
     if model.qk_norm:
@@ -109,14 +109,14 @@ def transformers_config(model: ModelSpec) -> TransformersConfig:
 
 
 def not_computed(spec: RunSpec) -> Iterator[ConfigError]:
-    """Values that GPT2LMHeadModel does not have, and heads of other numbers or sizes than its own."""
+    """Errors of values that GPT2LMHeadModel does not support, and of other numbers or sizes of heads."""
     yield from _hugging_face.other_values(spec, _LEGAL)
     model = spec.model
     if model.key_value_heads != model.num_attention_heads:
         path, rule = "model.num_key_value_heads", "GPT-2 has a key and value head for every attention head"
         yield ConfigError(path, model.num_key_value_heads, rule, [f"{path}=null"])
     if model.query_size != model.hidden_size:
-        yield from edit.refused(spec, "model.head_dim", f"GPT-2's heads share out the hidden size {model.hidden_size}")
+        yield from edit.refused(spec, "model.head_dim", f"GPT-2's heads divide the hidden size {model.hidden_size}")
 
 
 def read_config(config: ConfigFile) -> JsonObject:
@@ -128,7 +128,7 @@ def read_config(config: ConfigFile) -> JsonObject:
         if config.get(key, 0.1) == dropout:
             config.say(key, "dropout")
         else:
-            config.leave(key, f"dropped is as much as by resid_pdrop here, {dropout}")
+            config.leave(key, f"launch uses the rate of resid_pdrop here as well, {dropout}")
     return {
         "family": "gpt",
         "num_hidden_layers": config.size("n_layer", to="num_hidden_layers"),

@@ -1,8 +1,8 @@
-"""Megatron-core's ``HybridModel``: one part of a block a layer, by letters (``core/models/hybrid``, 0.19.2).
+"""Megatron-core's ``HybridModel``: each layer is one part of a block, by letter (``core/models/hybrid``, 0.19.2).
 
-``model.extra.pattern`` has a letter for each layer: ``M`` a Mamba-2 mixer, ``*`` attention, ``-`` an MLP, ``E``
-experts. ``model.extra.mtp`` has the letters of one depth of multi-token prediction. Each layer has one norm, which
-Transformer Engine has in one module with the linear behind it, but for experts.
+``model.extra.pattern`` has one letter per layer: ``M`` a Mamba-2 mixer, ``*`` attention, ``-`` an MLP, ``E`` experts.
+``model.extra.mtp`` has the letters of one depth of multi-token prediction. Each layer has one norm, which Transformer
+Engine fuses with the linear layer after it, except for experts.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -20,12 +20,12 @@ from launcher.estimate.rank.tensors import NO_SCANS, SavedTensor, Scans, Weight
 from launcher.spec import ModelSpec, RunSpec, edit
 
 WORDS: Mapping[str, str] = {"M": "mamba", "*": "attention", "-": "mlp", "E": "experts"}
-"""Letters of ``Symbols`` in ``hybrid_layer_allocation.py``, and what they stand for."""
+"""The letters of ``Symbols`` in ``hybrid_layer_allocation.py``, and their meaning."""
 
 MIXER: Mapping[str, int | None] = {
     "mamba_num_heads": None, "mamba_head_dim": 64, "mamba_state_dim": 128, "mamba_num_groups": 8,
 }  # fmt: skip
-"""Sizes of the mixer, and the defaults of ``TransformerConfig``; twice the hidden size has so many heads by default."""
+"""Sizes of the mixer, with the defaults of ``TransformerConfig``; by default its heads cover twice the hidden size."""
 
 _CHUNK, _CONV = 128, 4  # ``chunk_size`` and ``d_conv`` of ``MambaMixer``, which no argument sets.
 
@@ -41,16 +41,16 @@ def letters(model: ModelSpec) -> _Letters:
 
 
 def choices(spec: RunSpec) -> Iterator[ConfigError]:
-    """Letters that are none, of another number than the model has layers; keys that nobody reads."""
+    """Errors of unknown letters, of another number of letters than layers, and of unknown keys."""
     model = spec.model
     yield from edit.refused(spec, "model.model_type", "family=hybrid has no types")
     for key, text in (("pattern", letters(model).layers), ("mtp", letters(model).further)):
         path, wrong = f"model.extra.{key}", sorted({*text} - {*WORDS})
         if wrong or (key == "pattern" and not text):
-            rule = f"has a letter for each layer: {', '.join(f'{letter} ({word})' for letter, word in WORDS.items())}"
+            rule = f"has one letter per layer: {', '.join(f'{letter} ({word})' for letter, word in WORDS.items())}"
             yield ConfigError(path, text, rule, [edit.override(path, "M-M*")])
     if (count := len(letters(model).layers)) not in (0, model.num_hidden_layers):
-        rule = f"model.extra.pattern has {count} letters, one for each layer"
+        rule = f"model.extra.pattern has {count} letters, one per layer"
         yield ConfigError(
             "model.num_hidden_layers", model.num_hidden_layers, rule, [f"model.num_hidden_layers={count}"]
         )
@@ -68,13 +68,13 @@ def choices(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _mixer(spec: RunSpec) -> Iterator[ConfigError]:
-    """Heads and groups that tensor parallel ranks share (``MambaMixer.__init__``)."""
+    """Errors of heads and groups that tensor parallel ranks cannot split (``MambaMixer.__init__``)."""
     if "M" not in letters(spec.model).layers + letters(spec.model).further:
         return
     one, degree = mixer(spec.model), spec.parallel.tensor
     for count, key in ((one.heads, "mamba_num_heads"), (one.groups, "mamba_num_groups")):
         if count % degree:
-            rule = f"the {count} of model.extra.{key} are shared among tensor parallel ranks"
+            rule = f"tensor parallel ranks must divide the {count} of model.extra.{key}"
             yield ConfigError("parallel.tensor", degree, rule, ["parallel.tensor=1"])
     if one.heads % one.groups:
         rule = f"must divide the {one.heads} heads of the mixer"
@@ -109,7 +109,7 @@ def _block(model: ModelSpec, layer: int) -> str:
 
 
 def kind(model: ModelSpec, layer: int) -> str:
-    """The word for a layer's letter."""
+    """The name of a layer's kind, from its letters."""
     return " ".join(WORDS.get(letter, letter) for letter in _block(model, layer)) or "none"
 
 
@@ -122,12 +122,12 @@ def mixer(model: ModelSpec) -> Sizes:
 
 
 def block(model: ModelSpec, layer: int) -> list[Weight]:
-    """Weights of a layer: a norm, and those of its letter."""
+    """Weights of a layer: a norm, and those of the part that its letter names."""
     return [weight for letter in _block(model, layer) for weight in _WEIGHTS[letter](model)]
 
 
 def _of_mixer(model: ModelSpec) -> list[Weight]:
-    """Two linears, the convolution of what enters the state, three numbers a head and a norm (``MambaMixer``)."""
+    """Two linear layers, the convolution of the state's inputs, three numbers per head and a norm (``MambaMixer``)."""
     one, hidden = mixer(model), model.hidden_size
     heads = [Weight(name=f"mixer.{each}", shape=(one.heads,), split="tensor") for each in ("dt_bias", "A_log", "D")]
     return [
@@ -157,7 +157,7 @@ def _of_mlp(model: ModelSpec) -> list[Weight]:
 
 
 def _of_experts(model: ModelSpec) -> list[Weight]:
-    """The norm, the router, experts that a token meets at its latent width, and the MLP that every token meets."""
+    """The norm, the router, the experts at the token's latent width, and the shared experts' MLP."""
     hidden, latent = model.hidden_size, _count(model, "latent")
     rows = _weights.norm("pre_mlp_layernorm", hidden, model)
     experts = _weights.experts(replace(model, hidden_size=latent or hidden, num_shared_experts=0, extra={}))
@@ -178,16 +178,16 @@ def _count(model: ModelSpec, key: str) -> int:
 
 
 def saved(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
-    """Tensors saved by the norm and the one part of a layer."""
+    """Tensors saved by the norm and the part of a layer."""
     return [row for letter in _block(model, layer) for row in _SAVED[letter](model, engine)]
 
 
 def _by_mixer(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
-    """The norm and the projection; the scan's output; the norm behind it and its output (``MambaMixer._ssm_training``).
+    """The norm and the projection; the scan's output; the norm after it and its output (``MambaMixer._ssm_training``).
 
-    The scan's kernel saves the projection with the sequences first and its output before the gate, and computes the
-    convolution and all states again (``MambaSplitConv1dScanCombinedFn`` of ``mamba_ssm`` 2.3); the gated output is
-    turned into a copy, which the norm in groups saves with a deviation a group.
+    The scan's kernel saves the projection with the sequences first and its output before the gate, and recomputes the
+    convolution and all states (``MambaSplitConv1dScanCombinedFn`` of ``mamba_ssm`` 2.3); the gated output is transposed
+    into a copy, which the grouped norm saves with one deviation per group.
     """
     one, size = mixer(model), engine.size
     read = _megatron.read_by_linear(engine, one.inner)
@@ -202,7 +202,7 @@ def _by_mixer(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
 
 
 def _by_experts(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
-    """As any experts'; narrower tokens are kept as the router's choice sends them, and behind the experts once more."""
+    """As for other experts; latent tokens are kept as they are dispatched, and once more after the experts."""
     latent, shared = _count(model, "latent"), model.shared_width
     rows = _megatron.norm(model.hidden_size, engine, moved=("mlp_norm", ""))
     rows += _megatron.routed(replace(model, hidden_size=latent) if latent else model, engine)
@@ -224,7 +224,7 @@ _SAVED: Mapping[str, Callable[[ModelSpec, EngineTraits], list[SavedTensor]]] = {
 
 
 def backward_extra(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
-    """The most that the backward pass of a layer adds: of several letters the last one's."""
+    """The most that the backward pass of a layer adds, counted for the last of several letters."""
     letter = _block(model, layer)[-1:]
     if letter == "M":
         inside = mamba2.kernels(mixer(model), engine)
@@ -238,7 +238,7 @@ def backward_extra(model: ModelSpec, layer: int, engine: EngineTraits) -> list[S
 
 
 def _inside_attention(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
-    """Gradients of the output, and of queries, keys and values; of scores in memory two more."""
+    """Gradients of the output, and of queries, keys and values; two more for scores in memory."""
     sizes = engine.size * (2 * model.query_size + 2 * model.key_value_size)
     if engine.scores:
         sizes += 2 * engine.size * model.num_attention_heads * engine.sequence_length
@@ -251,7 +251,7 @@ def _stream(model: ModelSpec, engine: EngineTraits) -> SavedTensor:
 
 
 def scans(model: ModelSpec, layer: int, size: int) -> Scans:
-    """The kernels of the mixers of a layer."""
+    """The scan kernels of a layer's mixers."""
     count = _block(model, layer).count("M")
     if not count:
         return NO_SCANS
@@ -260,12 +260,12 @@ def scans(model: ModelSpec, layer: int, size: int) -> Scans:
 
 
 def transformers_config(model: ModelSpec) -> TransformersConfig | None:
-    """None: Megatron-core alone builds it."""
+    """None: only Megatron-core builds it."""
     return None
 
 
 def not_computed(spec: RunSpec) -> Iterator[ConfigError]:
-    """Nothing: no class of ``transformers`` is asked."""
+    """No errors: no class of ``transformers`` computes it."""
     yield from ()
 
 

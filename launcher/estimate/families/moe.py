@@ -39,14 +39,14 @@ _LEGAL: Mapping[str, tuple[object, ...]] = {
     "n_group": (0,),
     "topk_group": (0,),
 }
-"""MixtralForCausalLM and Qwen3MoeForCausalLM."""
+"""Values that MixtralForCausalLM and Qwen3MoeForCausalLM support."""
 
 _MIXTRAL: Mapping[str, tuple[object, ...]] = {
     "attention_bias": (False,),
     "first_dense_layers": (0,),
     "norm_topk_prob": (None, True),
 }
-"""MixtralForCausalLM, which a model without norms of heads is."""
+"""Values that MixtralForCausalLM supports, the class of a model without norms of heads."""
 
 
 def block(model: ModelSpec, layer: int) -> list[Weight]:
@@ -55,7 +55,7 @@ def block(model: ModelSpec, layer: int) -> list[Weight]:
 
 
 def behind(model: ModelSpec, layer: int) -> list[Weight]:
-    """Weights of what is behind attention: the MLP in the first layers, else experts."""
+    """Weights of the part after attention: the MLP in the first layers, else experts."""
     if kind(model, layer) == "dense":
         return _weights.feed_forward("mlp", model, model.intermediate_size)
     return _weights.experts(model)
@@ -101,7 +101,7 @@ def _grouped_gradients(model: ModelSpec, engine: EngineTraits) -> list[SavedTens
 def saved_behind(
     model: ModelSpec, layer: int, engine: EngineTraits, *, router: _transformers.Router = "narrow"
 ) -> list[SavedTensor]:
-    """Tensors saved by the norm behind attention and the MLP, or the routed experts of a token and the shared ones."""
+    """Tensors saved by the norm after attention and the MLP, or by the routed and shared experts of a token."""
     if kind(model, layer) == "dense":
         return llama.feed_forward(model, engine)
     hidden, shared = model.hidden_size, model.shared_width
@@ -136,7 +136,7 @@ def transformers_config(model: ModelSpec) -> TransformersConfig | None:
 
 
 def not_computed(spec: RunSpec) -> Iterator[ConfigError]:
-    """Values that these classes do not have."""
+    """Errors of values that these classes do not support."""
     yield from _hugging_face.partial_rotation(spec)
     yield from _hugging_face.other_values(spec, _LEGAL if spec.model.qk_norm else {**_LEGAL, **_MIXTRAL})
     yield from _hugging_face.other_biases(spec)
@@ -167,7 +167,7 @@ def read_config(config: ConfigFile) -> JsonObject:
 
 
 def balanced(config: ConfigFile) -> JsonObject:
-    """The experts of DeepSeek-V3 and GLM-4.5: scored by a sigmoid, in groups, some met by every token."""
+    """The experts of DeepSeek-V3 and GLM-4.5: scored by a sigmoid, in groups, some of them shared."""
     experts = _first_of(config, "n_routed_experts", "num_local_experts")
     return {
         "num_experts": config.size(experts, 256, to="num_experts"),
@@ -183,7 +183,7 @@ def balanced(config: ConfigFile) -> JsonObject:
 
 
 def auxiliary_loss(config: ConfigFile) -> JsonObject:
-    """The loss that balances experts, which transformers adds only where the router's logits are an output."""
+    """The loss that balances experts, which transformers adds only if the router's logits are an output."""
     if config.get("output_router_logits") is not True:
         return {}
     config.say("output_router_logits", "router_aux_loss_coef")
@@ -191,12 +191,12 @@ def auxiliary_loss(config: ConfigFile) -> JsonObject:
 
 
 def _first_of(config: ConfigFile, key: str, other: str) -> str:
-    """Return the name that a file has for a key that its class knows by two names."""
+    """Return the name that a file uses for a key with two names in its class."""
     return key if config.has(key) or not config.has(other) else other
 
 
 def _first_dense_layers(config: ConfigFile, layers: int) -> int:
-    """Layers without experts, where they are the first ones (``Qwen3MoeDecoderLayer``)."""
+    """Number of layers without experts, which must be the first ones (``Qwen3MoeDecoderLayer``)."""
     step, dense = config.get("decoder_sparse_step", 1), config.get("mlp_only_layers") or []
     if not isinstance(step, int) or isinstance(step, bool) or step < 1:
         config.error("decoder_sparse_step", "is an integer of at least 1")
@@ -207,7 +207,7 @@ def _first_dense_layers(config: ConfigFile, layers: int) -> int:
     without = [layer for layer in range(layers) if layer in dense or (layer + 1) % step]
     key = "decoder_sparse_step" if step > 1 else "mlp_only_layers"
     if without != list(range(len(without))):
-        config.error(key, "dense layers among those with experts are not built here: only the first ones are dense")
+        config.error(key, "only the first layers may be dense: launch builds no dense layers after those with experts")
     elif without and len(without) == layers:
         config.error(key, "leaves no layer with experts", 'write "model_type": "qwen3" into the file')
     config.say("mlp_only_layers", "first_dense_layers")

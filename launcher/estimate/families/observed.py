@@ -1,9 +1,9 @@
-"""Decoders of ``transformers`` that no other family describes, as building their class without memory shows them.
+"""``transformers`` decoders that no other family describes, as observed by building their class without memory.
 
-``model.extra.config`` is the file that describes the model, ``model.extra.observed`` what
-``python -m launcher.worker.observe`` found: the parameters by place, the kind of each layer, and the bytes that a layer
-of each kind saves. All that a class computes by code of Python is counted as that code; a kernel that takes its place
-where it is installed saves less.
+``model.extra.config`` is the file that describes the model; ``model.extra.observed`` is the result of
+``python -m launcher.worker.observe``: the parameters by place, the kind of each layer, and the bytes that a layer of
+each kind saves. Whatever a class computes in Python code is counted as that code; a kernel that replaces it where it is
+installed saves less.
 """
 
 import re
@@ -23,34 +23,34 @@ from launcher.spec import ModelSpec, RunSpec, edit
 _EXPERT = re.compile(r"\bexperts\.\d+\.")
 _ATTENTION = re.compile(r"attn|attention|\b(q|k|qkv|query_key_value|q_a)_proj")
 _NOTHING: Mapping[str, Any] = {"before": {}, "after": {}, "kinds": {"layer": {}}, "layers": ["layer"], "sizes": {}}
-"""Of a model that ``choices`` refuses."""
+"""The observation of a model that ``choices`` refuses."""
 
 _UNCUT = ("tensor", "pipeline", "context", "ulysses", "expert")
 
 
 def attends(model: ModelSpec, layer: int) -> bool:
-    """True if a layer has attention among what it computes."""
+    """True if a layer computes attention, possibly among other things."""
     return any(_ATTENTION.search(name) for name in _kinds(model)[kind(model, layer)])
 
 
 def choices(spec: RunSpec) -> Iterator[ConfigError]:
-    """A model without what was found of its class, or of other sizes than those."""
+    """Errors of a model without observations of its class, or of other sizes than were observed."""
     model, again = spec.model, "launch import hf config.json"
     if not {"observed", "config"} <= {*model.extra}:
-        rule = "family=observed is made of a config.json by the class of transformers that it names"
+        rule = "family=observed comes from importing a config.json, whose transformers class launch then builds"
         yield ConfigError("model.family", model.family, rule, ["model=./folder", again])
         return
     for key, wanted in found(model)["sizes"].items():
         if (given := getattr(model, key)) != wanted:
-            rule = f"the layers that were found are those of {wanted}: change the file, and import it again"
+            rule = f"the layers were observed with {wanted}: change the file, and import it again"
             yield ConfigError(f"model.{key}", given, rule, [edit.override(f"model.{key}", wanted)])
     if "passes" not in found(model):
-        rule = f"nothing is known of its memory, as its layers were not run without values: {found(model)['why']}"
+        rule = f"its memory is not known, as its layers could not run on tensors without values: {found(model)['why']}"
         yield ConfigError("model.model_type", model.model_type, rule, ["script=path/to/train.py"])
 
 
 def _mask(model: ModelSpec, engine: EngineTraits) -> int:
-    """Bytes of a mask: of scores in memory, of a window, or of a class that asks for one in any case."""
+    """Bytes of the mask for scores in memory, a window, or a class that always asks for one."""
     seen = found(model)
     if engine.scores or not (seen.get("attention") == "sdpa" or any("window" in name for name in seen["kinds"])):
         return _transformers.mask(model, engine)
@@ -61,26 +61,26 @@ traits = FamilyTraits(
     experts=True,
     mask=_mask,
     observed=True,
-    not_linear="layers that are known by their parameters alone",
+    not_linear="layers of which only the parameters are known",
     attends=attends,
     choices=choices,
 )
 
 
 def found(model: ModelSpec) -> Mapping[str, Any]:
-    """What building the class has shown."""
+    """What was observed by building the class."""
     observed: Mapping[str, Any] = model.extra.get("observed", _NOTHING)
     return observed
 
 
 def embedding(model: ModelSpec, vocabulary: int) -> list[Weight]:
-    """Parameters before the layers, the token table first."""
+    """Parameters before the layers, the token embedding first."""
     rows = [_table(model, vocabulary, name, shape) for name, shape in found(model)["before"].items()]
     return sorted(rows, key=lambda row: row.shape[0] != vocabulary)
 
 
 def block(model: ModelSpec, layer: int) -> list[Weight]:
-    """Parameters of one layer; experts that are modules of their own are copies of one."""
+    """Parameters of one layer; experts that are separate modules count as copies of one."""
     grouped: dict[tuple[str, tuple[int, ...]], int] = {}
     for name, shape in _kinds(model)[kind(model, layer)].items():
         key = (_EXPERT.sub("experts.", name), tuple(shape))
@@ -92,7 +92,7 @@ def block(model: ModelSpec, layer: int) -> list[Weight]:
 
 
 def head(model: ModelSpec, vocabulary: int) -> list[Weight]:
-    """Parameters behind the layers."""
+    """Parameters after the layers."""
     return [_table(model, vocabulary, name, shape) for name, shape in found(model)["after"].items()]
 
 
@@ -116,7 +116,7 @@ def _kinds(model: ModelSpec) -> Mapping[str, Mapping[str, list[int]]]:
 
 
 def kind(model: ModelSpec, layer: int) -> str:
-    """The word for a layer's kind."""
+    """The name of a layer's kind."""
     layers = found(model)["layers"]
     return str(layers[min(layer, len(layers) - 1)])
 
@@ -150,27 +150,27 @@ def _less(line: list[float], other: list[float]) -> list[float]:
 
 
 def backward_extra(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
-    """The most that the backward pass of one layer allocates beside what the forward pass saved."""
+    """The most that one layer's backward pass allocates beyond what the forward pass saved."""
     return [_row("inside the backward pass", _passes(model, layer, engine)["extra"], engine)]
 
 
 def saves_input(model: ModelSpec, engine: EngineTraits) -> bool:
-    """True if the first layer saves the tensor that it is called with."""
+    """True if the first layer saves its input tensor as it is."""
     return bool(_passes(model, 0, engine)["keeps_input"])
 
 
 def after_blocks(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
-    """Tensors saved by the last norm, taken for one of Llama's, whose output the output projection reads."""
+    """Tensors saved by the last norm, assumed to be Llama's, whose output the output projection reads."""
     return _transformers.norm(model.hidden_size, model, engine, readers=("lm_head",))
 
 
 def first_norm_backward(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
-    """The backward pass of a first norm like Llama's."""
+    """Tensors of the first norm's backward pass, assumed to be Llama's."""
     return _transformers.first_norm_backward(model, engine)
 
 
 def transformers_config(model: ModelSpec) -> TransformersConfig | None:
-    """The class, with all that the file says."""
+    """The class with all arguments of the file."""
     seen = found(model)
     if "class" not in seen or "config" not in model.extra:
         return None
@@ -185,37 +185,37 @@ def transformers_config(model: ModelSpec) -> TransformersConfig | None:
 
 
 def not_computed(spec: RunSpec) -> Iterator[ConfigError]:
-    """Axes along which such models are not cut, parts of layers that are not told apart, logits of another kind."""
+    """Errors of axes that do not split such models, of parts of layers, adapters, and logits that are not supported."""
     model, how = spec.model, spec.checkpointing
     for axis in _UNCUT:
         degree = getattr(spec.parallel, axis)
         if degree > 1:
-            rule = f"this version splits a {model.model_type} by FSDP and ZeRO alone"
+            rule = f"this version splits a {model.model_type} only by FSDP and ZeRO"
             yield ConfigError(f"parallel.{axis}", degree, rule, [f"parallel.{axis}=1", "parallel=fsdp"])
     if how.mode == "selective":
-        rule = f"the parts of a layer of a {model.model_type} are not told apart here"
+        rule = f"launch does not know the parts of a layer of a {model.model_type}"
         yield ConfigError("checkpointing.mode", how.mode, rule, ["checkpointing=full", "checkpointing=none"])
     if spec.adapter.name == "qlora":
-        rule = "of layers that no formula describes this version packs no weights"
+        rule = "this version does not quantise weights of layers that no formula describes"
         yield ConfigError("adapter.name", "qlora", rule, ["adapter=lora"])
     if spec.adapter.name != "none" and "shared" in found(model):
-        rule = f"several layers of a {model.model_type} use one module, beside which this version puts no adapter"
+        rule = f"several layers of a {model.model_type} share one module, to which this version adds no adapter"
         yield ConfigError("adapter.name", spec.adapter.name, rule, ["adapter=none"])
     wanted = "eager" if found(model).get("attention") == "eager" else "sdpa"
     if model.attention not in (wanted, "flash" if wanted == "sdpa" else wanted):
-        rule = f"its layers were run with {wanted}"
+        rule = f"its layers were observed with {wanted}"
         yield ConfigError("model.attention", model.attention, rule, [f"model.attention={wanted}"])
     chunk = model.extra["config"].get("attention_chunk_size")
     if isinstance(chunk, int) and spec.sequence_length > chunk:
-        rule = f"a token attends within chunks of {chunk} (attention_chunk_size), and the worker's to all before it"
+        rule = f"a token attends within chunks of {chunk} (attention_chunk_size), but in the worker to all earlier ones"
         way = edit.override("train.sequence_length", chunk)
         yield ConfigError("train.sequence_length", spec.sequence_length, rule, [way])
     if found(model)["logits"] is None:
-        rule = f"transformers' {model.model_type} makes its logits in a way that the worker's loss does not know"
+        rule = f"transformers' {model.model_type} computes its logits in a way that the worker's loss does not support"
         yield ConfigError("model.model_type", model.model_type, rule, ["script=path/to/train.py"])
 
 
 def read_config(config: ConfigFile) -> JsonObject:
-    """None: the class of a file is built in a process of its own (``launcher.config.hub.observing``)."""
-    config.error("model_type", "its class is to be built, which reading a file does not do")
+    """An error: a separate process builds the class of a file (``launcher.config.hub.observing``)."""
+    config.error("model_type", "its class has to be built, which reading a file does not do")
     return {}

@@ -1,7 +1,7 @@
-"""Decoders that ``transformers`` builds and no other family has, by ``model.model_type`` and ``model.extra``.
+"""``transformers`` decoders that have no family of their own, by ``model.model_type`` and ``model.extra``.
 
-What differs from type to type is a description (``families._decoders``). The sizes are the keys of ``model``;
-all else of a class's configuration is in ``model.extra``, by the class's own names, or the class's default.
+Each type has a description of what is particular to it (``families._decoders``). The sizes are the keys of ``model``;
+the rest of a class's configuration is in ``model.extra``, under the class's own names, or the class's default.
 """
 
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ traits = FamilyTraits(
     unwrapped=layers.unwrapped,
     choices=checks.of_type,
     narrow_routing=lambda model: True,
-    not_linear="blocks of more kinds than this version cuts",
+    not_linear="blocks of kinds that this version does not split",
     model_types=tuple(TYPES),
 )
 
@@ -43,7 +43,7 @@ read_config = reading.read
 
 
 def embedding(model: ModelSpec, vocabulary: int) -> list[Weight]:
-    """The token table, learned positions and the norm of the embeddings."""
+    """The token embedding, learned positions and the norm of the embeddings."""
     found, hidden = values.decoder(model), model.hidden_size
     width = _outer_width(model)
     rows = [Weight(name=f"{found.table}.weight", shape=(vocabulary, width), split="tensor")]
@@ -56,7 +56,7 @@ def embedding(model: ModelSpec, vocabulary: int) -> list[Weight]:
 
 
 def block(model: ModelSpec, layer: int) -> list[Weight]:
-    """The norms and what each kind of a layer has."""
+    """Weights of a layer's norms, and of each of its parts."""
     found, hidden = values.decoder(model), model.hidden_size
     norms = dict.fromkeys((found.first, found.after_attention, found.second, found.after_mlp), hidden)
     if found.layers is not None:
@@ -84,7 +84,7 @@ def head(model: ModelSpec, vocabulary: int) -> list[Weight]:
 
 
 def _of_several(model: ModelSpec) -> list[Weight]:
-    """Weights that several layers use, each once, under the first of these."""
+    """Weights that several layers share, each once, under the first of these."""
     found: dict[str, Weight] = {}
     for layer in range(model.num_hidden_layers):
         for row in block(model, layer) if layers.users(model, layer) else ():
@@ -94,7 +94,7 @@ def _of_several(model: ModelSpec) -> list[Weight]:
 
 
 def kind(model: ModelSpec, layer: int) -> str:
-    """The word of a layer of several kinds; else those with a window may copy keys and values for a mask."""
+    """The name of a layer's kind; layers with a window are a kind of their own, as a mask may copy keys and values."""
     if word := layers.word(model, layer):
         return f"{word} alone" if len(layers.users(model, layer)) == 1 else word
     mlp = "moe" if model.num_experts else "dense"
@@ -115,18 +115,18 @@ def transformers_config(model: ModelSpec) -> TransformersConfig:
 
 
 def not_computed(spec: RunSpec) -> Iterator[ConfigError]:
-    """Attention that the class does not have, and axes along which this version does not cut these models."""
+    """Errors of attention that the class does not support, and of axes that do not split these models."""
     yield from checks.attention(spec)
     yield from checks.tied(spec)
     yield from checks.splitting(spec)
 
 
 def _norm(found: Decoder, name: str, *shape: int) -> list[Weight]:
-    """A norm, which may have no weights at all."""
+    """Weights of a norm, which may have none."""
     parts = [part for part, there in (("weight", found.norm_weight), ("bias", found.norm_bias)) if there]
     return [Weight(name=f"{name}.{part}", shape=shape) for part in parts]
 
 
 def _outer_width(model: ModelSpec) -> int:
-    """Width of the token table and the output projection: the hidden size, but for OPT-350M."""
+    """Width of the token embedding and the output projection: the hidden size, except for OPT-350M."""
     return values.count(model, "word_embed_proj_dim") or model.hidden_size

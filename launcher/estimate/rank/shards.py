@@ -223,7 +223,7 @@ def _factors(copies: int, shape: tuple[int, ...]) -> int:
 
 
 def _drawn(shape: tuple[int, ...]) -> int:
-    """Elements of the rows in a block of ``DRAWN_ELEMENTS``, at least one row (``launcher/worker/model/initial.py``)."""
+    """Elements of the rows in a block of ``DRAWN_ELEMENTS``, at least a row (``launcher/worker/model/initial.py``)."""
     width = prod(shape[1:])
     return min(shape[0], max(1, DRAWN_ELEMENTS // max(1, width))) * width
 

@@ -1,1 +1,1 @@
-"""One parallel axis each: ``check(spec)`` finds errors, ``apply(view, spec)`` narrows a rank's shares."""
+"""One module per parallel axis: ``check(spec)`` finds errors, ``apply(view, spec)`` narrows a rank's shares."""

@@ -9,14 +9,14 @@ from launcher.spec import RunSpec, edit
 
 
 def apply(view: RankView, spec: RunSpec) -> RankView:
-    """The rank's share of the tokens of a sequence."""
+    """Narrow the rank's share of the tokens of a sequence."""
     return view if spec.parallel.context == 1 else view._replace(tokens=part_of(view.tokens, spec.parallel.context))
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
-    """Two equal chunks of the sequence for every rank, one from each end, so that a causal mask loads all alike.
+    """Errors of a sequence that does not give each rank two equal chunks, one from each end to balance a causal mask.
 
-    Both engines that have it ask for this: Megatron-LM ``training/arguments.py`` (``seq_length %
+    Both engines with context parallelism require this: Megatron-LM ``training/arguments.py`` (``seq_length %
     (context_parallel_size * 2)``) and ``torch.distributed.tensor.experimental.context_parallel`` (load balance).
     """
     if _divides(spec):

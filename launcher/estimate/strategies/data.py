@@ -8,13 +8,13 @@ from launcher.spec import RunSpec, edit
 
 
 def apply(view: RankView, spec: RunSpec) -> RankView:
-    """The rank's share of the global batch."""
+    """Narrow the rank's share of the global batch."""
     degree = spec.data_degree
     return view if degree == 1 else view._replace(batch=part_of(view.batch, degree))
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
-    """Replicas of the sharded model are made of whole data ranks."""
+    """Errors of replicas that do not divide the data degree."""
     replicas, data = spec.parallel.replicate, spec.data_degree
     if data % replicas:
         rule = f"replicas of the sharded model must divide the data degree {data}"

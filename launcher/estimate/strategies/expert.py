@@ -1,4 +1,4 @@
-"""Expert parallelism: the routed experts of a layer are shared out among ranks."""
+"""Expert parallelism: the routed experts of a layer are distributed over ranks."""
 
 from collections.abc import Iterator
 from itertools import chain
@@ -9,12 +9,12 @@ from launcher.spec import RunSpec, edit
 
 
 def apply(view: RankView, spec: RunSpec) -> RankView:
-    """The rank's share of the routed experts."""
+    """Narrow the rank's share of the routed experts."""
     return view if spec.parallel.expert == 1 else view._replace(experts=part_of(view.experts, spec.parallel.expert))
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
-    """Equal numbers of experts on every rank of a group, and groups that divide the world."""
+    """Errors of degrees that do not divide the experts, and of groups that do not divide the world."""
     degree, experts = spec.parallel.expert, spec.model.num_experts
     if degree == 1:
         return

@@ -1,6 +1,6 @@
 """Pipeline parallelism: consecutive layers on consecutive stages, several micro-batches in flight.
 
-Which layers a stage has and how many micro-batches it holds at once is told by ``launcher.estimate.rank.stages``.
+``launcher.estimate.rank.stages`` decides which layers a stage has and how many micro-batches it holds at once.
 """
 
 from collections.abc import Iterator
@@ -23,11 +23,11 @@ from launcher.spec.change import batches_typed
 from launcher.spec.parse import applied
 from launcher.spec.run import ROUND
 
-BY_STAGE = True  # What a rank has depends on its stage.
+BY_STAGE = True  # A rank's share depends on its stage.
 
 
 def apply(view: RankView, spec: RunSpec) -> RankView:
-    """The rank's layers, whether it is the first or the last stage, and the micro-batches that it holds at once."""
+    """Narrow the rank to its layers, its ends of the model, and the micro-batches that it holds at once."""
     if spec.parallel.pipeline == 1:
         return view
     flow = flow_of(spec)
@@ -44,12 +44,12 @@ def apply(view: RankView, spec: RunSpec) -> RankView:
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
-    """Whole layers on every stage, in as many equal chunks as the schedule asks for."""
+    """Errors of stages without whole layers, or without the equal chunks that the schedule requires."""
     if spec.parallel.pipeline == 1:
         yield from _without_stages(spec)
         return
     if spec.parallel.layout:
-        pass  # launcher/rules/world.py
+        pass  # launcher/rules/world.py checks it.
     elif not _shares_out(spec):
         yield _uneven(spec)
     elif not _whole_chunks(spec):
@@ -58,7 +58,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _without_stages(spec: RunSpec) -> Iterator[ConfigError]:
-    rule = "it belongs to a pipeline, and parallel.pipeline is 1"
+    rule = "it only applies to a pipeline, and parallel.pipeline is 1"
     ends = "parallel.first_stage_layers parallel.last_stage_layers parallel.layout"
     yield from edit.refused(spec, f"parallel.virtual_pipeline {ends} parallel.schedule", rule, "parallel.pipeline=2")
 
@@ -85,11 +85,11 @@ def _uneven(spec: RunSpec) -> ConfigError:
     legal = [*edit.nearest(spec, "parallel.pipeline", edit.divisors(layers), _shares_out)]
     legal = [way for way in legal if (after := applied(spec, way)) and after.gpus % after.model_parallel == 0] or legal
     if first is None and last is None:
-        rule = f"pipeline stages must divide the {layers} layers, or the first and last stage have sizes of their own"
+        rule = f"pipeline stages must divide the {layers} layers, or the first and last stage need explicit sizes"
         own = edit.nearest(spec, "parallel.first_stage_layers", range(1, layers), _shares_out, limit=1)
         return ConfigError("parallel.pipeline", stages, rule, chain(own, legal))
     path = "parallel.first_stage_layers" if first is not None else "parallel.last_stage_layers"
-    rule = f"what the first and last stage leave of the {layers} layers must be shared equally by the other stages"
+    rule = f"the other stages must equally divide the layers that the first and last stage leave of {layers}"
     sizes = edit.nearest(spec, path, range(1, layers), _shares_out, limit=2)
     return ConfigError(path, first if first is not None else last, rule, chain(sizes, legal))
 
@@ -116,7 +116,7 @@ def _schedule(spec: RunSpec) -> Iterator[ConfigError]:
     if schedule in SPLIT:
         yield from _split(spec)
     elif schedule == "gpipe" and chunks > 1:
-        rule = f"several model chunks on a stage are the interleaved schedule, not {schedule}"
+        rule = f"several model chunks per stage need the interleaved schedule, not {schedule}"
         way_out = ["parallel.schedule=interleaved", "parallel.virtual_pipeline=1"]
         yield ConfigError("parallel.virtual_pipeline", chunks, rule, way_out)
     elif chunks > 1 and not _full_rounds(spec, spec.gradient_accumulation):
@@ -124,13 +124,13 @@ def _schedule(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _split(spec: RunSpec) -> Iterator[ConfigError]:
-    """Micro-batches that torch's split schedules take (``torch/distributed/pipelining/schedules.py``)."""
+    """Errors of micro-batches that torch's split schedules refuse (``torch/distributed/pipelining/schedules.py``)."""
     schedule, stages, count = spec.parallel.schedule, spec.parallel.pipeline, spec.gradient_accumulation
     if schedule == "dualpipe_v" and count < 2 * stages:
         rule = f"DualPipeV needs a micro-batch for each of its {2 * stages} model chunks, and a step has {count}"
         counts, other_schedule = [2 * stages], "parallel.schedule=zbv"
     elif schedule == "zero_bubble" and count % max(1, count // stages):
-        rule = f"zero bubble makes {count // stages} equal rounds of a step's micro-batches, which has {count}"
+        rule = f"zero bubble needs {count // stages} equal rounds of micro-batches, and a step has {count}"
         counts, other_schedule = [count - count % stages, count + -count % stages], "parallel.schedule=1f1b"
     else:
         return
@@ -139,18 +139,18 @@ def _split(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _full_rounds(spec: RunSpec, count: int) -> bool:
-    """Rounds of the pipeline's length at least, the last one too (Megatron-core ``pipeline_parallel/schedules.py``)."""
+    """True if all rounds, the last included, span the pipeline (Megatron-core ``pipeline_parallel/schedules.py``)."""
     stages, size = spec.parallel.pipeline, spec.pipeline_round
     return stages <= size <= count and (count % size == 0 or count % size >= stages)
 
 
 def _broken_rounds(spec: RunSpec) -> ConfigError:
-    """Interleaving sends micro-batches in groups of the pipeline's length (arXiv:2104.04473, section 2.2)."""
+    """The error of rounds that do not span the pipeline, as interleaving needs (arXiv:2104.04473, section 2.2)."""
     stages, count, size = spec.parallel.pipeline, spec.gradient_accumulation, spec.pipeline_round
     needed = (
         f"a multiple of pipeline {stages} micro-batches"
         if size == stages
-        else f"rounds of {size} micro-batches (--{ROUND}), of pipeline {stages} at least and so the last one"
+        else f"rounds of {size} micro-batches (--{ROUND}), each, also the last, of at least pipeline {stages}"
     )
     rule = f"the interleaved schedule needs {needed}, and an optimizer step has {count}"
     counts = sorted(edit.multiples_around(count, size), key=lambda other: abs(other - count))
@@ -160,14 +160,14 @@ def _broken_rounds(spec: RunSpec) -> ConfigError:
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
-    """A pipeline that is never full: the idle share of 1F1B is (p-1)/(m v + p-1) (arXiv:2104.04473, section 2.2)."""
+    """A warning of a pipeline that is never full: 1F1B idles (p-1)/(m v + p-1) (arXiv:2104.04473, section 2.2)."""
     stages, count = spec.parallel.pipeline, spec.gradient_accumulation
     if count >= stages:
         return
     idle = (stages - 1) / (count * spec.parallel.virtual_pipeline + stages - 1)
     rule = f"an optimizer step has {count} micro-batch{'es' if count > 1 else ''} for {stages} pipeline stages, so "
     rule += (
-        "that there is too little for the weights' passes to fill"
+        "there are too few for the weights' passes to fill the bubble"
         if spec.parallel.schedule in SPLIT
         else f"each stage is idle {idle:.0%} of the time: (p-1)/(m+p-1)"
     )

@@ -9,21 +9,21 @@ from launcher.spec import RunSpec, edit
 
 
 def apply(view: RankView, spec: RunSpec) -> RankView:
-    """The rank's share of the tokens outside of attention and MLP."""
+    """Narrow the rank's share of the tokens outside attention and MLP."""
     if not spec.parallel.sequence:
         return view
     return view._replace(residual=part_of(view.residual, spec.parallel.tensor))
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
-    """There must be tensor parallel ranks to split over, and they must divide the tokens of a rank."""
+    """Errors without tensor parallel ranks to split over, or with ranks that do not divide the tokens of a rank."""
     degree = spec.parallel.tensor
     if not spec.parallel.sequence:
         return
     if degree == 1:
         rule = "sequence parallelism splits over the tensor parallel ranks, and parallel.tensor is 1"
         yield ConfigError("parallel.sequence", True, rule, ["parallel.sequence=false", "parallel.tensor=2"])
-    elif spec.gpus % spec.model_parallel == 0 and not _divides(spec):  # Else there is no such group of ranks.
+    elif spec.gpus % spec.model_parallel == 0 and not _divides(spec):  # Otherwise the degrees are refused already.
         length, cut = spec.sequence_length, degree * spec.parallel.context * spec.parallel.ulysses
         rule = f"with parallel.sequence=true it must be a multiple of {cut}, the ranks that share a sequence"
         legal = edit.nearest(spec, "train.sequence_length", edit.multiples_around(length, cut), _divides, limit=2)

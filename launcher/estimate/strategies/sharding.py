@@ -1,4 +1,4 @@
-"""ZeRO, FSDP and Megatron's distributed optimizer: model states shared out among the data ranks (arXiv:1910.02054)."""
+"""ZeRO, FSDP and Megatron's distributed optimizer: model states sharded over the data ranks (arXiv:1910.02054)."""
 
 from collections.abc import Iterator
 from functools import lru_cache
@@ -11,8 +11,9 @@ from launcher.spec import RunSpec
 def apply(view: RankView, spec: RunSpec) -> RankView:
     """Narrow the rank's shares of parameters, gradients and optimizer states.
 
-    FSDP keeps shards of all three whatever ``zero.stage`` says about resharding after forward. Routed experts have
-    one data-parallel copy for ``world / (pipeline x expert x expert_tensor)`` ranks (Megatron-core ``parallel_state``).
+    FSDP shards all three, whatever ``zero.stage`` says about resharding after forward. Routed experts have one
+    data-parallel copy on each of ``world / (pipeline x expert x expert_tensor)`` ranks (Megatron-core
+    ``parallel_state``).
     """
     stage = 3 if spec.parallel.shard else spec.zero.stage
     if not stage:
@@ -37,9 +38,9 @@ def _narrowed(shares: StateShares, stage: int, ranks: int) -> StateShares:
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
-    """Replicas need shards. Rules of offload, and of the stages that a pipeline bears, are each engine's own."""
+    """Errors of replicas without sharding. Each engine checks offload and the stages that a pipeline allows."""
     sharded = spec.parallel.shard or spec.zero.stage > 0
     if spec.parallel.replicate > 1 and not sharded:
-        rule = "replicas are of a sharded model, and here every rank holds the whole (zero.stage=0)"
+        rule = "only a sharded model has replicas, and here every rank holds the whole model (zero.stage=0)"
         way_out = ["parallel.replicate=1", "zero.stage=1"]
         yield ConfigError("parallel.replicate", spec.parallel.replicate, rule, way_out)

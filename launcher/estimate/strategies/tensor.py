@@ -8,7 +8,7 @@ from launcher.spec import RunSpec, edit
 
 
 def apply(view: RankView, spec: RunSpec) -> RankView:
-    """The rank's share of every split weight; inside an expert that of ``parallel.expert_tensor``."""
+    """Narrow the rank's share of every split weight; inside an expert by ``parallel.expert_tensor``."""
     if spec.parallel.tensor == 1 and spec.parallel.expert_tensor in (None, 1):
         return view
     return view._replace(
@@ -18,7 +18,7 @@ def apply(view: RankView, spec: RunSpec) -> RankView:
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
-    """Errors of a degree that leaves no whole heads or no equal parts of the feed-forward width."""
+    """Errors of a degree that leaves no whole heads or no equal parts of the MLP's width."""
     if indivisible := _indivisible(spec):
         degree, path = spec.parallel.tensor, "parallel.tensor"
         rule = f"tensor parallel ranks must divide the model's {' and '.join(indivisible)}"
@@ -34,9 +34,9 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _indivisible(spec: RunSpec) -> list[str]:
-    """Sizes that the degree does not divide.
+    """The sizes that the degree does not divide, in words.
 
-    Key and value heads are repeated where there are fewer of them than ranks, so either number may divide the other.
+    Key and value heads are repeated if there are fewer of them than ranks, so either number may divide the other.
     """
     model, degree = spec.model, spec.parallel.tensor
     heads, key_value = model.num_attention_heads, model.key_value_heads
@@ -49,7 +49,7 @@ def _indivisible(spec: RunSpec) -> list[str]:
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
-    """A tensor parallel group that leaves its node."""
+    """A warning of a tensor parallel group that does not fit in one node."""
     degree, per_node = spec.parallel.tensor, spec.cluster.gpus_per_node
     if degree == 1 or spec.cluster.nodes == 1 or per_node % degree == 0:
         return

@@ -1,6 +1,6 @@
-"""DeepSpeed-Ulysses: tokens split over ranks, and inside attention heads in place of tokens (arXiv:2309.14509).
+"""DeepSpeed-Ulysses: tokens are split over ranks, and inside attention heads instead of tokens (arXiv:2309.14509).
 
-Inside attention a rank holds all tokens of its share of the heads: as many bytes as all heads of its share of tokens.
+Inside attention a rank holds all tokens of its share of the heads: as many bytes as all heads for its share of tokens.
 """
 
 from collections.abc import Iterator
@@ -12,12 +12,12 @@ from launcher.spec import RunSpec, edit
 
 
 def apply(view: RankView, spec: RunSpec) -> RankView:
-    """The rank's share of the tokens of a sequence."""
+    """Narrow the rank's share of the tokens of a sequence."""
     return view if spec.parallel.ulysses == 1 else view._replace(tokens=part_of(view.tokens, spec.parallel.ulysses))
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
-    """Whole heads and equal parts of the sequence for every rank."""
+    """Errors of degrees that leave no whole heads or no equal parts of the sequence."""
     degree = spec.parallel.ulysses
     if not _whole_heads(spec):
         heads, tensor = spec.model.num_attention_heads, spec.parallel.tensor

@@ -34,15 +34,15 @@ def test_every_zero_stage_is_accepted(stage: int, precision: str, ulysses: int) 
         (
             ("parallel=zero1", "model=mixtral_8x7b", "parallel.tensor=2"),
             "parallel.tensor",
-            "AutoTP cuts linear layers, and of the family moe it would have to cut the experts, whose weights are held "
-            "together in one tensor of three dimensions",
+            "AutoTP cuts linear layers, and of the family moe it would have to cut the experts, whose weights are one "
+            "three-dimensional tensor",
             ("parallel.tensor=1", "parallel=tp"),
         ),
         (
             ("parallel=zero1", "model=gpt2", "parallel.tensor=2"),
             "parallel.tensor",
             "AutoTP cuts linear layers, and of the family gpt it would have to cut GPT-2's transposed weights "
-            "(Conv1D), which hold queries, keys and values in one",
+            "(Conv1D), which fuse queries, keys and values",
             ("parallel.tensor=1", "parallel=tp"),
         ),
         (

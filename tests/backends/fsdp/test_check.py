@@ -360,7 +360,7 @@ def test_what_the_worker_does_is_accepted(overrides: tuple[str, ...]) -> None:
         (
             ("model.qk_norm=true", "model.attention_bias=true"),
             "model.attention_output_bias",
-            "transformers' classes with norms of heads (model.qk_norm) have the biases of attention all together",
+            "transformers' classes with norms of heads (model.qk_norm) have all biases of attention or none",
             ("model.attention_output_bias=true", "model.attention_bias=false"),
         ),
         (
@@ -372,7 +372,7 @@ def test_what_the_worker_does_is_accepted(overrides: tuple[str, ...]) -> None:
         (
             ("model=gpt2", "model.head_dim=32"),
             "model.head_dim",
-            "GPT-2's heads share out the hidden size 768",
+            "GPT-2's heads divide the hidden size 768",
             ("model.head_dim=null",),
         ),
         (

@@ -1,9 +1,8 @@
-"""Decoders of ``transformers``: one declarative description a model type, and what follows from it.
+"""``transformers`` decoders: one declarative description per model type, and the functions that read it.
 
-``description`` says what a description holds; ``descriptions.json`` has a row a type, and ``hybrids`` the layers of
-those that have several kinds of them;
-``values`` joins a model's sizes with its class's defaults; ``kinds`` has what layers are made of, ``layers`` the kinds
-of each layer; ``weights``, ``saved``, ``checks`` and ``reading`` follow.
+``description`` defines a description; ``descriptions.json`` has one per type, and ``hybrids`` the layers of types with
+several kinds of layers; ``values`` combines a model's sizes with its class's defaults; ``kinds`` has the parts of
+layers, ``layers`` the parts of each layer; ``saved``, ``checks`` and ``reading`` build on these.
 """
 
 from collections.abc import Mapping
@@ -20,7 +19,7 @@ _DESCRIBED = {kind: replace(found, **LAYERED.get(kind, {})) for kind, found in d
 
 @cache
 def defaults(model_type: str | None) -> Mapping[str, Any]:
-    """The keys of a class and their defaults, as they are written in it; none of a class that is not described."""
+    """The keys of a class and their defaults, as written in it; empty for a class that is not described."""
     if model_type not in _DESCRIBED:
         return {}
     found = families.classes()["classes"][model_type]
@@ -32,4 +31,4 @@ TYPES: dict[str, Decoder] = {
     kind: completed(kind, found, families.classes()["architectures"][kind], defaults(kind))
     for kind, found in _DESCRIBED.items()
 }
-"""Each ``model_type`` that is described."""
+"""The description of each supported ``model_type``."""

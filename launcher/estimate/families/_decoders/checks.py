@@ -1,4 +1,4 @@
-"""Settings of a decoder that its class does not have, and ways of splitting it that nobody has tried."""
+"""Errors of settings that a decoder's class does not support, and of ways to split it that were never tested."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -10,39 +10,39 @@ from launcher.spec.parse import closest
 
 _ROTARY = frozenset(TYPES).difference(WORDS["not_rotary"])
 _OLDER: Mapping[str, Sequence[str]] = WORDS["older"]
-"""Keys that are none of a class's defaults and that it takes all the same, from files of older versions (a test)."""
+"""Keys without a default in the class that it still accepts, from files of older versions (a test)."""
 
 _LAYERS = {"layer_types": ("full_attention", "sliding_attention"), "attention_layers": ("global", "local")}
-"""Keys that have a word for each layer, and the words."""
+"""Keys that name each layer's kind, and the names."""
 
 _PATTERNS = ("layers_block_type", "layer_types", "hybrid_override_pattern")
-"""Keys that name each layer where layers are of several kinds."""
+"""Keys that name each layer's kind in classes with several kinds."""
 
-_EPSILON = 1e-5  # ``model.norm_epsilon`` where nobody sets it: of a class that has no such key, its own is computed.
+_EPSILON = 1e-5  # The default of ``model.norm_epsilon``; a class without such a key computes with its own.
 
 NAMED: Sequence[str] = WORDS["activations"]
 """The names of ``transformers.activations.ACT2FN``."""
 
 _NEUTRAL: Mapping[str, object] = WORDS["neutral"]
-"""Keys of other families, with the values at which they ask for nothing."""
+"""Keys of other families, with their neutral values."""
 
 _EXAMPLES: Mapping[str, object] = WORDS["examples"]
-"""Values of the kind of keys whose default is null, or none of the class's own."""
+"""Example values that show the type of keys whose default is null, or that have no default in the class."""
 
-TIED_BLOCKS = "transformers' class then ties no blocks either: each layer has one, with pairs that others would use"
+TIED_BLOCKS = "transformers' class then shares no blocks either: each layer has one, with unused low-rank pairs"
 
 _UNCUT = ("context", "ulysses")
 _UNSTAGED = frozenset(("bloom", "codegen", "falcon", "falcon_h1", "gpt_neo", "gptj", "mpt", "opt", "zamba2"))
-"""Types whose classes ask a layer for more than states, or add positions to them, so that no stage is cut out."""
+"""Types whose classes expect more than hidden states from a layer, or add positions to them, so no stage is cut."""
 
 
 def older(model_type: str) -> tuple[str, ...]:
-    """Keys that a class takes without having a default for them."""
+    """Keys that a class accepts without a default."""
     return tuple(key for key, types in _OLDER.items() if model_type in types)
 
 
 def of_type(spec: RunSpec) -> Iterator[ConfigError]:
-    """A model type that is not described, and keys that its class does not have."""
+    """Errors of a model type that is not described, and of keys that its class does not have."""
     model, path = spec.model, "model.model_type"
     if model.model_type not in TYPES:
         rule = f"family=transformers builds {', '.join(TYPES)}"
@@ -55,44 +55,44 @@ def of_type(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def splitting(spec: RunSpec) -> Iterator[ConfigError]:
-    """Axes along which this version does not cut these models."""
+    """Errors of parallel axes by which this version does not split these models."""
     kind = spec.model.model_type
     for axis in ("pipeline", *_UNCUT) if kind in _UNSTAGED else _UNCUT:
         degree = getattr(spec.parallel, axis)
         if degree > 1:
-            rule = f"this version does not split a {kind} so: {_why(spec.model, axis)}"
+            rule = f"this version does not split a {kind} this way: {_why(spec.model, axis)}"
             yield ConfigError(f"parallel.{axis}", degree, rule, [f"parallel.{axis}=1", "parallel=fsdp"])
     if values.decoder(spec.model).shared and spec.adapter.bits:
-        rule = f"several layers of a {kind} use one block, whose weights this version does not pack"
+        rule = f"several layers of a {kind} share one block, whose weights this version does not quantise"
         yield ConfigError("adapter.name", spec.adapter.name, rule, ["adapter=lora"])
     experts = values.decoder(spec.model).experts
     if experts and experts.kind != "experts":
-        rule = f"transformers' {kind} has the experts in one matrix, which it runs in a loop"
+        rule = f"transformers' {kind} stacks its experts in one matrix and runs them in a loop"
         yield from edit.refused(spec, "parallel.expert adapter.name" if spec.adapter.bits else "parallel.expert", rule)
     if experts and experts.every and spec.parallel.expert > 1:
-        rule = f"each expert of transformers' {spec.model.model_type} computes every token, and none is sent to a rank"
+        rule = f"each expert of transformers' {spec.model.model_type} computes every token, so that none is dispatched"
         yield ConfigError("parallel.expert", spec.parallel.expert, rule, ["parallel.expert=1"])
 
 
 def _why(model: ModelSpec, axis: str) -> str:
     if axis == "pipeline":
-        return "its class asks every layer for more than hidden states"
+        return "its class expects more than hidden states from every layer"
     if layers.packages(model):
-        return "a mixer's scan goes through a whole sequence, and ranks hand each other no state"
-    return "the attention that ranks share stands in for that of family=llama, gpt and those like them"
+        return "a mixer's scan runs over a whole sequence, and ranks do not pass each other its state"
+    return "launch's parallel attention replaces only that of family=llama, gpt and similar ones"
 
 
 def attention(spec: RunSpec) -> Iterator[ConfigError]:
-    """A way of computing attention that the class does not have."""
+    """Errors of an attention implementation that the class does not support."""
     model = spec.model
     legal = values.decoder(model).attentions
     if model.attention not in legal:
-        rule = f"transformers' {model.model_type} computes it by {' or '.join(legal)}"
+        rule = f"transformers' {model.model_type} computes it with {' or '.join(legal)}"
         yield ConfigError("model.attention", model.attention, rule, [f"model.attention={each}" for each in legal])
 
 
 def tied(spec: RunSpec) -> Iterator[ConfigError]:
-    """A token table that is the output projection, of a class that never has one tensor for both."""
+    """Errors of tied embeddings in a class that never ties them, and of untied ones in a class that shares blocks."""
     model, path = spec.model, "model.tie_word_embeddings"
     if model.tie_word_embeddings and values.decoder(model).fixed.get("tie_word_embeddings") is False:
         rule = f"transformers' {model.model_type} has two tensors, whatever its configuration says"
@@ -102,7 +102,7 @@ def tied(spec: RunSpec) -> Iterator[ConfigError]:
     adapted = values.value(model, "use_shared_attention_adapter") is True
     if adapted and model.key_value_heads != model.num_attention_heads:
         path, count = "model.num_key_value_heads", model.num_attention_heads
-        rule = "use_shared_attention_adapter adds to all keys what is as wide as all queries"
+        rule = "use_shared_attention_adapter adds to the keys a tensor as wide as all queries"
         yield ConfigError(path, model.key_value_heads, rule, [f"{path}={count}"])
 
 
@@ -115,7 +115,7 @@ def _extra(model: ModelSpec) -> Iterator[ConfigError]:
         example = _EXAMPLES.get(key) if known.get(key) is None else known[key]
         if key in said and said[key] != "hidden_act":
             way = edit.override(f"model.{said[key]}", given)
-            yield ConfigError(path, given, f"it is model.{said[key]} here", [way])
+            yield ConfigError(path, given, f"launch has it as model.{said[key]}", [way])
         elif key not in known and key not in older(str(model.model_type)):
             near = closest(key, list(known))[:2]
             rule = f"transformers' {found.config} has no such key"
@@ -126,20 +126,21 @@ def _extra(model: ModelSpec) -> Iterator[ConfigError]:
         elif key in _LAYERS and given is not None and found.layers is None:
             yield from _layers(model, key, given)
         elif not _fits(given, example) or (key in sizes and not given and example):
-            yield ConfigError(path, given, f"it is {_kind(example)} there", [edit.override(path, known.get(key))])
+            rule = f"transformers expects {_kind(example)}"
+            yield ConfigError(path, given, rule, [edit.override(path, known.get(key))])
     for key, legal in found.legal.items():
         given = model.extra.get(key, known.get(key))
         if key in known and given not in legal and key not in said:
-            rule = f"of transformers' {model.model_type} the launcher knows {' or '.join(map(str, legal))} alone"
+            rule = f"launch supports only {' or '.join(map(str, legal))} for transformers' {model.model_type}"
             yield ConfigError(f"model.extra.{key}", given, rule, ["script=path/to/train.py"])
 
 
 def _layers(model: ModelSpec, key: str, given: object) -> Iterator[ConfigError]:
-    """Errors of a list that has not one known word for each layer."""
+    """Errors of a list that does not have one known name per layer."""
     path, count, words = f"model.extra.{key}", model.num_hidden_layers, _LAYERS[key]
     named = list(given) if isinstance(given, list | tuple) else []
     if not named or any(word not in words for word in named):
-        yield ConfigError(path, given, f"it names each layer, as {' or '.join(words)}", [f"{path}=null"])
+        yield ConfigError(path, given, f"it names each layer {' or '.join(words)}", [f"{path}=null"])
     elif len(named) != count:
         rule = f"it names {len(named)} layers, and the model has {count} (model.num_hidden_layers)"
         ways = [edit.override(path, named[:count])] if len(named) > count else [f"{path}=null"]
@@ -147,17 +148,17 @@ def _layers(model: ModelSpec, key: str, given: object) -> Iterator[ConfigError]:
 
 
 def _kinds(model: ModelSpec) -> Iterator[ConfigError]:
-    """Layers of several kinds: each has a word that its class knows, and there are so many."""
+    """Errors of the kinds of layers: unknown names, or another number of names than layers."""
     found, named = values.decoder(model), layers.words(model)
     if found.layers is None:
         return
     path = next((f"model.extra.{key}" for key in _PATTERNS if model.extra.get(key) is not None), "model.model_type")
     value = model.extra.get(path.rpartition(".")[2], model.model_type)
     if not named:
-        rule = f"a value is of another kind than those by which transformers' {model.model_type} tells its layers apart"
+        rule = f"transformers' {model.model_type} cannot tell its layers' kinds: a value has the wrong type"
         yield ConfigError("model.extra", dict(model.extra), rule, ["model.extra={}"])
     elif unknown := [word for word in dict.fromkeys(named) if word not in found.steps]:
-        rule = f"a layer of a {model.model_type} is {' or '.join(found.steps)}, and none is {unknown[0]}"
+        rule = f"a layer of a {model.model_type} is {' or '.join(found.steps)}, not {unknown[0]}"
         yield ConfigError(path, value, rule, [f"{path}=null"])
     elif len(named) != model.num_hidden_layers:
         rule = f"it names {len(named)} layers, and the model has {model.num_hidden_layers} (model.num_hidden_layers)"
@@ -165,7 +166,7 @@ def _kinds(model: ModelSpec) -> Iterator[ConfigError]:
 
 
 def _fits(given: object, default: object) -> bool:
-    """True if a value is of the kind of the class's default, where that shows one."""
+    """True if a value has the type of the class's default, or the default shows none."""
     if given is None or default is None:
         return True
     if isinstance(default, list | Mapping):
@@ -191,17 +192,17 @@ def _kind(default: object) -> str:
 
 
 def _facts(spec: RunSpec) -> Iterator[ConfigError]:
-    """Keys of ``model`` whose values the class decides, or has by its own configuration."""
+    """Errors of keys of ``model`` that the class fixes, or takes from its own configuration."""
     model = spec.model
     for key, wanted in facts(model).items():
         path = f"model.{key}"
         if (found := edit.value_at(spec, path)) == wanted:
             continue
         if key == "rope_theta" and model.model_type in _ROTARY:
-            rule = f"transformers' {model.model_type} takes it as a key of its class"
+            rule = f"transformers' {model.model_type} takes it from its own configuration"
             yield ConfigError(path, found, rule, [_base(str(model.model_type), found)])
         elif key in _NEUTRAL and key in values.defaults(model.model_type):
-            rule = f"transformers' {model.model_type} takes it as a key of its class"
+            rule = f"transformers' {model.model_type} takes it from its own configuration"
             yield ConfigError(path, found, rule, [edit.override(f"+model.extra.{key}", found)])
         else:
             rule = f"transformers' {model.model_type} has {edit.override(key, wanted).partition('=')[2]}"
@@ -215,7 +216,7 @@ def _base(model_type: str, base: object) -> str:
 
 
 def facts(model: ModelSpec) -> dict[str, object]:
-    """The keys of ``model`` that are not free, and what they are."""
+    """The keys of ``model`` that the class fixes, and their values."""
     found, kind = values.decoder(model), model.model_type
     wanted: dict[str, object] = dict(_NEUTRAL)
     wanted["normalization"] = found.norm

@@ -1,4 +1,4 @@
-"""A ``config.json`` of a decoder as keys of ``model``: its sizes, and the rest of its class's keys as they are."""
+"""Reading a decoder's ``config.json`` into keys of ``model``: its sizes, and the class's other keys unchanged."""
 
 import json
 from collections.abc import Mapping
@@ -13,12 +13,12 @@ from launcher.estimate.rank.family import ConfigFile
 _OURS = {"relu2": "squared_relu", "swish": "silu", "gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new"}
 _KNOWN = ("silu", "gelu", "gelu_new", "relu", "squared_relu")
 _SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size", "max_position_embeddings")
-_REPLACED = {("gemma", "gelu"): "gelu_pytorch_tanh"}  # By the class itself, whatever the file says.
-_ALIBI_LENGTH = 2048  # Positions that are computed have no end; this is what such a model was trained with.
+_REPLACED = {("gemma", "gelu"): "gelu_pytorch_tanh"}  # The class itself replaces it, whatever the file says.
+_ALIBI_LENGTH = 2048  # Computed positions have no limit; such models were trained with this length.
 
 
 def read(config: ConfigFile) -> JsonObject:
-    """The keys of the group ``model``."""
+    """Return the keys of the group ``model``."""
     kind = config.model_type
     there = values.defaults(kind)
     found = values.varied(kind, lambda key: config.get(key, there.get(key)) if config.has(key) else there.get(key))
@@ -37,7 +37,7 @@ def read(config: ConfigFile) -> JsonObject:
     rest = [key for key in rest if not _is_said_otherwise(config, key)]
     if found.layers and config.get("moe_layer_freq") == [int("moe" in word) for word in _words(config, found)]:
         config.default("moe_layer_freq")
-    # An integer in place of true or false, as older classes took it (Llama 4).
+    # Older classes took an integer in place of true or false (Llama 4).
     given = config.extra(rest).items()
     kept = {key: bool(v) if type(v) is int and type(there.get(key)) is bool else v for key, v in given}
     extra = {**kept, **extra}
@@ -46,10 +46,10 @@ def read(config: ConfigFile) -> JsonObject:
 
 
 def _is_said_otherwise(config: ConfigFile, key: str) -> bool:
-    """Enter a key that its class is not called with: a pattern in letters, and the loss of the router."""
+    """Record a key that is not passed to the class, a pattern in letters or the router's loss; true if it was one."""
     value = config.get(key)
     if key == "output_router_logits" and value is True:
-        config.leave(key, "the router's own loss is not added here: the loss is the cross entropy alone")
+        config.leave(key, "the router's own loss is not added here: the loss is only the cross entropy")
         return True
     if key != "sliding_window_pattern" or not config.has(key) or not isinstance(value, str):
         return False
@@ -58,29 +58,29 @@ def _is_said_otherwise(config: ConfigFile, key: str) -> bool:
     else:
         repeated = value[:-1] == "L" * (len(value) - 1) and value.endswith("G")
         ways = (f'write "{key}": {len(value)} into the file',) if repeated and len(value) > 1 else ()
-        config.error(key, "transformers takes letters only where the file has layer_types, too", *ways)
+        config.error(key, "transformers takes letters only if the file also has layer_types", *ways)
     return True
 
 
 def _refuse(config: ConfigFile, found: Decoder, extra: JsonObject, said: set[str]) -> None:
-    """Errors of keys of the file whose values the description of the class does not cover."""
+    """Record errors of keys whose values the description of the class does not cover."""
     for key, legal in found.legal.items():
         outer, _, inner = key.partition(".")
         value = extra.get(outer, legal[0])
         value = value.get(inner, legal[0]) if inner and isinstance(value, Mapping) else extra.get(key, value)
         if outer not in said and value not in legal:
             known = " or ".join(dict.fromkeys(json.dumps(value) for value in legal))
-            rule = f"of models of the type {config.model_type} the launcher knows {known} alone"
+            rule = f"launch supports only {known} for models of the type {config.model_type}"
             config.error(key, rule, "script=path/to/train.py")
 
 
 def _name(config: ConfigFile, key: str) -> str | None:
-    """The name that the file has for one of our keys, which may be the class's other one; else the class's own."""
+    """The name that the file uses for one of our keys, which may be an alias; else the class's own name."""
     own = values.their_key(config.model_type, key)
     if own is None:
         return None
     for name in values.NAMES[key]:
-        if name != own and config.has(name) and config.reads(name):  # Such a name is stronger in the class, too.
+        if name != own and config.has(name) and config.reads(name):  # In the class, too, an alias takes precedence.
             if config.get(own) == config.get(name):
                 config.say(own, key)
             return name
@@ -92,17 +92,17 @@ def _default(config: ConfigFile, key: str) -> Any:
 
 
 def _words(config: ConfigFile, found: Decoder) -> tuple[str, ...]:
-    """The words of a file's layers."""
+    """The names of the kinds of a file's layers."""
     there = values.defaults(config.model_type)
     number = config.get("num_hidden_layers", there.get("num_hidden_layers", 0))
     return values.words(found, lambda key: config.get(key, there.get(key)), number)
 
 
 def _number_of_layers(config: ConfigFile, found: Decoder) -> int:
-    """Layers of a class that counts the words for them, which another number beside them contradicts."""
+    """Number of layers in a class that counts their names; a different number in the file is left out."""
     words, key = _words(config, found), "num_hidden_layers"
     if config.has(key) and config.get(key) != len(words):
-        effect = f"transformers' class counts the {len(words)} layers that are named, and not this number"
+        effect = f"transformers' class counts the {len(words)} layers that are named and ignores this number"
         config.leave(key, f"{effect}; set model.{key}={len(words)}, or name as many layers")
     else:
         config.say(key, key)
@@ -155,7 +155,7 @@ def _widths(config: ConfigFile, found: Decoder, model: JsonObject) -> JsonObject
 
 
 def _enter_derived(config: ConfigFile, found: Decoder, model: JsonObject) -> None:
-    """Enter the keys of layers that share blocks that the class makes of others, where they hold what it makes."""
+    """Record keys that a class with shared blocks derives from others, if they hold the derived value."""
     hidden, heads, words = model["hidden_size"], model["num_attention_heads"], _words(config, found)
     there = values.defaults(config.model_type)
     expand, states = (config.get(key, there[key]) for key in (str(found.sizes[word]) for word in ("expand", "heads")))
@@ -171,13 +171,13 @@ def _enter_derived(config: ConfigFile, found: Decoder, model: JsonObject) -> Non
 
 
 def _is_usual_head(size: object, model: JsonObject) -> bool:
-    """True if a file's size of a head is the one that follows from the hidden size."""
+    """True if a file's head size is the one that follows from the hidden size."""
     hidden, heads = model["hidden_size"], model["num_attention_heads"]
     return size is None or (type(size) is int and size * heads == hidden)
 
 
 def _kinds(config: ConfigFile, found: Decoder) -> JsonObject:
-    """Keys of ``model`` that the class or one of its switches decides."""
+    """The keys of ``model`` that the class or one of its flags decides."""
     there = values.defaults(config.model_type)
 
     def flag(bias: Bias) -> bool:
@@ -195,7 +195,7 @@ def _kinds(config: ConfigFile, found: Decoder) -> JsonObject:
 
 
 def _no_experts(config: ConfigFile) -> JsonObject:
-    """Enter the keys of experts of a class that may have none, whose number is 0."""
+    """Record the experts' keys of a class with optional experts whose number is 0."""
     for key in ("num_experts", "num_experts_per_tok"):
         if values.their_key(config.model_type, key) and (name := _name(config, key)):
             config.leave(name, "no effect: no layer has experts", matters=False)
@@ -211,7 +211,7 @@ def _experts(config: ConfigFile, model: JsonObject) -> JsonObject:
 
 
 def _activation(config: ConfigFile, found: Decoder, extra: JsonObject) -> JsonObject:
-    """By our name; one that has another name there stays in ``extra``."""
+    """The activation by our name; one that we have no name for stays in ``extra``."""
     name = values.their_key(config.model_type, "hidden_act")
     if name is not None:
         config.say(name, "hidden_act")
@@ -227,12 +227,12 @@ def _activation(config: ConfigFile, found: Decoder, extra: JsonObject) -> JsonOb
         config.extra((name,))
         extra[name] = theirs
     if theirs != given:
-        config.leave(name, f"no effect: transformers' class puts {theirs} in its place", matters=False)
+        config.leave(name, f"no effect: transformers' class replaces it with {theirs}", matters=False)
     return {"hidden_act": ours}
 
 
 def _dropout(config: ConfigFile, found: Decoder, extra: JsonObject) -> JsonObject:
-    """The largest of its dropouts; one that differs stays in ``extra``."""
+    """The largest of the class's dropouts; those that differ stay in ``extra``."""
     there = values.defaults(config.model_type)
     each = {name: float(config.number(name, there[name], to="dropout")) for name in found.dropouts}
     largest = max(each.values(), default=0.0)

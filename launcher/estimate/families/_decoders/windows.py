@@ -1,4 +1,4 @@
-"""The layers whose attention sees the last tokens alone, and the masks that this takes."""
+"""The layers whose attention sees only a window of tokens, and the masks that windows need."""
 
 from launcher.estimate.families import _transformers
 from launcher.estimate.families._decoders import layers, values
@@ -7,7 +7,7 @@ from launcher.spec import ModelSpec
 
 
 def has_window(model: ModelSpec, layer: int) -> bool:
-    """True if a layer has a window: as ``layer_types`` says, else as the class does."""
+    """True if a layer has a window: by ``layer_types``, else by the class's own rule."""
     if _window(model) is None:
         return False
     if word := layers.word(model, layer):
@@ -23,19 +23,19 @@ def has_window(model: ModelSpec, layer: int) -> bool:
 
 
 def window(model: ModelSpec, layer: int) -> int | None:
-    """Tokens that a layer sees at most; None of one that sees all before."""
+    """Most tokens that a layer attends to; None if it attends to all earlier ones."""
     return _window(model) if has_window(model, layer) else None
 
 
 def is_masked(model: ModelSpec, layer: int, engine: EngineTraits) -> bool:
-    """True if a layer's attention is given a mask (``launcher.worker.model.network.masks``)."""
+    """True if a layer's attention gets a mask (``launcher.worker.model.network.masks``)."""
     window = _window(model)
     sees_all = window is None or engine.sequence_length <= window
     return model.attention == "sdpa" and not sees_all and has_window(model, layer)
 
 
 def mask(model: ModelSpec, engine: EngineTraits) -> int:
-    """Bytes of the masks of one sequence: with scores one for each kind of layers, else one of a window alone."""
+    """Bytes of the masks of one sequence: with scores one per kind of layer, else only one for a window."""
     every = range(model.num_hidden_layers)
     if not values.decoder(model).attends:
         return 0
@@ -46,7 +46,7 @@ def mask(model: ModelSpec, engine: EngineTraits) -> int:
 
 
 def _window(model: ModelSpec) -> int | None:
-    """Tokens that a layer with a window or in chunks sees; None where the class has none, or has it switched off."""
+    """Tokens that a layer with a window or in chunks sees; None where the class has none, or it is switched off."""
     window = values.value(model, "sliding_window") or values.value(model, "attention_chunk_size")
     off = values.value(model, "use_sliding_window") is False
     return window if isinstance(window, int) and window and not off else None
