@@ -89,7 +89,7 @@ def _uneven(spec: RunSpec) -> ConfigError:
         own = edit.nearest(spec, "parallel.first_stage_layers", range(1, layers), _shares_out, limit=1)
         return ConfigError("parallel.pipeline", stages, rule, chain(own, legal))
     path = "parallel.first_stage_layers" if first is not None else "parallel.last_stage_layers"
-    rule = f"the other stages must equally divide the layers that the first and last stage leave of {layers}"
+    rule = f"the {layers} layers without those of the first and last stage must divide equally among the other stages"
     sizes = edit.nearest(spec, path, range(1, layers), _shares_out, limit=2)
     return ConfigError(path, first if first is not None else last, rule, chain(sizes, legal))
 

@@ -351,7 +351,7 @@ def test_a_round_of_another_length_is_named_where_it_does_not_come_out_even() ->
     (error,) = pipeline.check(make_spec(*MODEL, *stages, "train.global_batch_size=32", f"{ROUND}=6"))
     assert error.rule == (
         "the interleaved schedule needs rounds of 6 micro-batches"
-        " (--microbatch-group-size-per-virtual-pipeline-stage), of pipeline 4 at least and so the last one,"
+        " (--microbatch-group-size-per-virtual-pipeline-stage), each, also the last, of at least pipeline 4,"
         " and an optimizer step has 8"
     )
     assert error.way_out == ("train.global_batch_size=24", "train.global_batch_size=48", "parallel.virtual_pipeline=1")
