@@ -225,19 +225,19 @@ _TECHNIQUES: dict[str, tuple[str, ...]] = {
     "Lion": ("optimizer=lion",),
     "Muon": ("optimizer=muon",),
     "LoRA": _LORA,
-    "LoRA beside tensor parallelism": (*_LORA, "parallel.tensor=2"),
+    "LoRA with tensor parallelism": (*_LORA, "parallel.tensor=2"),
     "DoRA, rsLoRA, LoRA+": (*_LORA, "adapter.dora=true", "adapter.rslora=true", "adapter.lora_plus=16"),
     "PiSSA": ("task=sft", *_LORA, "adapter.pissa=16"),
     "OFT": ("task=sft", "adapter=oft", "model.weights=weights", "adapter.block_size=16"),
     "QLoRA": _QLORA,
-    "LoRA beside 8-bit weights": (*_QLORA, "adapter.quant_type=int8"),
+    "LoRA on 8-bit weights": (*_QLORA, "adapter.quant_type=int8"),
     "bf16": ("precision=bf16",),
     "fp16 with loss scaling": ("precision=fp16",),
     "fp8": ("precision=fp8",),
-    "fp8, weights gathered in it": ("precision=fp8", "zero.quantized_weights=true"),
+    "weights gathered in fp8": ("precision=fp8", "zero.quantized_weights=true"),
     "quantization-aware training": ("precision.qat=int8_int4", "precision.qat_group_size=16"),
-    "the same in mxfp4": ("precision.qat=mxfp4", *_IN_FP4, "precision.parameters=bf16"),
-    "the same in nvfp4": (
+    "quantization-aware training in mxfp4": ("precision.qat=mxfp4", *_IN_FP4, "precision.parameters=bf16"),
+    "quantization-aware training in nvfp4": (
         *("precision.qat=nvfp4", "precision.qat_group_size=16"),
         *(*_IN_FP4, "precision.parameters=bf16"),
     ),
@@ -251,7 +251,11 @@ _TECHNIQUES: dict[str, tuple[str, ...]] = {
     "full recomputation": ("checkpointing=full",),
     "selective recomputation": ("checkpointing=selective",),
     "recomputation of named modules": ("checkpointing=selective", "checkpointing.modules=[mlp]"),
-    "of the first layers alone": ("checkpointing=full", "checkpointing.method=block", "checkpointing.layers=1"),
+    "recomputation of only the first layers": (
+        "checkpointing=full",
+        "checkpointing.method=block",
+        "checkpointing.layers=1",
+    ),
     "activations in host memory": ("checkpointing=full", "checkpointing.offload=true"),
     "optimizer states in host memory": ("zero.offload_optimizer=cpu",),
     "parameters in host memory": ("zero.offload_optimizer=cpu", "zero.offload_parameters=cpu"),
@@ -303,7 +307,8 @@ def _cell(engine: Engine, words: tuple[str, ...]) -> tuple[str, str]:
 
 def _page() -> str:
     """docs/techniques.md."""
-    rows, reasons = [], []
+    rows: list[str] = []
+    reasons: dict[tuple[str, str, str], list[str]] = {}  # Techniques by engines, places and rule: many share these.
     for title, words in _TECHNIQUES.items():
         cells = {engine.title: _cell(engine, words) for engine in _ENGINES}
         shown = " | ".join(text for text, _ in cells.values())
@@ -313,11 +318,12 @@ def _page() -> str:
             if rule:
                 together.setdefault((text, rule), []).append(name)
         for (text, rule), names in together.items():
-            reason = f"- **{title}**, {', '.join(names)} ({text}): {rule}"
-            reasons.append(textwrap.fill(reason, 116, subsequent_indent="  ", break_on_hyphens=False))
+            reasons.setdefault((", ".join(names), text, rule), []).append(title)
+    said = [f"- **{'; '.join(titles)}**, {names} ({text}): {rule}" for (names, text, rule), titles in reasons.items()]
+    lines = [textwrap.fill(each, 116, subsequent_indent="  ", break_on_hyphens=False) for each in said]
     head = f"| technique | words | {' | '.join(engine.title for engine in _ENGINES)} |"
     rule = "|---" * (2 + len(_ENGINES)) + "|"
-    return "\n".join([_INTRODUCTION, head, rule, *rows, "\n## Why a technique does not run\n", *reasons, ""])
+    return "\n".join([_INTRODUCTION, head, rule, *rows, "\n## Why a technique does not run\n", *lines, ""])
 
 
 _INTRODUCTION = """# Techniques and engines
