@@ -69,7 +69,7 @@ class Answer:
 
     Attributes:
         words: The words that choose it, without the question's.
-        fits: True if its memory suffices for certain.
+        fits: True if its device memory is enough for certain.
         used_gib: What the fullest GPU needs.
         speed: The prediction.
         seconds: How long the search took.

@@ -94,7 +94,7 @@ def test_a_check_shows_itself_in_a_notebook_with_its_text_escaped() -> None:
     assert "DOES NOT FIT" in unfit
     assert "whole process" in unfit
     assert "<code>checkpointing=full" in unfit
-    assert "<br>if it fitted: about " in unfit
+    assert "<br>if it fit: about " in unfit
     assert "% slower" in unfit
     assert "INVALID" in wrong
     assert "model=&lt;b&gt;" in wrong

@@ -1,7 +1,7 @@
 """Runs side by side: the settings that differ, the loss at equal steps and at equal tokens, speed, memory.
 
-Whatever a run has not, or not yet, is None. Losses are compared at the same steps where all runs have logged the same,
-else at the newest line before a step or a number of tokens.
+What a run does not have, or not yet, is None. Losses are compared at steps that all runs logged, else at the newest
+line before a given step or number of tokens.
 """
 
 import bisect
@@ -25,22 +25,22 @@ class Side:
     """One run of a comparison."""
 
     run: RunState  # Its state and progress.
-    settings: Mapping[str, Any]  # Its specification, flat, without its name and what the machine had free.
-    tokens_per_step: int | None  # The global batch in tokens; None where it is not known.
+    settings: Mapping[str, Any]  # Its settings by dotted key, without its name and the free resources of the machine.
+    tokens_per_step: int | None  # Global batch in tokens; None when unknown.
     gpus: int  # Its ranks.
     curve: tuple[tuple[int, float], ...]  # Step and loss of every line of metrics that has both.
-    trained: Trained  # What it was trained on, and its losses.
+    trained: Trained  # Its training data, and its losses.
     speed: Pair[float]  # Tokens a second and GPU; measured is the median of the second half of the lines.
     memory: Pair[int]  # Allocated peak of the worst rank in bytes.
 
     @property
     def steps(self) -> int | None:
-        """Steps that were done."""
+        """Steps completed."""
         return self.run.progress.step
 
     @property
     def tokens(self) -> int | None:
-        """Tokens that were trained on."""
+        """Tokens trained on."""
         return None if self.steps is None or self.tokens_per_step is None else self.steps * self.tokens_per_step
 
 
@@ -48,21 +48,21 @@ class Side:
 class Comparison:
     """Runs side by side."""
 
-    sides: tuple[Side, ...]  # The runs, as they were named.
-    differences: Mapping[str, tuple[Any, ...]]  # Keys of settings whose values differ, with the value of each run.
+    sides: tuple[Side, ...]  # The runs, in the order they were named.
+    differences: Mapping[str, tuple[Any, ...]]  # Settings that differ, with the value of each run.
     at_steps: Mapping[int, tuple[float | None, ...]]  # Steps, with the loss of each run there.
-    # Numbers of tokens, with the loss of each run there; empty where a step has as many in all runs.
+    # Token counts, with the loss of each run there; empty when a step has equally many tokens in all runs.
     at_tokens: Mapping[int, tuple[float | None, ...]]
     by: Basis  # The loss that runs are ranked by.
 
     @property
     def held_out(self) -> bool:
-        """True where the losses shown are those on held-out samples, which all runs that have losses have."""
+        """True if the losses shown are held-out losses: every run with losses has them."""
         known = [side.trained for side in self.sides if side.curve]
         return bool(known) and all(run.held_out is not None for run in known)
 
     def loss(self, side: Side) -> float | None:
-        """The loss of a run that is shown."""
+        """The loss shown for a run."""
         return side.trained.held_out if self.held_out else side.trained.training
 
     def as_dict(self) -> JsonObject:
@@ -118,7 +118,7 @@ def _side(run: Path, row: RunState) -> Side:
         settings=lock.settings(content),
         tokens_per_step=results.tokens_per_step(content),
         gpus=ranks,
-        curve=tuple(sorted(curve.items())),  # A script that starts again repeats steps.
+        curve=tuple(sorted(curve.items())),  # A restarted script repeats steps.
         trained=results.trained_on(run, rows),
         speed=Pair(predicted and predicted.per_gpu, measured and measured / ranks),
         memory=Pair(results.predicted_peak(run), max(results.measured(run).values(), default=None)),
@@ -162,6 +162,6 @@ def _loss_at(curve: Sequence[tuple[int, float]], step: int) -> float | None:
 
 
 def lowest(comparison: Comparison, value: Callable[[Side], float | None]) -> Side | None:
-    """The run with the least of a value; None where fewer than two have one."""
+    """The run with the smallest value; None when fewer than two have one."""
     found = [(number, side) for side in comparison.sides if (number := value(side)) is not None]
     return min(found, key=lambda pair: pair[0])[1] if len(found) > 1 else None

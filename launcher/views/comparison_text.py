@@ -1,4 +1,4 @@
-"""A comparison for a terminal: what stands out in a sentence each, then a table with a column a run."""
+"""A comparison as terminal text: a sentence for each finding, then a table with a column a run."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -12,12 +12,12 @@ from launcher.views.pairs import number_text
 type Line = tuple[str, Sequence[str]]
 """A name and a cell for every run."""
 
-_LONGEST = 28  # Characters of a cell; the whole value is in ``--json``.
-_FOLLOWERS = 3  # More settings of one group than this that differ together with its option are counted, not listed.
+_LONGEST = 28  # Widest cell in characters; ``--json`` has the whole value.
+_FOLLOWERS = 3  # When a group's option differs and more of its settings than this, they are counted, not listed.
 
 
 def text(found: Comparison, width: int) -> str:
-    """The whole answer; where the runs are too many for the terminal, in several blocks of columns."""
+    """The whole comparison, in several blocks of columns when the runs do not fit the width."""
     sections: dict[str, Sequence[Line]] = {
         "": [*_facts(found)],
         **_settings(found),
@@ -28,13 +28,13 @@ def text(found: Comparison, width: int) -> str:
 
 
 def names(found: Comparison) -> list[str]:
-    """The name of each run: its id, or its directory where several have one id."""
+    """The name of each run: its id, or its directory when ids are not unique."""
     ids = [side.run.id for side in found.sides]
     return [side.run.directory if ids.count(side.run.id) > 1 else side.run.id for side in found.sides]
 
 
 def sentences(found: Comparison) -> Iterator[str]:
-    """The answer first: who has the lowest loss where, who is fastest, and what cannot be compared."""
+    """The findings: lowest loss, fastest run, and what cannot be compared."""
     yield from _ranked(found)
     fastest = lowest(found, lambda side: None if side.speed.measured is None else -side.speed.measured)
     if fastest is not None and len({side.speed.measured for side in found.sides} - {None}) > 1:
@@ -44,19 +44,19 @@ def sentences(found: Comparison) -> Iterator[str]:
             reason = f": {side.run.reason}" if side.run.reason else ""
             yield f"{side.run.id} has no loss in its metrics; it is {side.run.state}{reason}"
         elif side.run.state != "finished":
-            yield f"{side.run.id} is {side.run.state}: its figures are those so far"
+            yield f"{side.run.id} is {side.run.state}: its figures so far"
         if side.curve and side.tokens_per_step is None:
-            yield f"{side.run.id}: the tokens of a script's own steps are not known"
+            yield f"{side.run.id}: tokens per step are unknown for a script"
 
 
 def _ranked(found: Comparison) -> Iterator[str]:
     if found.by.kind is None:
         yield f"not ranked by loss: {found.by.why}"
     elif found.by.kind == "held_out":
-        yield from _first(found, {side: side.trained.held_out for side in found.sides}, "on held-out samples, the last")
+        yield from _first(found, {side: side.trained.held_out for side in found.sides}, "last held-out loss")
     elif found.at_steps:
         at, losses = list(found.at_steps.items())[-1]
-        where = f"at step {at:,}, the last that all have"
+        where = f"at step {at:,}, the last step of all"
         yield from _first(found, dict(zip(found.sides, losses, strict=True)), where)
 
 
@@ -94,7 +94,7 @@ def _settings(found: Comparison) -> dict[str, list[Line]]:
 
 
 def telling(found: Comparison) -> tuple[list[str], list[str]]:
-    """The settings that differ, and in words those left out, which only follow from another option of their group."""
+    """The settings that differ, and a note on those left out because they follow from another option of their group."""
     groups: dict[str, list[str]] = {}
     for path in found.differences:
         groups.setdefault(path.partition(".")[0], []).append(path)
@@ -142,7 +142,7 @@ def _steps(side: Side) -> str:
 
 
 def losses_text(row: Sequence[float | None]) -> list[str]:
-    """Losses of several runs, a dash for each that has none."""
+    """Losses of several runs, a dash for a missing one."""
     return [number_text(loss, ".4f") for loss in row]
 
 

@@ -1,4 +1,4 @@
-"""The text of ``launch doctor``: this machine, its Slurm, what they lack, and the cluster profile."""
+"""The text of ``launch doctor``: this machine, its Slurm, what is missing, and the cluster profile."""
 
 import json
 from typing import Any
@@ -15,7 +15,7 @@ def text(document: dict[str, Any]) -> str:
         lines.append(f"Slurm {slurm['version']}")
         lines += [f"  {_partition(part)}" for part in slurm["partitions"]]
         if slurm["node"] is not None:
-            lines.append(f"node {slurm['node']['host']}: {_host(slurm['node'])}; it writes to the shared folder")
+            lines.append(f"node {slurm['node']['host']}: {_host(slurm['node'])}; it can write to the shared folder")
         lines += ["", "# conf/cluster/NAME.yaml", yaml(document["profile"]).rstrip()]
     if document["lacks"]:
         lines += ["", *(f"- {text}" for text in document["lacks"])]

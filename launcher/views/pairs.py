@@ -17,28 +17,28 @@ _FORM = "{:24} {:>12} {:>12} {:>8}"
 
 
 def rows(form: str, named: Iterable[tuple[str, Pair[Any], str]], unit: Callable[[Any], str] = gib) -> Iterator[str]:
-    """A line of four cells for each pair of figures: its name, both as ``unit`` writes them, and a last cell."""
+    """A row of four cells for each pair of figures: its name, both values formatted by ``unit``, and a last cell."""
     for name, pair, last in named:
         yield form.format(name.replace("_", " "), *pair.texts(unit), last)
 
 
 def number_text(value: float | None, form: str) -> str:
-    """A number in a form, a dash where there is none."""
+    """A formatted number, or a dash for None."""
     return "-" if value is None else format(value, form)
 
 
 def error_text(pair: Pair[Any]) -> str:
-    """The error of a prediction, without a sign where that rounds to nothing; empty where a figure is unknown."""
+    """The relative error of a prediction, without a sign when it rounds to zero; empty when a figure is unknown."""
     error = None if not pair.predicted or pair.error is None else round(pair.error, 3)
     return "" if error is None else f"{error:+.1%}" if error else "0.0%"
 
 
 def summary_table(directory: Path) -> str:
-    """The table at a run's end: memory and speed predicted and measured, losses, and its directory."""
+    """The table printed when a run ends: predicted and measured memory and speed, losses, and the run directory."""
     memory, steps = contents.known(directory, contents.MEMORY), results.steps(directory)
     sizes, speeds = list(_memory(directory)), list(_speed(directory, steps))
     lines = [*rows(_FORM, sizes), *rows(_FORM, speeds, rounded)]
-    if lines:  # Of a script of the user's own neither is known.
+    if lines:  # For a user's own script neither is known.
         lines.insert(0, _FORM.format("memory, worst rank" if sizes else "", "predicted", "measured", "error"))
     if sizes:
         lines += wrapped(f"memory measured: {memory.get('method', 'nothing')}", 80)
@@ -76,7 +76,7 @@ def _ending(directory: Path, steps: Sequence[JsonObject]) -> Iterator[str]:
 
 
 def task_lines(run: Path) -> Iterator[str]:
-    """Each score in words, ``hellaswag acc 0.2610 (+-0.0044) after step 100``; none where there are none."""
+    """Each benchmark score in words, such as ``hellaswag acc 0.2610 (+-0.0044) after step 100``."""
     content = files.read_json(run / results.EVALUATION) or {}
     tasks, step = content.get("tasks"), content.get("step")
     for task, scores in tasks.items() if isinstance(tasks, dict) else ():

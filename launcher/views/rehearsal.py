@@ -1,4 +1,4 @@
-"""A rehearsal as the Python API gives it, and as text: the verdict, how it was measured, phases, piles and time."""
+"""A rehearsal as the Python API returns it, and as text: verdict, method, phases, piles and time."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,14 +19,13 @@ _WORDS: dict[Measured, str] = {
 }  # fmt: skip
 
 _COUNTERS = ("allocated", "needed", "reserved", "device")
-_BENT = 0.01  # Difference of the estimate from its own line through two depths from which on it is said.
+_BENT = 0.01  # Smallest non-linearity of the estimate in depth that is mentioned, as a share.
 
 _STANDS_IN = (
-    "A processor stood in for {}: allocated bytes with its kernels, beside the estimate for these kernels. It says"
-    " nothing of reserved memory, of the context, of the GPU's attention kernels or of the speed, and `run --rehearsed`"
-    " does not take it."
+    "A CPU stood in for {}: allocated bytes of CPU kernels, beside the estimate for these. It says nothing about"
+    " reserved memory, the context, the GPU's attention kernels or speed, and `run --rehearsed` does not accept it."
 )
-_LEFT_OUT = "A rank alone has no communicators and writes no checkpoint: for the verdict these are the estimate's."
+_LEFT_OUT = "A single rank has no communicators and writes no checkpoint: the verdict takes these from the estimate."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,12 +37,12 @@ class Rehearsed:
 
     @property
     def verdict(self) -> Measured:
-        """The measured verdict: ``fits``, ``tight``, ``does_not_fit``, or ``unknown`` where it decides nothing."""
+        """The measured verdict: ``fits``, ``tight``, ``does_not_fit``, or ``unknown`` when it is not decisive."""
         return self.rehearsal.worst.verdict
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """The phases of the rank that needs the most, each with ``predicted`` and ``measured``."""
+        """The phases of the rank with the highest need, each with ``predicted`` and ``measured``."""
         return self.rehearsal.worst.phases
 
     def as_dict(self) -> JsonObject:
@@ -59,7 +58,7 @@ class Rehearsed:
 
 
 def as_text(rehearsal: Rehearsal, assessment: Assessment, width: int = 80) -> str:
-    """The answer; of several ranks the one that needs the most comes with its phases, the others with a line."""
+    """The rehearsal for a terminal: all phases of the rank with the highest need, and a line for each other rank."""
     spec, worst = assessment.spec, rehearsal.worst
     lines = wrapped(_verdict(spec, rehearsal), width)
     lines += ["", *wrapped(_how(spec, rehearsal), width)]
@@ -83,15 +82,15 @@ def _verdict(spec: RunSpec, rehearsal: Rehearsal) -> str:
         return f"{_WORDS[worst.verdict]}: {at} ran out of the {gib(found.device_bytes or 0)} of {found.device_name}."
     if worst.verdict == "unknown":
         why = "" if rehearsal.stands_in else f" {_undecided(worst)}"
-        return f"{_WORDS[worst.verdict]}: {at} was measured, which does not decide whether the run fits.{why}"
+        return f"{_WORDS[worst.verdict]}: measuring {at} does not decide whether the run fits.{why}"
     of = "" if capacity is None else f" of {gib(capacity)}"
     return f"{_WORDS[worst.verdict]}: {gib(found.used_bytes or 0)}{of} on {at}, on {found.device_name}."
 
 
 def _undecided(worst: RankRehearsed) -> str:
     if worst.extrapolated:
-        return "By the estimate it is not linear in the depth between those that were built and the whole model."
-    return f"Layers of one depth were built, {worst.built[-1].layers}, and not all."
+        return "The estimate is not linear in depth between the models built and the whole model."
+    return f"Only one depth was built, {worst.built[-1].layers} layers, which is not the whole model."
 
 
 def _how(spec: RunSpec, rehearsal: Rehearsal) -> str:
@@ -104,22 +103,22 @@ def _how(spec: RunSpec, rehearsal: Rehearsal) -> str:
     first, second = (model.rank_layers for model in worst.built)
     line = f"m({worst.rank_layers}) = m({first}) + (m({second}) - m({first})) / {second - first} x"
     line = f"{line} {worst.rank_layers - first}"
-    text += f" The {worst.rank_layers} layers of this rank are extrapolated, linear in the depth: {line}."
+    text += f" The {worst.rank_layers} layers of this rank are extrapolated linearly in depth: {line}."
     if worst.bent is not None and abs(worst.bent) >= _BENT:
-        text += f" By the estimate this line is {-worst.bent / (1 + worst.bent):+.1%} off the whole model."
+        text += f" By the estimate this extrapolation is {-worst.bent / (1 + worst.bent):+.1%} off the whole model."
     return text
 
 
 def _tables(worst: RankRehearsed) -> Iterator[tuple[Sequence[Phase], str]]:
     for model in worst.built:
-        until = " until memory ended" if model.ran_out else ""
+        until = " until out of memory" if model.ran_out else ""
         yield model.phases, f"{counted(model.layers, 'layer')}, predicted/measured{until}:"
     if worst.extrapolated:
         yield worst.phases, f"all layers ({worst.rank_layers} on this rank), predicted/extrapolated:"
 
 
 def _table(phases: Sequence[Phase], *, whole: bool) -> Iterator[str]:
-    """A row a phase; a counter that nobody measured is a dash, and one that has neither is left out."""
+    """A row a phase; an unmeasured counter is a dash, and a counter measured in no phase is left out."""
     shown = [name for name in _COUNTERS if any(_value(phase.measured, name) is not None for phase in phases)]
     shown = shown or ["allocated"]
     largest = max((phase.predicted.allocated_bytes or 0 for phase in phases), default=0)
@@ -164,19 +163,19 @@ def _remarks(rehearsal: Rehearsal, assessment: Assessment) -> Iterator[str]:
     elif rehearsal.worst.verdict != "unknown":
         yield _LEFT_OUT
     if seconds is not None:
-        text = f"The compute of a step takes {duration(seconds)} here, so that a step takes at least that:"
+        text = f"The compute of a step takes {duration(seconds)} on this device, a lower bound for the step:"
         text += f" at most {rounded(rehearsal.tokens / seconds)} tokens/s"
         if assessment.speed is not None:
-            text += f", where {rounded(assessment.speed.tokens_per_second)} are predicted"
+            text += f"; {rounded(assessment.speed.tokens_per_second)} predicted"
         yield f"{text}."
     if not rehearsal.covers and not rehearsal.stands_in:
-        yield "Another rank may need more by the estimate, so this is no evidence for the run: leave its choice out."
+        yield "By the estimate another rank may need more, so this does not judge the run: let launch choose the rank."
 
 
 def _end(found: OutOfMemory, folder: str) -> str:
     where = [f"in the {found.phase} phase"] if found.phase is not None else []
     where += [f"of layer {found.layer}"] if found.layer is not None else []
     where += [f"of step {found.step}"] if found.step else []
-    sizes = [] if found.requested_bytes is None else [f"{gib(found.requested_bytes)} were asked for"]
+    sizes = [] if found.requested_bytes is None else [f"{gib(found.requested_bytes)} requested"]
     sizes += [] if found.free_bytes is None else [f"{gib(found.free_bytes)} were left"]
     return f"Memory ended {' '.join(where)}: {', '.join(sizes) or found.message}. All of it: {folder}/{OUT_OF_MEMORY}"

@@ -1,4 +1,4 @@
-"""Runs and sweeps on a terminal: the tables of ``launch status``, and the frame of ``launch watch`` in 80 columns."""
+"""Runs and sweeps on a terminal: the tables of ``launch status``, and the view of ``launch watch``."""
 
 import shlex
 import textwrap
@@ -20,9 +20,9 @@ from launcher.views.pairs import number_text
 
 _BARS = "▁▂▃▄▅▆▇█"
 _FULL, _EMPTY = "━", "┄"
-_HEAD = 10  # Columns of a line's name.
+_HEAD = 10  # Width of a line's label, in columns.
 _LETTERS: Mapping[Pile, str] = dict(zip(PILES, "PGOMALRDTWCNF", strict=True))
-"""A letter for each pile in the bar of the memory: colours alone would not tell them apart."""
+"""The letter of each pile in the memory bar, since colours alone would not distinguish them."""
 
 _HEADINGS = ("run", "state", "step", "last loss", "tokens/s", "left", "saved", "job")
 
@@ -54,7 +54,7 @@ def _place(row: RunState) -> Path:
 
 
 def by_place(rows: Sequence[RunState]) -> list[RunState]:
-    """The runs of one folder together, the folder with the newest run last."""
+    """Runs grouped by folder, the folder with the newest run last."""
     newest = {_place(row): number for number, row in enumerate(rows)}
     return sorted(rows, key=lambda row: newest[_place(row)])
 
@@ -66,13 +66,13 @@ def _cells(row: RunState, folder: Path | None) -> tuple[str, ...]:
     loss = "-" if now.loss is None else f"{now.loss:.4f}"
     speed = "-" if now.tokens_per_second is None else f"{now.tokens_per_second:,.0f}"
     left = duration(now.seconds_left) if row.state == "running" else "-"
-    left += " by the estimate" if row.state == "running" and now.left_is == "predicted" else ""
+    left += " (predicted)" if row.state == "running" and now.left_is == "predicted" else ""
     saved = "-" if now.checkpoint_step is None else str(now.checkpoint_step)
     return (name, row.state, step, loss, speed, left, saved, row.job_id or "-")
 
 
 def frame(row: RunState, now: Live, width: int) -> list[str]:
-    """The lines of one look at a run."""
+    """The lines of ``launch watch`` for one moment of a run."""
     return [
         *_heading(row, width),
         *_queue(now.queue),
@@ -94,8 +94,8 @@ def _heading(row: RunState, width: int) -> Iterator[str]:
 def _queue(found: Waiting | None) -> Iterator[str]:
     if found is None:
         return
-    start = f"; Slurm expects it to start at {found.start}" if found.start else "; Slurm names no start yet"
-    yield f"{'queue':{_HEAD}}{found.place} of {found.jobs} that wait in partition {found.partition}{start}"
+    start = f"; Slurm expects a start at {found.start}" if found.start else "; no expected start from Slurm yet"
+    yield f"{'queue':{_HEAD}}{found.place} of {found.jobs} waiting in partition {found.partition}{start}"
 
 
 def _progress(row: RunState, width: int) -> Iterator[str]:
@@ -105,7 +105,7 @@ def _progress(row: RunState, width: int) -> Iterator[str]:
     done, steps = now.step or 0, now.steps
     left = ""
     if row.state == "running" and now.seconds_left is not None:
-        by = " by the estimate" if now.left_is == "predicted" else ""
+        by = " (predicted)" if now.left_is == "predicted" else ""
         left = f"  {duration(now.seconds_left)} left{by}"
     saved = "" if now.checkpoint_step is None else f"  saved {now.checkpoint_step:,}"
     if not steps:
@@ -144,7 +144,7 @@ def _beside(now: Live, values: Sequence[float]) -> str:
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """A column a value, from the lowest to the highest of them; flat values stand in the middle."""
+    """A sparkline, one column a value, scaled from the lowest to the highest; constant values stand mid-height."""
     low, high = min(values), max(values)
     if high == low:
         return _BARS[3] * len(values)
@@ -159,7 +159,7 @@ def _memory(found: MemoryNow, width: int) -> Iterator[str]:
         where += f" on rank {found.rank}, step {found.step:,}"
     yield f"{'memory':{_HEAD}}{gib(found.allocated_bytes)}{of}{said}"
     if _is_small(found, width - _HEAD):
-        where += "; the bar is the peak alone"
+        where += "; the bar shows only the peak"
     yield f"{'':{_HEAD}}{where.strip()}"
     yield f"{'':{_HEAD}}{memory_bar(found, width - _HEAD)}"
     shown = sorted(found.piles.items(), key=lambda pile: -pile[1])
@@ -173,7 +173,7 @@ def _is_small(found: MemoryNow, columns: int) -> bool:
 
 
 def memory_bar(found: MemoryNow, columns: int) -> str:
-    """The peak by pile, a letter for each, against the capacity; where that is unknown or far away, against itself."""
+    """A bar of the peak by pile, scaled to the capacity, or to the peak when that is unknown or much larger."""
     capacity = 0 if _is_small(found, columns) else found.capacity_bytes or 0
     whole = max(capacity, found.allocated_bytes) or 1
     known = [(_LETTERS[name], found.piles.get(name, 0)) for name in PILES]
@@ -185,14 +185,14 @@ def memory_bar(found: MemoryNow, columns: int) -> str:
 
 
 def _slowest(found: Slowest, width: int) -> Iterator[str]:
-    slower = "" if not found.slower else f", {found.slower:.0%} over the median of the ranks' own work"
+    slower = "" if not found.slower else f", {found.slower:.0%} above the median of the ranks' own work"
     yield f"{'slowest':{_HEAD}}rank {found.rank}{slower}"
     for line in found.lines:
         yield f"{'':{_HEAD}}| {line}"[:width]
 
 
 def folded(lines: Sequence[str], width: int) -> list[str]:
-    """Lines that no terminal of this width breaks by itself."""
+    """Lines wrapped to the width."""
     wrapper = textwrap.TextWrapper(width, subsequent_indent=" " * _HEAD)
     return [part for line in lines for part in ([line] if len(line) <= width else wrapper.wrap(line))]
 
@@ -203,7 +203,7 @@ _BELOW = " " * 6
 
 
 def sweep_text(found: Iterable[Row], width: int = 80, *, heading: bool = True) -> str:
-    """The rows for a terminal: the figures on one line, the overrides and a reason below them."""
+    """The points of a sweep for a terminal: figures on one line, overrides and a reason below."""
     lines = [_FORM.format(*_COLUMNS)] if heading else []
     for one in found:
         figures = (number_text(one.loss, ".4f"), number_text(one.tokens_per_second, ",.0f"))
@@ -214,7 +214,7 @@ def sweep_text(found: Iterable[Row], width: int = 80, *, heading: bool = True) -
 
 
 def best_line(directory: Path, row: Row | None, found: Iterable[Row]) -> str:
-    """The best point with the line that repeats it, of a measurement the line that ranks it; or why there is none."""
+    """The best point with the command that repeats it, or that ranks a measurement's layouts; or why there is none."""
     if contents.known(directory, state.SWEEP).get(sweep.MEASUREMENT) is not None:
         return f"\nranked by speed: launch plan --results {shlex.quote(run_names.name_of(directory, Path.cwd()))}"
     rows = list(found)
@@ -229,10 +229,10 @@ def best_line(directory: Path, row: Row | None, found: Iterable[Row]) -> str:
 
 
 def judged(points: Iterable[Point], width: int = 80) -> str:
-    """Points that are judged and not started: the verdict, the figure it rests on, and which pile is the largest."""
+    """Judged points that were not started: verdict, memory needed, and the largest pile."""
     found = list(points)
     speeds = [point.predicted_tokens_per_second_per_gpu for point in found]
-    form = "{:5} {:13} {:>10}  {:>14}  {}" if any(speeds) else "{:5} {:13} {:>10}  {:.0}{}"  # No letter of the fourth.
+    form = "{:5} {:13} {:>10}  {:>14}  {}" if any(speeds) else "{:5} {:13} {:>10}  {:.0}{}"  # Hides the fourth column.
     lines = [form.format("point", "verdict", "needs", "tokens/s a GPU", "largest pile")]
     for point, speed in zip(found, speeds, strict=True):
         needs = "-" if point.needed_bytes is None else gib(point.needed_bytes)

@@ -1,4 +1,4 @@
-"""Why a run ended, as text for a terminal: sentences, piles, what would help, the evidence, and earlier attempts."""
+"""Why a run ended, as terminal text: reason, piles, ways out, evidence, and earlier attempts."""
 
 from collections.abc import Iterator
 from dataclasses import fields
@@ -10,7 +10,7 @@ from launcher.job.memory import PileRow
 from launcher.views import pairs
 from launcher.why.answer import Answer
 
-_SMALLEST = 0.005  # Share of the largest pile below which one is not shown.
+_SMALLEST = 0.005  # Smallest pile shown, as a share of the largest.
 _INDENT = "      "
 _FORM = "  {:18} {:>11} {:>11} {:>12}"
 
@@ -51,7 +51,7 @@ def as_text(answer: Answer, width: int = 80) -> str:
 
 
 def as_line(answer: Answer) -> str:
-    """One line about a run of a sweep."""
+    """One line on a run of a sweep."""
     pile = "" if answer.pile is None else f" ({answer.pile.replace('_', ' ')})"
     return f"{answer.id}: {answer.cause.replace('_', ' ')}{pile}: {answer.said[0]}"
 

@@ -129,7 +129,7 @@ def test_the_keyboard_goes_from_the_top_to_the_table_and_zooms_a_chart(opened: P
     for _ in range(6):
         opened.keyboard.press("Tab")
         seen.append(opened.evaluate("document.activeElement.id || document.activeElement.textContent"))
-    assert seen[:3] == ["Curves", "Predicted and measured", "What differs, and what came out"]
+    assert seen[:3] == ["Curves", "Predicted and measured", "Settings and results"]
     whole = opened.evaluate("views['chart-0'].scale('x').domain()")
     opened.locator("#chart-0 .drawing").first.focus()
     opened.keyboard.press("+")
@@ -148,6 +148,6 @@ def test_a_hundred_thousand_steps_are_thinned_and_said_to_be(browser: Browser, t
     assert file.stat().st_size < MOST_BYTES
     with chromium.visit(browser, file) as found:
         note = found.page.locator("#chart-0 .note").text_content() or ""
-        assert "of 101,000 points: of each stretch its least and its greatest value" in note
+        assert "of 101,000 points: the minimum and maximum of each interval" in note
         assert found.page.evaluate("views['chart-0'].scale('y').domain()[1]") >= 123, "a spike of one step is seen"
         assert (found.asked, found.said) == ([], [])

@@ -35,8 +35,8 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def opened(visited: Page) -> Page:
     """The page as it was first, which takes seconds to open."""
     page = visited
-    if page.get_by_role("button", name="clear the marks").is_enabled():
-        page.get_by_role("button", name="clear the marks").click()
+    if page.get_by_role("button", name="clear the ranges").is_enabled():
+        page.get_by_role("button", name="clear the ranges").click()
     page.get_by_label("filter").fill("")
     page.mouse.move(1, 1)
     chromium.until(page, f"{SHOWN} === {POINTS}")
@@ -96,9 +96,9 @@ def test_marking_axes_keeps_the_points_that_cross_all_marks(opened: Page) -> Non
     kept = opened.locator("#points tbody tr:not([hidden])")
     assert kept.count() > 0
     assert "left out" not in kept.locator("td:nth-child(2)").all_text_contents(), "they have no loss"
-    opened.get_by_role("button", name="clear the marks").click()
+    opened.get_by_role("button", name="clear the ranges").click()
     chromium.until(opened, f"{SHOWN} === 1000")
-    assert opened.get_by_role("button", name="clear the marks").is_disabled()
+    assert opened.get_by_role("button", name="clear the ranges").is_disabled()
 
 
 def test_what_the_filter_leaves_out_is_faint_among_the_lines_and_stays_so_in_the_dark(opened: Page) -> None:

@@ -150,7 +150,7 @@ def test_what_the_split_leaves_out_is_said_and_the_split_is_no_idle_setting(caps
     words = [*TINY[:2], "data.path=talks", *TINY[3:]]
     assert cli.main(["check", *words, "data.split=test"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "data: 1 file of JSON lines (messages), without the files of other splits (2 of train), 1 row" in said
+    assert "data: 1 file of JSON lines (messages), excluding files of other splits (2 of train), 1 row" in said
     assert "data.split" not in said
 
 

@@ -99,7 +99,7 @@ def test_data_that_nobody_can_look_at_are_left_alone(capsys: pytest.CaptureFixtu
     assert main(["check", *ON, "data=synthetic"]) == 0
     assert "data:" not in capsys.readouterr().out
     assert main(["check", *ON, "data=huggingface", "data.path=acme/corpus"]) == 0
-    said = "data: acme/corpus on the Hugging Face Hub, split train: looked at when the job asks for it"
+    said = "data: acme/corpus on the Hugging Face Hub, split train: read only when the job downloads it"
     assert said in " ".join(capsys.readouterr().out.split())
 
 

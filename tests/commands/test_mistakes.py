@@ -95,7 +95,7 @@ def test_words_for_the_script_that_stand_before_the_dashes_are_put_behind_them(
 def test_a_script_beside_which_no_model_is_named_is_not_judged_by_one(capsys: pytest.CaptureFixture[str]) -> None:
     status, said = answer("check script=train.py", capsys)
     assert status == 0
-    assert said.startswith("UNKNOWN: what train.py builds is not known, so nothing is refused")
+    assert said.startswith("UNKNOWN: launch does not know which model train.py builds, so nothing is refused")
     assert "train.py; 2 CPU ranks on this machine's CPU, 24.0 GiB" in said
     assert "its memory is not judged try model=llama3_8b or model=./folder" in said
     assert "tiny" not in said

@@ -71,7 +71,7 @@ def test_the_smallest_cluster_is_told_with_its_layouts(capsys: pytest.CaptureFix
 
 def test_no_cluster_is_status_three(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", *SMALL, card(5), "cluster.nodes=2", "--smallest"]) == 3
-    assert "No cluster that is looked at trains it. The largest, " in said(capsys)
+    assert "None of the clusters tried trains it. The largest, " in said(capsys)
     assert main(["plan", *SMALL, card(5), "cluster.nodes=2", "--smallest", "--json"]) == 3
     plan = json.loads(capsys.readouterr().out)["plan"]
     assert (plan["smallest"]["size"], plan["layouts"]) == (None, [])
@@ -103,9 +103,9 @@ def test_where_nothing_fits_the_cluster_and_the_changes_are_told(capsys: pytest.
     assert main(["plan", *words]) == 3
     text = said(capsys)
     assert "DOES NOT FIT" in text
-    assert "Nearest comes FSDP" in text
+    assert "Closest is FSDP" in text
     assert "The smallest cluster on which something fits is 4 GPUs (4 nodes of 1): cluster.nodes=4" in text
-    assert "On this one the nearest layout fits with " in text
+    assert "On this cluster the closest layout fits with " in text
     assert main(["plan", *words, "--json"]) == 3
     nearest = json.loads(capsys.readouterr().out)["plan"]["nearest"]
     assert nearest["cluster"]["gpus"] == 4

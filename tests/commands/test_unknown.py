@@ -1,4 +1,4 @@
-"""A script beside which no model is named: ``unknown`` is a verdict of its own wherever a verdict is."""
+"""A script A script without a named model: ``unknown`` is a verdict of its own wherever a verdict is."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ def test_a_check_says_unknown_and_has_no_figure(capsys: pytest.CaptureFixture[st
     assert [document[name] for name in FIGURES] == [None] * len(FIGURES)
     assert (document["errors"], document["fixes"], document["world"]["gpus"]) == ([], [], 1)
     assert cli.main(["check", *SCRIPT]) == 0
-    assert capsys.readouterr().out.startswith("UNKNOWN: what train.py builds is not known, so nothing is refused\n")
+    assert capsys.readouterr().out.startswith(
+        "UNKNOWN: launch does not know which model train.py builds, so nothing is refused\n"
+    )
 
 
 def test_no_figure_of_another_model_is_explained_or_drawn(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,12 +82,12 @@ def test_points_and_sweeps_keep_it(here: Path, capsys: pytest.CaptureFixture[str
 @pytest.mark.usefixtures("without_torch")
 def test_a_run_is_started_and_its_record_and_page_say_unknown(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["run", *SCRIPT, "run.name=a"]) == 0
-    assert "launch: UNKNOWN: what train.py builds is not known" in capsys.readouterr().err
+    assert "launch: UNKNOWN: launch does not know which model train.py builds" in capsys.readouterr().err
     assert json.loads((here / "runs" / "a" / "plan.json").read_text())["verdict"] == "unknown"
     assert "verdict: unknown" in (here / "runs" / "a" / "run.lock.yaml").read_text()
     assert cli.main(["report", "a", "-o", "a.html"]) == 0
     page = (here / "a.html").read_text()
-    assert "beside which no model is named" in page
+    assert "A script without a named model" in page
     assert "The check said" not in page
 
 

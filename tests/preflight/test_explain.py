@@ -35,8 +35,8 @@ def test_a_pile_is_printed_term_by_term_with_symbols_numbers_bytes_moments_and_s
 @pytest.mark.parametrize(
     ("words", "whose"),
     [
-        ("parallel=fsdp", "in 34 runs of Torchtitan, which is FSDP2 too (launcher/estimate/memory/residuals.json)"),
-        ("parallel=zero3", "runs of Torchtitan, the widest there is: too few runs of this kind were measured"),
+        ("parallel=fsdp", "in 34 runs of Torchtitan, also on FSDP2 (launcher/estimate/memory/residuals.json)"),
+        ("parallel=zero3", "runs of Torchtitan, the widest known band: too few runs of this kind were measured"),
         ("parallel=tp", "runs of megatron (launcher/estimate/memory/residuals.json)"),
     ],
 )

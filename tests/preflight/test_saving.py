@@ -65,7 +65,7 @@ def test_the_document_and_the_text_say_the_bytes_on_disk_and_the_seconds_of_a_sa
     }
     said = " ".join(text.as_text(found).split())
     assert (
-        f"up to {101 * size / GIB:.2f} GiB on disk (100 that are kept and the one in writing), written in 20 s"
+        f"up to {101 * size / GIB:.2f} GiB on disk (100 kept plus the one being written), written in 20 s"
         " at 4.00 GB/s (cluster.storage_bandwidth)"
     ) in said
 

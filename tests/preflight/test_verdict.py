@@ -45,7 +45,7 @@ def test_a_memory_that_is_unknown_still_holds_no_more_than_any_device() -> None:
     judged = verdict.judge(_spec(None), needs)
     assert (judged.name, judged.capacity_bytes) == ("does_not_fit", 1024 * GIB)
     assert judged.headroom_bytes == -judged.excess_bytes == -77 * GIB
-    assert "; how much it has is unknown, and none has more" in sentences.answer(_spec(None), judged, needs)
+    assert "; its capacity is unknown, and no known device has more" in sentences.answer(_spec(None), judged, needs)
     on_the_host = edit.changed_at(make_spec("hardware=cpu"), {"hardware.host_memory_bytes": None})
     assert verdict.judge(on_the_host, needs).name == "fits"
 

@@ -77,7 +77,7 @@ def test_the_rest_of_a_model_that_is_too_much_follows_from_two_depths(tmp_path: 
     assert worst.step_seconds == pytest.approx(40.0), "half a second a layer"
     text = _text(assessment, found)
     assert "Built: llama3_70b with 4 and 6 of 80 layers" in text
-    assert "linear in the depth: m(80) = m(4) + (m(6) - m(4)) / 2 x 76" in text
+    assert "linearly in depth: m(80) = m(4) + (m(6) - m(4)) / 2 x 76" in text
     assert "4 layers, predicted/measured:" in text
     assert "all layers (80 on this rank), predicted/extrapolated:" in text
 
@@ -110,7 +110,7 @@ def test_depths_are_deep_enough_that_the_estimate_is_linear_between_them_and_the
     assessment, bent, _ = _rehearse(tmp_path / "2", words, worker, place, Request(layers=(2, 4)))
     assert bent.worst.bent == pytest.approx(-0.26, abs=0.02)
     assert bent.worst.verdict == "unknown"
-    assert "By the estimate it is not linear in the depth between those" in _text(assessment, bent)
+    assert "The estimate is not linear in depth between" in _text(assessment, bent)
 
 
 def test_every_stage_has_its_line_and_the_worst_the_verdict(tmp_path: Path) -> None:
@@ -135,8 +135,8 @@ def test_a_processor_in_the_place_of_a_gpu_gives_no_verdict(tmp_path: Path) -> N
     assert built.model.attention == "sdpa"
     assert (found.stands_in, found.worst.verdict, found.worst.step_seconds) == (True, "unknown", None)
     text = _text(assessment, found)
-    assert text.startswith("NO VERDICT: rank 0 of 64 was measured, which does not decide whether the run fits.")
-    assert "A processor stood in for NVIDIA H100" in text
+    assert text.startswith("NO VERDICT: measuring rank 0 of 64 does not decide whether the run fits.")
+    assert "A CPU stood in for NVIDIA H100" in text
 
 
 def test_what_the_processor_cannot_do_is_refused(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_one_depth_of_several_compares_and_decides_nothing(tmp_path: Path) -> No
     assert worker.asked == [(0, 2)]
     assert (found.worst.verdict, found.worst.whole, found.worst.step_seconds) == ("unknown", False, None)
     assert found.worst.phases[1].error == pytest.approx(1 / 1.5 - 1, abs=1e-6)
-    assert "Layers of one depth were built, 2, and not all." in _text(assessment, found)
+    assert "Only one depth was built, 2 layers, which is not the whole model." in _text(assessment, found)
 
 
 def test_a_rank_that_ran_out_does_not_fit_on_a_device_of_that_size(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_a_rank_that_ran_out_does_not_fit_on_a_device_of_that_size(tmp_path: Pat
     end = OutOfMemory(kind="device", place="device", time=1.0, rank=0, node="n1", step=1, phase="backward", layer=17)
     end = replace(end, requested_bytes=3 * GIB, free_bytes=GIB)
     (tmp_path / "rank0-layers80" / OUT_OF_MEMORY).write_text(json.dumps(end.as_dict()))
-    said = "Memory ended in the backward phase of layer 17 of step 1: 3.00 GiB were asked for, 1.00 GiB were left."
+    said = "Memory ended in the backward phase of layer 17 of step 1: 3.00 GiB requested, 1.00 GiB were left."
     assert said in _text(assessment, found)
     smaller = _rehearse(tmp_path / "2", FULL, Worker(ran_out=True, cuda=True), replace(H100, memory_bytes=70 * GIB))[1]
     assert smaller.worst.verdict == "unknown", "the run's GPU has more than the one on which memory ended"

@@ -32,7 +32,7 @@ def test_before_the_first_line_the_time_left_is_by_the_plans_speed(tmp_path: Pat
     run = recorded(tmp_path / "a", "train.steps=100", now="running", speed=predicted(50.0))
     now = results.read_progress(run)
     assert (now.seconds_left, now.left_is) == (300.0, "predicted")
-    assert "5 min by the estimate" in "\n".join(launch("status", str(run)).out.splitlines())
+    assert "5 min (predicted)" in "\n".join(launch("status", str(run)).out.splitlines())
     (run / "metrics.jsonl").write_text(json.dumps(line(1, 9.0)))
     now = results.read_progress(run)
     assert (now.seconds_left, now.left_is) == (198.0, "measured")

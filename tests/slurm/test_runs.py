@@ -90,7 +90,7 @@ def test_a_run_is_cancelled_while_it_waits_and_while_it_trains_and_goes_on_later
     queue = live.read([status.read(waiting)])[0].queue
     assert queue is not None
     assert (queue.place, queue.jobs, queue.start[:2]) == (1, 1, "20")
-    assert f"queue     1 of 1 that wait in partition {queue.partition}" in launch("watch", "waiting").out
+    assert f"queue     1 of 1 waiting in partition {queue.partition}" in launch("watch", "waiting").out
     training = submit("training", "cluster.gpus_per_node=1", "--", "--steps", "80")
     assert launch("cancel", "waiting").status == 0
     assert ended(waiting).reason == "cancelled before it had started"

@@ -23,8 +23,8 @@ def test_a_run_that_fits_passes_the_capacity_with_what_is_cached_alone(capsys: p
     whole, capacity = bar("whole process", text), bar("capacity", text)
     assert len(whole) > len(capacity) >= whole.count("=")
     assert set(whole) == {"=", "."}
-    assert "  = needed 38.32 GiB: 34.74 allocated, 2.17 lost between, 1.40 outside of torch\n" in text
-    assert "  . cached 3.88 GiB: torch keeps it (reserved 40.80), gives it back when short\n" in text
+    assert "  = needed 38.32 GiB: 34.74 allocated, 2.17 fragmented, 1.40 outside torch\n" in text
+    assert "  . cached 3.88 GiB: held by torch (reserved 40.80), released when short\n" in text
     assert set(bar("fragmentation", text)) == {"#", "."}
 
 
@@ -34,7 +34,7 @@ def test_what_is_needed_beyond_the_capacity_is_marked(capsys: pytest.CaptureFixt
     whole = bar("whole process", text)
     assert whole.index("!") == len(bar("capacity", text))
     assert whole.index(".") > whole.rindex("!")
-    assert "  ! needed beyond the capacity: " in text
+    assert "  ! over capacity: " in text
 
 
 def test_the_share_of_the_driver_is_told_from_the_capacity(capsys: pytest.CaptureFixture[str]) -> None:

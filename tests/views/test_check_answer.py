@@ -32,7 +32,7 @@ def test_what_does_not_fit_says_what_lacks_in_which_stage(capsys: pytest.Capture
     assert first.startswith("DOES NOT FIT: ")
     assert "GiB on the fullest GPU (" in first
     assert "of pipeline stage 1; " in first
-    assert first.endswith("GiB are lacking.")
+    assert first.endswith("GiB short.")
 
 
 def test_a_disk_that_alone_is_too_small_comes_first_with_ways_out_for_a_disk(
@@ -40,13 +40,14 @@ def test_a_disk_that_alone_is_too_small_comes_first_with_ways_out_for_a_disk(
 ) -> None:
     said = paragraphs(capsys, *SEVEN, "save.every=10", "hardware.disk_bytes=200e9")
     assert said[0] == (
-        "DOES NOT FIT: the disk, 225.9 of 186.3 GiB for checkpoints; memory suffices, 38.3 of 78.7 GiB on the fullest"
-        " GPU (36.1 to 42.5) 3 checkpoints of 75.31 GiB are on the disk at once: save.keep=2 and the one in writing."
+        "DOES NOT FIT: the disk, 225.9 of 186.3 GiB for checkpoints; device memory is enough, 38.3 of 78.7 GiB on the"
+        " fullest GPU (36.1 to 42.5) 3 checkpoints of 75.31 GiB are on disk at once: save.keep=2 plus the one being"
+        " written."
     )
     assert re.match("what would fit, cheapest first: save.keep=1 needs 38.32 GiB; [^;]+; costs older chec", said[-2])
     assert re.search("save.every=null save.last=false needs 38.32 GiB; [^;]+; costs the trained model: no", said[-2])
     assert "checkpointing" not in said[-2]
-    assert said[-1] == "a run folder on another disk: run.directory=/path/on/a/larger/disk"
+    assert said[-1] == "put the run folder on another disk: run.directory=/path/on/a/larger/disk"
 
 
 def test_host_memory_that_alone_is_too_small_is_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,7 +60,7 @@ def test_a_run_that_is_tight_is_told_the_cheapest_change_with_which_it_fits_for_
 ) -> None:
     tight = (*SEVEN, "hardware.memory_bytes=42000000000")
     said = paragraphs(capsys, *tight)
-    assert said[0].startswith("TIGHT: 38.3 of 39.1 GiB on the fullest GPU (36.1 to 42.5) The capacity lies within")
+    assert said[0].startswith("TIGHT: 38.3 of 39.1 GiB on the fullest GPU (36.1 to 42.5) The capacity is within")
     assert said[-1].startswith("what would leave room, cheapest first: ")
     assert " checkpointing=selective needs " in said[-1]
     cheapest = said[-1].removeprefix("what would leave room, cheapest first: ").partition(" needs ")[0]
@@ -74,15 +75,13 @@ def test_a_tight_run_that_is_started_says_so_first(
     words = (*SEVEN, "hardware.memory_bytes=42000000000", "cluster=slurm", "run.name=a")
     assert main(["run", "--no-native", *words]) == 4
     said = " ".join(capsys.readouterr().err.split())
-    assert "launch: TIGHT: 38.3 of 39.1 GiB on the fullest GPU (36.1 to 42.5). The capacity lies within" in said
+    assert "launch: TIGHT: 38.3 of 39.1 GiB on the fullest GPU (36.1 to 42.5). The capacity is within" in said
     assert re.search(r"launch: this would leave room: \S+=\S+ \((about as fast|.*% slower)", said)
 
 
 def test_an_unknown_memory_refuses_nothing_and_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     first = paragraphs(capsys, *SEVEN, "hardware.memory_bytes=null")[0]
-    assert first.startswith(
-        "FITS as far as is known: 38.3 GiB on the fullest GPU (36.1 to 42.5); how much it has is un"
-    )
+    assert first.startswith("FITS as far as known: 38.3 GiB on the fullest GPU (36.1 to 42.5); its capacity is unknown")
 
 
 def test_a_rank_on_the_cpu_is_no_gpu(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -133,7 +133,7 @@ def test_the_bars_of_a_phase_are_its_piles_with_their_formulas_and_sources(name:
 def test_the_figure_says_what_of_the_fragmentation_is_given_back() -> None:
     assessment, _, columns = _judged("fsdp")
     assert (
-        "Fragmentation above it is cached, and given back when memory is short."
+        "Fragmentation above it is cached and released when memory runs short."
         in plot.charts(assessment, columns)[0].note
     )
 

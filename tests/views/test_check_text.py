@@ -109,7 +109,7 @@ def test_a_pile_too_small_to_be_shown_has_no_line_and_unknown_host_memory_is_sai
     assessment = assess.assess(spec)
     assert assessment.estimate is not None
     text = " ".join(as_text(assessment).split())
-    assert "(what it has is unknown: hardware.host_memory_bytes)" in text
+    assert "(capacity unknown: set hardware.host_memory_bytes)" in text
     known = assess.assess(edit.changed(spec, "hardware.host_memory_bytes", 2**41))
     assert "what it has is unknown" not in " ".join(as_text(known).split())
     piles = [replace(pile, bytes=1000) if pile.pile == "logits" else pile for pile in assessment.estimate.piles]

@@ -101,8 +101,8 @@ def test_of_many_micro_batches_the_first_and_the_last_are_drawn_and_the_caption_
     assert 0 < start < end < found.end
     said = plot_gantt.caption(judged("many").spec, found)
     assert said == (
-        "1F1B: 512 micro-batches on 4 stages. A pass holds its traffic and the waiting for slower GPUs. Only the first"
-        f" and the last micro-batches are drawn: {plot_time.seconds_text(end - start)} between are left out."
+        "1F1B: 512 micro-batches on 4 stages. A pass includes its communication and the wait for slower GPUs. Only the"
+        f" first and the last micro-batches are drawn: {plot_time.seconds_text(end - start)} between them are left out."
     )
 
 

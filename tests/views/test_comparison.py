@@ -57,7 +57,7 @@ def test_losses_are_compared_at_equal_steps_and_at_equal_tokens(tmp_path: Path) 
         "not ranked by loss: a step has 256 to 512 tokens; train.eval_every gives them",
         "  losses on the same held-out samples",
         "fastest: b, 75 tokens/s a GPU",
-        "b is running: its figures are those so far",
+        "b is running: its figures so far",
     ]
     rows = {row[:30].rstrip(): row[30:].split() for row in said}
     assert rows["optimizer.lr"] == ["0.0003", "0.001"]
@@ -94,7 +94,7 @@ def test_runs_of_any_kind_and_state_are_compared_by_what_they_have(tmp_path: Pat
     assert "not ranked by loss: their data or the lengths of their sequences differ" in said.out
     assert "waits has no loss in its metrics; it is failed: no such node" in said.out
     assert "old has no loss in its metrics; it is prepared" in said.out
-    assert "own: the tokens of a script's own steps are not known" in said.out
+    assert "own: tokens per step are unknown for a script" in said.out
     assert "more of model" in said.out, "what follows from another model is counted"
     assert launch("compare", "waits", "old", "--json").json["compare"]["at_steps"] == []
 

@@ -46,13 +46,13 @@ def test_a_run_that_trains(run: Path) -> None:
     assert "at the peak in backward on rank 3, step 100" in text
     assert f"[{'P' * 17}{'A' * 34}{'┄' * 17}]" in text
     assert "A activations 40.0 MiB | P parameters 20.0 MiB" in text
-    assert "slowest   rank 3, 8% over the median of the ranks' own work" in text
+    assert "slowest   rank 3, 8% above the median of the ranks' own work" in text
 
 
 def test_a_run_that_waits_says_where_in_the_queue_and_when_it_may_start(run: Path) -> None:
     queue = Waiting(partition="gpu", place=3, jobs=17, start="2026-11-24 16:05")
     now = Live(queue=queue, recent=(), predicted_tokens_per_second=None, memory=None, slowest=None)
-    assert "queue     3 of 17 that wait in partition gpu; Slurm expects it to start at 2026-11-24 16:05" in (
+    assert "queue     3 of 17 waiting in partition gpu; Slurm expects a start at 2026-11-24 16:05" in (
         view.frame(status.read(run), now, 80)
     )
 

@@ -44,7 +44,7 @@ def test_runs_of_any_kind_and_state_are_on_one_page_by_what_they_have(tmp_path: 
     page = text(Path(answer["file"]).read_text())
     assert "waits has no loss in its metrics; it is failed: no such node" in page
     assert "of cut not all is known" in page
-    assert "Not in the table, since they only follow:" in page
+    assert "Not in the table, since they follow from others:" in page
     assert "55 " in page, "the predicted speed stands beside the measured one"
     assert "launch model=tiny cluster.gpus_per_node=2 optimizer.lr=1e-3" in Path(answer["file"]).read_text()
 
@@ -79,7 +79,7 @@ def test_a_sweep_of_which_nothing_is_run_has_a_page_and_runs_beside_a_sweep_are_
     (tmp_path / "runs" / "none").mkdir(parents=True)
     swept(tmp_path / "runs" / "none", {"1e-3": None})
     assert launch("report", "none").status == 0
-    assert "Fewer than two things vary" in (tmp_path / "none.html").read_text()
+    assert "Fewer than two settings vary" in (tmp_path / "none.html").read_text()
     swept(tmp_path / "runs" / "s", {"1e-3": 2.0})
     recorded(tmp_path / "runs" / "a", steps=[line(1, 3.0)], now="finished")
     assert launch("report", "s", "a", "-o", "both.html").status == 0
@@ -98,5 +98,5 @@ def test_of_a_step_that_was_done_twice_the_last_line_counts_and_gaps_are_told(tm
     assert curve.points["loss"] == [(1, 5.0), (2, 3.0), (3, float("inf"))]
     [loss, by_tokens, *_] = curves.overlaid([curve], by_tokens=True)
     assert (loss.title, by_tokens.title) == ("training loss by step", "training loss by tokens")
-    assert loss.note == "1 values are no number (NaN or infinite) and leave a gap"
+    assert loss.note == "1 values are NaN or infinite and leave a gap"
     assert [row["tokens"] for row in by_tokens.spec["data"]["values"]] == [64, 128, 192]

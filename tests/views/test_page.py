@@ -107,7 +107,7 @@ def test_a_run_of_100_000_steps_is_thinned_and_says_so_and_the_page_stays_small(
     drawn = rows(charts["Loss"])
     assert len(drawn) <= 2000
     assert {"step": 54_321, "loss": 99.0} in drawn
-    assert "of 100,000 points: of each stretch its least and its greatest value" in words
+    assert "of 100,000 points: the minimum and maximum of each interval" in words
     assert len(json.dumps(charts)) < 500_000
 
 
@@ -115,8 +115,8 @@ def test_a_loss_that_is_no_number_is_said_and_not_drawn(tmp_path: Path) -> None:
     run = reported(tmp_path / "runs" / "a")
     write(run / "metrics.jsonl", [{"step": 1, "loss": 2.0}, {"step": 2, "loss": float("nan")}])
     words, charts = made(run)
-    assert "The loss is not a number at step 2." in words
-    assert "1 values are no number (NaN or infinite) and leave a gap" in words
+    assert "The loss is NaN or infinite at step 2." in words
+    assert "1 values are NaN or infinite and leave a gap" in words
     assert rows(charts["Loss"]) == [{"step": 1, "loss": 2.0}, {"step": 2, "loss": None}]
 
 
@@ -163,10 +163,10 @@ def test_a_run_that_has_nothing_yet_says_what_is_missing_and_why(tmp_path: Path)
         "The verdict of the check is not recorded.",
         "It has no lock",
         "Nothing was measured yet",
-        "the run left no memory.jsonl (train.log_memory_every)",
-        "No speed was predicted, and none is measured yet.",
-        "the run has not begun to train",
-        "Nothing has befallen the run yet.",
+        "the run wrote no memory.jsonl (train.log_memory_every)",
+        "No speed was predicted or measured yet.",
+        "the run has not started training",
+        "The run has no events yet.",
         "There is no checkpoint.",
         "The run's lock cannot be read",
     ):
@@ -178,7 +178,7 @@ def test_a_damaged_file_is_named_and_the_rest_is_shown(tmp_path: Path) -> None:
     (run / "plan.json").write_text("{")
     (run / "memory.jsonl").write_text('not json\n{"step": 1}\n')
     words, charts = made(run)
-    assert "Not all of the record can be read: plan.json: it is not JSON" in words
+    assert "Parts of the record cannot be read: plan.json: it is not JSON" in words
     assert "Loss, training and held out" in charts
     (run / "spec.json").write_text("[]")
     words, charts = made(run)

@@ -80,7 +80,7 @@ def test_a_layout_that_may_not_fit_says_how_likely_it_is_to() -> None:
     risky = replace(SECOND, verdict=replace(SECOND.verdict, chance=0.77))
     said = joined(table.text(plan_of(FIRST, risky)))
     assert f"{worded(SECOND.spec)} · 77% likely to fit" in said
-    assert "times the probability that it fits" in said
+    assert "times the probability of fitting" in said
     assert "likely" not in table.text(plan_of(FIRST, SECOND))
 
 
@@ -90,9 +90,9 @@ def test_the_layout_at_the_edge_is_told_with_its_gain_its_risk_and_the_way_to_kn
     said = joined(text)
     gain = slower_because.loss(FIRST, SECOND)
     assert gain is not None
-    assert f"at the edge of the card: {-gain:+.1%} tokens/s with {worded(FIRST.spec)}, which needs" in said
+    assert f"at the edge of the card: {-gain:+.1%} tokens/s with {worded(FIRST.spec)}, needs" in said
     assert "and is 60% likely to fit" in said
-    assert f"what 1 loses to it: {slower_because.loss_text(SECOND, FIRST)}" in said
+    assert f"why 1 is slower: {slower_because.loss_text(SECOND, FIRST)}" in said
     assert "try it:\nlaunch rehearse model=7b " in text
 
 
@@ -107,13 +107,15 @@ def test_a_layout_that_cannot_be_rehearsed_is_measured_by_its_first_steps() -> N
 
 def test_a_first_layout_that_only_fits_within_the_error_is_said_to() -> None:
     tight = replace(FIRST, verdict=replace(FIRST.verdict, name="tight", chance=0.6))
-    assert "Nothing that fits for certain promises more: 1 is 60% likely to fit" in joined(table.text(plan_of(tight)))
+    assert "No layout that certainly fits is expected to be faster: 1 is 60% likely to fit" in joined(
+        table.text(plan_of(tight))
+    )
     assert "Nothing that fits" not in joined(table.text(plan_of(FIRST)))
 
 
 def test_what_became_of_all_layouts_is_counted() -> None:
     said = joined(table.text(PLAN))
-    assert "looked at 1,000 layouts in 1.2 s: 200 invalid, 100 do not fit, 700 slower by a bound or estimate" in said
+    assert "searched 1,000 layouts in 1.2 s: 200 invalid, 100 do not fit, 700 slower by a bound or an estimate" in said
 
 
 def test_where_nothing_fits_the_counts_say_why() -> None:
@@ -123,8 +125,8 @@ def test_where_nothing_fits_the_counts_say_why() -> None:
 def test_an_interrupted_search_says_that_its_answer_is_not_whole() -> None:
     said = joined(table.text(plan_of(FIRST, finished=False)))
     assert "launch the first of those found so far:" in said
-    assert "interrupted after 1,000 layouts in 1.2 s: 200 invalid, 100 do not fit, 700 not decided or slower" in said
-    assert "interrupted before a layout was found that fits" in table.text(plan_of(finished=False))
+    assert "interrupted after 1,000 layouts in 1.2 s: 200 invalid, 100 do not fit, 700 undecided or slower" in said
+    assert "interrupted before any layout that fits was found" in table.text(plan_of(finished=False))
 
 
 def test_without_speeds_the_table_is_of_memory_and_says_why() -> None:

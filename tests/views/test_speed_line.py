@@ -70,7 +70,7 @@ def test_a_script_of_the_users_own_decides_itself_when_it_ends() -> None:
 
 def test_a_run_that_does_not_fit_has_the_speed_that_it_had_if_it_did() -> None:
     spec = composed_once("model=70b", "parallel=ddp", *NODE)
-    assert sentences(spec, speed_of())[0].startswith("if it fitted: about 10,900 tokens/s a GPU")
+    assert sentences(spec, speed_of())[0].startswith("if it fit: about 10,900 tokens/s a GPU")
 
 
 def test_without_a_measured_run_there_is_no_band() -> None:

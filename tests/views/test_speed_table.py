@@ -27,9 +27,7 @@ def test_the_table_reads_as_pinned() -> None:
 
 def test_a_prediction_that_no_measured_run_corrects_says_so() -> None:
     found = replace(assess.assess(composed_once(*SEVEN), search=None), speed=speed_of(constant=UNCALIBRATED))
-    assert detail.speed_text(found).endswith(
-        "no measured run corrects this prediction, and its error band is not known"
-    )
+    assert detail.speed_text(found).endswith("no measured run corrects this prediction, and its error band is unknown")
 
 
 def test_a_card_that_is_nearly_full_is_told_beside_the_band_of_speed() -> None:
@@ -43,8 +41,8 @@ def test_a_card_that_is_nearly_full_is_told_beside_the_band_of_speed() -> None:
 @pytest.mark.parametrize(
     ("whose", "frameworks", "why"),
     [
-        ("LitGPT on h100_80g", ("LitGPT",), "(the nearest to PyTorch FSDP of those measured)"),
-        ("all frameworks", (), "(of PyTorch FSDP too few were measured)"),
+        ("LitGPT on h100_80g", ("LitGPT",), "(closest relatives of PyTorch FSDP)"),
+        ("all frameworks", (), "(too few runs of PyTorch FSDP)"),
     ],
 )
 def test_runs_of_another_framework_are_said_to_stand_in(whose: str, frameworks: tuple[str, ...], why: str) -> None:
@@ -61,7 +59,7 @@ def test_frameworks_have_one_vote_each_and_a_model_with_experts_the_band_of_such
     found = assess.assess(composed_once(*SEVEN), search=None)
     text = " ".join(detail.speed_text(replace(found, speed=plain)).split())
     assert f"the median of the constants of {whose}, 34 runs, each framework with one vote; error band" in text
-    assert "times the prediction, as far as others lie from what is said of them" in text
+    assert "times the prediction, from the errors of runs on other stacks" in text
     text = " ".join(detail.speed_text(replace(found, speed=experts)).split())
     assert "times the prediction, from runs of models with experts" in text
 

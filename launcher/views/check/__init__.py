@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """The pre-flight's answer about one run; ``print`` shows what ``launch check`` prints."""
+    """The pre-flight answer for one run; ``print`` shows what ``launch check`` prints."""
 
     assessment: Assessment | None
     errors: tuple[ConfigError, ...]
@@ -44,12 +44,12 @@ class Check:
 
     @property
     def fits(self) -> bool | None:
-        """True if it fits, also within the estimate's error band; None where it is not known what the run builds."""
+        """True if the run fits, also when only within the error band; None when the model of a script is unknown."""
         return False if self.assessment is None else self.assessment.verdict.fits
 
     @property
     def spec(self) -> RunSpec | None:
-        """The run's settings; None where the words make none."""
+        """The settings of the run; None when the overrides are invalid."""
         return None if self.assessment is None else self.assessment.spec
 
     @property
@@ -60,23 +60,23 @@ class Check:
 
     @property
     def fixes(self) -> tuple[Fix, ...]:
-        """Changes with which it would fit, the cheapest first; each holds its ``overrides``."""
+        """Changes that would make it fit, cheapest first; each has its ``overrides``."""
         return () if self.assessment is None else self.assessment.fixes
 
     @property
     def speed(self) -> SpeedEstimate | None:
-        """The predicted speed, of a run that does not fit as if it did; None where it is unknown."""
+        """The predicted speed, even when the run does not fit; None when unknown."""
         return None if self.assessment is None else self.assessment.speed
 
     def explain(self, pile: Pile) -> "Explanation":
         """The terms of one pile, as ``launch check --explain`` prints them; raises ConfigErrors without an estimate."""
-        from launcher.preflight.explain import explained  # Late, because few checks are asked for one.
+        from launcher.preflight.explain import explained  # Imported late: few checks ask for it.
 
         return explained(self._estimated().spec, pile)
 
     def speed_table(self, width: int = 80) -> str:
         """The parts of a step, as ``launch check --speed`` prints them; raises ConfigErrors without an estimate."""
-        from launcher.views.check import detail  # Late, because few checks ask for it.
+        from launcher.views.check import detail  # Imported late: few checks ask for it.
 
         return detail.speed_text(self._estimated(), width)
 
@@ -91,7 +91,7 @@ class Check:
 
     def as_text(self, width: int = 80) -> str:
         """The text of ``launch check`` on a terminal of ``width`` columns."""
-        from launcher.views.check.text import as_text, errors_as_text  # Late, because a document is without a text.
+        from launcher.views.check.text import as_text, errors_as_text  # Imported late: a JSON document needs no text.
 
         return errors_as_text(self.errors, width) if self.assessment is None else as_text(self.assessment, width)
 

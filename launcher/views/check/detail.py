@@ -1,7 +1,7 @@
 """``launch check --explain PILE`` and ``--speed``: the terms of a pile and the parts of a step, each with its formula.
 
-Parts are those of the slowest stage. What is exposed is not hidden by anything else, so that the exposed seconds of all
-parts are the step. Formulas give the seconds before the measured constant, with which all of them are divided.
+The parts are those of the slowest stage. Exposed time overlaps with nothing else, so the exposed seconds of all parts
+add up to the step. Formulas give seconds before the division by the measured constant.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -44,14 +44,14 @@ def _band(band: Band) -> str:
         whose = f"{band.rows} runs of {band.whose}"
     elif band.lacking:
         parts = ", ".join(band.lacking)
-        whose = f"{band.rows} runs of {band.whose}, the widest there is: nothing measured backs {parts}"
+        whose = f"{band.rows} runs of {band.whose}, the widest known band: nothing measured backs {parts}"
     elif band.runs_on is not None:
-        whose = f"{band.rows} runs of {band.whose}, which is {band.runs_on} too"
+        whose = f"{band.rows} runs of {band.whose}, also on {band.runs_on}"
     else:
-        whose = f"{band.rows} runs of {band.whose}, the widest there is: too few runs of this kind were measured"
+        whose = f"{band.rows} runs of {band.whose}, the widest known band: too few runs of this kind were measured"
     return (
-        f"error band of the verdict: {band.low:.3f} to {band.high:.3f} times what is needed, measured / predicted in"
-        f" {whose} (launcher/estimate/memory/residuals.json)"
+        f"error band of the verdict: {band.low:.3f} to {band.high:.3f} times the prediction, from measured /"
+        f" predicted in {whose} (launcher/estimate/memory/residuals.json)"
     )
 
 
@@ -82,10 +82,10 @@ def speed_text(assessment: Assessment, width: int = 80) -> str:
         return "\n".join(wrapped(f"speed unknown: {assessment.speed_unknown}", width))
     paragraphs = [
         wrapped(sentences.speed(assessment), width),
-        [*_parts(speed), *wrapped("exposed: hidden by nothing else, so that these add up to the step", width)],
+        [*_parts(speed), *wrapped("exposed: not overlapped with other work; these add up to the step", width)],
         list(_traffic(speed)),
         list(_stages(speed.stages)),
-        ["how each is computed:"],
+        ["how each part is computed:"],
         *(list(_speed_term(term, width)) for term in _terms(speed)),
         ["symbols:", *_symbols(_legend(_terms(speed)), width)],
         wrapped(_utilisation(assessment.spec, speed), width),
@@ -115,7 +115,7 @@ def speed_document(speed: SpeedEstimate) -> JsonObject:
 
 def _legend(terms: Iterable[SpeedTerm]) -> dict[str, str]:
     names = {name for term in terms for name in formula.names_in(term.expression)}
-    return {name: symbols().get(name, "as its source says") for name in sorted(names, key=str.lower)}
+    return {name: symbols().get(name, "see the source") for name in sorted(names, key=str.lower)}
 
 
 def _terms(speed: SpeedEstimate) -> list[SpeedTerm]:
@@ -179,18 +179,18 @@ def _symbols(legend: Mapping[str, str], width: int) -> list[str]:
 
 def _utilisation(spec: RunSpec, speed: SpeedEstimate) -> Iterator[str]:
     peak, form = f"{speed.peak_flops / 1e12:,.0f} TFLOP/s", backends.of(spec).dtypes(spec).compute
-    counted = "FLOPs that the model itself needs, causal attention halved and recomputation left out"
+    counted = "the model's own FLOPs, causal attention counted half and recomputation not at all"
     yield (
-        f"MFU {speed.mfu:.1%}: {counted}, {rounded(speed.model_flops / 1e12)} TFLOP a step, over what"
-        f" {spec.gpus} x {peak}, the card's dense {form} peak, could do in {rounded(speed.step_seconds)} s"
+        f"MFU {speed.mfu:.1%}: {counted}, {rounded(speed.model_flops / 1e12)} TFLOP a step, divided by what"
+        f" {spec.gpus} x {peak}, the card's dense {form} peak, can do in {rounded(speed.step_seconds)} s"
         " (arXiv:2204.02311, appendix B)"
     )
-    yield f"HFU {speed.hfu:.1%}: the same with what is computed again (arXiv:2205.05198, section 5)"
+    yield f"HFU {speed.hfu:.1%}: the same with recomputation counted (arXiv:2205.05198, section 5)"
 
 
 _BANDS = {
     "same": "from the same runs",
-    "others": "as far as others lie from what is said of them",
+    "others": "from the errors of runs on other stacks",
     "experts": "from runs of models with experts",
 }
 
@@ -198,11 +198,11 @@ _BANDS = {
 def _constant(spec: RunSpec, speed: SpeedEstimate) -> str:
     constant = speed.constant
     if not constant.rows:
-        return "no measured run corrects this prediction, and its error band is not known"
+        return "no measured run corrects this prediction, and its error band is unknown"
     if constant.here:
         return _own(spec, constant)
     return (
-        f"constant {constant.value:.3f}, with which the seconds of all formulas are divided: the median of"
+        f"constant {constant.value:.3f}, by which the seconds of all formulas are divided: the median of"
         f" {_runs_of(spec, constant)}; error band {constant.low:.2f} to {constant.high:.2f} times the prediction,"
         f" {_BANDS[constant.band_of]} (launcher/estimate/speed/calibration.json)"
     )
@@ -211,16 +211,16 @@ def _constant(spec: RunSpec, speed: SpeedEstimate) -> str:
 def _own(spec: RunSpec, constant: Constant) -> str:
     if constant.rows == 1:
         return (
-            f"constant {constant.value:.3f}, with which the seconds of all formulas are divided: measured / predicted"
+            f"constant {constant.value:.3f}, by which the seconds of all formulas are divided: measured / predicted"
             f" speed of {constant.whose} (--anchor); error band {constant.low:.2f} to {constant.high:.2f} times the"
-            " prediction, in which runs on several nodes lay around what one of one node says of them"
+            " prediction, the spread of multi-node runs predicted from a run on one node"
             " (launcher/estimate/speed/calibration.json)"
         )
     return (
-        f"constant {constant.value:.3f}, with which the seconds of all formulas are divided: the median of measured /"
+        f"constant {constant.value:.3f}, by which the seconds of all formulas are divided: the median of measured /"
         f" predicted speed in {constant.rows} runs of {constant.whose}, one of each layout; error band"
-        f" {constant.low:.2f} to {constant.high:.2f} times the prediction, from the same runs and, as {LEAST_ROWS} of"
-        f" them, those that are shipped ({place(spec.cluster)}; --no-measurements leaves them out)"
+        f" {constant.low:.2f} to {constant.high:.2f} times the prediction, from the same runs and the shipped ones,"
+        f" which count as {LEAST_ROWS} ({place(spec.cluster)}; --no-measurements leaves your runs out)"
     )
 
 
@@ -232,4 +232,4 @@ def _runs_of(spec: RunSpec, constant: Constant) -> str:
     if execution is None or execution.framework in constant.frameworks:
         return runs
     name, related = execution.framework, bool(constant.frameworks)
-    return f"{runs} ({f'the nearest to {name} of those measured' if related else f'of {name} too few were measured'})"
+    return f"{runs} ({f'closest relatives of {name}' if related else f'too few runs of {name}'})"

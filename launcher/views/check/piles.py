@@ -1,4 +1,4 @@
-"""Piles of memory as bars: their colours, the unit of the axis, and what the pointer shows of each."""
+"""Memory piles as stacked bars: colours, axis unit, and tooltips."""
 
 from collections.abc import Iterator, Mapping
 
@@ -16,19 +16,19 @@ COLOURS: dict[str, str] = {
 """States blue, activations orange, buffers green, memory of the libraries grey."""
 
 OUTSIDE: tuple[Pile, ...] = ("context", "communicators", "fragmentation")
-"""Piles that torch's allocator does not hand out."""
+"""Piles that are not allocated by torch."""
 
-TOLD_ELSEWHERE = "not told apart"  # The name of a peak of which only the sum is known.
-_LOST = "what the caching allocator loses: reserved less allocated, given back when memory is short"
+TOLD_ELSEWHERE = "not told apart"  # Label of a peak whose piles are unknown.
+_LOST = "reserved by the caching allocator but not allocated; released when memory runs short"
 
 
 def unit_for(top: float) -> tuple[int, str]:
-    """Bytes of the axis' unit, and its name."""
+    """The unit of a memory axis: its size in bytes, and its name."""
     return (MIB, "MiB") if top < GIB // 2 else (GIB, "GiB")
 
 
 def name_of(pile: str) -> str:
-    """A pile's name as it is shown."""
+    """The display name of a pile."""
     return pile.replace("_", " ")
 
 
@@ -54,7 +54,7 @@ def of_sizes(
     of: str = "",
     hovers: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Iterator[Piece]:
-    """The pieces of a bar of piles, one after the other in the order of ``PILES``."""
+    """The segments of a stacked bar, in the order of ``PILES``."""
     below = 0
     order = [*(pile for pile in PILES if pile in piles), *(pile for pile in piles if pile not in PILES)]
     for pile in order:

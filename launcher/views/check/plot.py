@@ -17,14 +17,14 @@ from launcher.views.check import piles, sentences
 from launcher.views.check import time as plot_time
 from launcher.views.check.text import heading
 
-_OFF_SCALE = 8  # A capacity of so many times the largest bar is named below the chart: no pile could be told beside it.
-_ROOM = 1.13  # Of the axis behind the longest bar, for its size.
+_OFF_SCALE = 8  # A capacity above this multiple of the longest bar is named below the chart, not drawn to scale.
+_ROOM = 1.13  # Share of the axis kept free after the longest bar, for its label.
 _WORDS: Mapping[VerdictName, str] = {"fits": "good", "tight": "warn", "does_not_fit": "bad"}
-_NOISE = 1e-9  # Seconds below which hidden time is a rounding error.
+_NOISE = 1e-9  # Hidden seconds below this are a rounding error.
 
 
 def write(path: Path, assessment: Assessment, columns: Breakdown) -> None:
-    """Draw the memory of a valid run into a file, as :func:`~launcher.charts.page.write_figure` does."""
+    """Write the memory chart of a valid run to a file, by :func:`~launcher.charts.page.write_figure`."""
     drawn = charts(assessment, columns)
     said = (*heading(assessment), *sentences.speed(assessment))
     write_figure(path, said, drawn, lambda: _page(assessment, columns, drawn))
@@ -51,9 +51,9 @@ def _by_phase(assessment: Assessment, columns: Breakdown) -> Chart:
     unit, _, _ = _scale(assessment, columns)
     said = f"{gib(needed)}, band {gib(low)} to {gib(high)}"
     mark = Mark(row=worst, low=low / unit, middle=needed / unit, high=high / unit, said=said)
-    note = f"The diamond is what the run needs, with its error band: {said}."
+    note = f"The diamond marks the memory needed, with its error band: {said}."
     if any("fragmentation" in column.piles for column in columns.phases):
-        note += " Fragmentation above it is cached, and given back when memory is short."
+        note += " Fragmentation above it is cached and released when memory runs short."
     title = "Memory by phase, at its peak on the worst rank"
     return _memory(title, assessment, columns, columns.phases, names, mark, note)
 

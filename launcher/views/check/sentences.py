@@ -1,7 +1,7 @@
-"""Sentences of the pre-flight: the verdict with the place that is full, the reason, the speed, data and checkpoints.
+"""The pre-flight answer in sentences: verdict, reason, speed, data and checkpoints.
 
-The verdict names the fullest place; one that is not the device comes first where it alone is too small. The shares of a
-step's time are those that nothing hides, so that they add up to the step.
+The verdict names every place that is too small: device, host or disk. The shares of a step count exposed time only, so
+that they add up to the step.
 """
 
 from collections.abc import Iterator
@@ -22,39 +22,39 @@ from launcher.spec import RunSpec
 _WORDS = {"fits": "FITS", "tight": "TIGHT", "does_not_fit": "DOES NOT FIT"}
 _UNITS = {GIB: "GiB", MIB: "MiB"}
 _PLACES = {"host": "a node's host memory, {}", "disk": "the disk, {} for checkpoints"}
-_SHOWN = 0.005  # Share of a step below which a part is not named: it would be 0%.
+_SHOWN = 0.005  # Smallest share of a step that is named: below it the part would read 0%.
 
 _CROWDED = (
-    "the card is nearly full: where its allocator has to free what it keeps and ask again, runs were measured at a"
-    " third to a tenth of their speed"
+    "the card is nearly full: when the allocator has to free its cache and retry, measured runs fell to between a"
+    " third and a tenth of their speed"
 )
 
 
 def answer(spec: RunSpec, verdict: Verdict, estimate: MemoryEstimate) -> str:
-    """The verdict on a valid run, with the figures of the place that decides."""
+    """The verdict on a valid run, with the size and capacity of the place that decides it."""
     word, device = _WORDS[verdict.name], _on_device(spec, verdict, estimate)
     if verdict.capacity_bytes is None and verdict.name == "fits":
-        return f"{word} as far as is known: {device}; how much it has is unknown, so nothing is refused"
+        return f"{word} as far as known: {device}; its capacity is unknown, so nothing is refused"
     if spec.rank_memory_bytes is None and _lacks(verdict, "device"):
-        device += "; how much it has is unknown, and none has more"
+        device += "; its capacity is unknown, and no known device has more"
     others = [short for short in verdict.shortages if short.place != "device"]
     elsewhere = "; ".join(_PLACES[short.place].format(_of(short.used_bytes, short.capacity_bytes)) for short in others)
     if not elsewhere:
         return f"{word}: {device}"
     is_full = _lacks(verdict, "device")
-    return f"{word}: {device}; {elsewhere}" if is_full else f"{word}: {elsewhere}; memory suffices, {device}"
+    return f"{word}: {device}; {elsewhere}" if is_full else f"{word}: {elsewhere}; device memory is enough, {device}"
 
 
 def not_known(spec: RunSpec) -> str:
-    """The verdict on a script beside which no model is named."""
-    return f"UNKNOWN: what {spec.script} builds is not known, so nothing is refused"
+    """The verdict on a script for which no model is named."""
+    return f"UNKNOWN: launch does not know which model {spec.script} builds, so nothing is refused"
 
 
 def reason(spec: RunSpec, verdict: Verdict, estimate: MemoryEstimate) -> str:
-    """The moment and the largest pile, the bytes left or lacking, and the checkpoints where the disk lacks."""
+    """The phase and pile of the peak, the bytes left or short, and the checkpoints when the disk is too small."""
     sentences: list[str] = []
     if verdict.name == "tight":
-        sentences.append("The capacity lies within the estimate's error, so it may run out of memory.")
+        sentences.append("The capacity is within the estimate's error band: the run may run out of memory.")
     if _lacks(verdict, "disk"):
         sentences.append(_checkpoints(spec, estimate))
     if verdict.fits or _lacks(verdict, "device"):
@@ -75,7 +75,7 @@ def _peak(spec: RunSpec, verdict: Verdict, estimate: MemoryEstimate) -> str:
     where += f" of pipeline stage {peak.stage}" if spec.parallel.pipeline > 1 else ""
     text = f"The largest part is {largest.pile.replace('_', ' ')}, {gib(largest.bytes)}, at the peak {where}"
     if (room := verdict.headroom_bytes) is not None:
-        text += f"; {gib(room)} are left" if room >= 0 else f"; {gib(-room)} are lacking"
+        text += f"; {gib(room)} left" if room >= 0 else f"; {gib(-room)} short"
     return f"{text}."
 
 
@@ -90,13 +90,13 @@ def _on_device(spec: RunSpec, verdict: Verdict, estimate: MemoryEstimate) -> str
 def _checkpoints(spec: RunSpec, estimate: MemoryEstimate) -> str:
     number = estimate.disk.kept_bytes // max(1, estimate.disk.checkpoint_bytes)
     if number == 1:
-        return "One checkpoint is too much for the disk."
+        return "A single checkpoint does not fit on the disk."
     size = gib(estimate.disk.checkpoint_bytes)
-    return f"{number} checkpoints of {size} are on the disk at once: save.keep={spec.save.keep} and the one in writing."
+    return f"{number} checkpoints of {size} are on disk at once: save.keep={spec.save.keep} plus the one being written."
 
 
 def _of(used: int, capacity: int | None) -> str:
-    """``37.9 of 79.7 GiB``, with each size's own unit where they differ."""
+    """``37.9 of 79.7 GiB``; each size has its own unit when the units differ."""
     unit = _unit(used)
     if capacity is None:
         return f"{used / unit:.1f} {_UNITS[unit]}"
@@ -110,12 +110,12 @@ def _unit(size: int) -> int:
 
 
 def speed(assessment: Assessment) -> list[str]:
-    """The speed of a valid run as sentences; none where the run is on the CPU, whose text says so elsewhere."""
+    """The speed of a valid run in sentences; empty on the CPU, for which no speed is predicted."""
     spec, found = assessment.spec, assessment.speed
     if found is None:
         cpu = spec.hardware.device == "cpu"
         return [] if cpu or assessment.speed_unknown is None else [f"speed unknown: {assessment.speed_unknown}"]
-    fitted = "" if assessment.verdict.fits else "if it fitted: "
+    fitted = "" if assessment.verdict.fits else "if it fit: "
     crowded = [_CROWDED] if found.crowded else []
     return [f"{fitted}{_speed(spec, found)}: {', '.join(_shares(found))}", *crowded, *_length(spec, found)]
 
@@ -158,13 +158,13 @@ def _length(spec: RunSpec, speed: SpeedEstimate) -> Iterator[str]:
 
 
 def data(seen: Seen) -> str:
-    """The look at the data in one line; empty where there is nothing to say."""
+    """The survey of the data in one line; empty when there is nothing to say."""
     spec, found, survey = seen.spec, seen.spec.data, seen.survey
     if survey is not None:
         return f"data: {'; '.join([_amount(survey), *_epoch(seen, survey), *_conversations(seen), *_flaws(survey)])}"
     if seen.errors or spec.script is not None or found.source not in ("huggingface", "chat") or found.path is None:
         return ""
-    return f"data: {found.path} on the Hugging Face Hub, split {found.split}: looked at when the job asks for it"
+    return f"data: {found.path} on the Hugging Face Hub, split {found.split}: read only when the job downloads it"
 
 
 def _epoch(seen: Seen, survey: Survey) -> Iterator[str]:
@@ -181,7 +181,7 @@ def _epoch(seen: Seen, survey: Survey) -> Iterator[str]:
 def _conversations(seen: Seen) -> Iterator[str]:
     found = seen.conversations
     if found is not None:
-        full = "; TRL pads to the longest row of a micro-batch, and the estimate is for full rows"
+        full = "; TRL pads to the longest row of a micro-batch, the estimate assumes full rows"
         trl = full if seen.spec.task.name != "pretrain" and found["padding"] else ""
         how = "left out" if seen.spec.task.name == "reward" else "cut off"
         yield f"{found['cut']:.0%} of the samples are {how}, {found['padding']:.0%} of their tokens are padding{trl}"
@@ -193,7 +193,7 @@ def _amount(survey: Survey) -> str:
         files += f" ({', '.join(survey.columns)})"
     if survey.other_splits:
         left_out = ", ".join(f"{number:,} of {name}" for name, number in survey.other_splits)
-        files += f", without the files of other splits ({left_out})"
+        files += f", excluding files of other splits ({left_out})"
     parts = [files]
     if survey.rows is not None and survey.format != "text":
         parts.append(f"{_number(survey.rows, '' if survey.rows_exact else 'about ')} rows")
@@ -218,17 +218,17 @@ def _flaws(survey: Survey) -> Iterator[str]:
 
 
 def checkpoints(spec: RunSpec, saves: Saves) -> str:
-    """The bytes of the checkpoints and the time of a save, as a clause."""
+    """Checkpoint sizes and the time of a save, as a clause."""
     disk = saves.disk
     text = f"a checkpoint: {gib(disk.checkpoint_bytes)}"
     if (number := disk.kept_bytes // max(1, disk.checkpoint_bytes)) > 1:
-        one_more = " and the one in writing" if number > spec.save.keep else ""
-        text += f", up to {gib(disk.kept_bytes)} on disk ({number - bool(one_more)} that are kept{one_more})"
+        one_more = " plus the one being written" if number > spec.save.keep else ""
+        text += f", up to {gib(disk.kept_bytes)} on disk ({number - bool(one_more)} kept{one_more})"
     if disk.swapped_bytes:
         text += f", {gib(disk.swapped_bytes)} of each node in {spec.zero.nvme_path}"
     if saves.seconds is None or saves.bandwidth is None:
         return text
     text += f", written in {duration(saves.seconds)} at {rounded(saves.bandwidth / 1e9)} GB/s ({saves.source})"
     if spec.save.asynchronous and saves.blocking_seconds is not None:
-        text += f", {duration(saves.blocking_seconds)} of which training waits"
+        text += f", {duration(saves.blocking_seconds)} of it blocking training"
     return text

@@ -1,7 +1,7 @@
-"""The answer of the pre-flight as text for a terminal: the verdict, the reason, the evidence, and what to do.
+"""The pre-flight answer as terminal text: verdict, reason, evidence, and what to change.
 
-It is filled to the width, overrides excepted: these are to be pasted. What torch's allocator has cached and gives back
-before it runs out is drawn apart from what is needed: a run that fits may hold more than the capacity on paper.
+Text is wrapped to the width, except overrides, which are meant to be pasted. Memory that torch's allocator caches and
+releases before running out is drawn apart from what is needed: a run that fits may reserve more than the capacity.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,13 +19,13 @@ from launcher.spec import HardwareSpec, RunSpec
 from launcher.views.check import sentences
 from launcher.views.check.sentences import answer, not_known, reason
 
-_SMALLEST = MIB // 20  # Bytes of the smallest pile that a line of tenths of a MiB shows as more than nothing.
+_SMALLEST = MIB // 20  # Smallest pile shown, in bytes: less would be printed as 0.0 MiB.
 _PILE, _NEEDED, _OVER, _CACHED, _CAPACITY = "#=!.-"
-"""Characters of the bars: a pile; of the whole process what is needed, beyond the capacity, cached; the capacity."""
+"""Characters of the bars: a pile, then of the whole process needed, over capacity and cached memory; the capacity."""
 
 
 def heading(assessment: Assessment) -> tuple[str, str]:
-    """The run with its layout, and the verdict: each one line of prose for a valid run."""
+    """The run with its layout, and the verdict, each as one line, for a valid run."""
     spec, estimate, verdict = assessment.spec, assessment.estimate, assessment.verdict
     if estimate is None:
         return _headline(spec), f"{not_known(spec)}."
@@ -34,7 +34,7 @@ def heading(assessment: Assessment) -> tuple[str, str]:
 
 
 def as_text(assessment: Assessment, width: int = 80) -> str:
-    """The answer for a terminal of ``width`` columns: the verdict, the reason, the evidence, and what to do."""
+    """The answer for a terminal of ``width`` columns: verdict, reason, evidence, and what to change."""
     spec, estimate = assessment.spec, assessment.estimate
     if assessment.errors:
         lines = wrapped(_invalid(assessment), width)
@@ -84,15 +84,15 @@ def _evidence(assessment: Assessment, estimate: MemoryEstimate, width: int) -> I
 
 
 def errors_as_text(errors: Sequence[ConfigError], width: int = 80) -> str:
-    """Errors alone, as they go to stderr."""
+    """The errors alone, as printed to stderr."""
     return "\n".join(findings_as_text("error", errors, width))
 
 
 def findings_as_text(kind: str, findings: Iterable[ConfigError], width: int) -> list[str]:
-    """Errors or warnings: the place, the rule, and the ways out on lines of their own."""
+    """Errors or warnings: the place and the rule, then each way out on its own line."""
     lines: list[str] = []
     for finding in findings:
-        text = visible(f"{kind}: {finding.where}: {finding.rule}")  # A program may print it by itself.
+        text = visible(f"{kind}: {finding.where}: {finding.rule}")  # A rule may quote control characters from a file.
         lines += wrapped(text, width, rest="  ")
         for number, way in enumerate(finding.way_out):
             lines.append(f"  {'try' if number == 0 else ' or'}  {way}")
@@ -133,7 +133,7 @@ def _formats(spec: RunSpec) -> str:
         parts.insert(1, f"compute {formats.compute}{' (autocast)' if formats.autocast else ''}")
     if formats.optimizer_states != "fp32":
         parts.append(f"optimizer {formats.optimizer_states}")
-    taken = "; CPU ranks take fp32 where no precision is named, as bf16 takes many times as long on most CPUs"
+    taken = "; CPU ranks default to fp32, since bf16 is many times slower on most CPUs"
     is_default = spec.hardware.device == "cpu" and name == "fp32"
     return f"{name} means: {', '.join(parts)}{taken if is_default else ''}"
 
@@ -149,7 +149,7 @@ def _elsewhere(assessment: Assessment, estimate: MemoryEstimate) -> str:
     text = f"parameters: {count(parameters.total)}{active}, {count(parameters.per_rank)} kept on the worst rank"
     if host.bytes_per_node:
         text += f"; host memory: {gib(host.bytes_per_node)} a node{_of_host(host)}"
-        text += " (what it has is unknown: hardware.host_memory_bytes)" if host.capacity_bytes is None else ""
+        text += " (capacity unknown: set hardware.host_memory_bytes)" if host.capacity_bytes is None else ""
     return text if assessment.saves is None else f"{text}; {sentences.checkpoints(assessment.spec, assessment.saves)}"
 
 
@@ -163,7 +163,7 @@ def _of_host(host: HostMemory) -> str:
 def _target(spec: RunSpec, width: int) -> list[str]:
     if spec.hardware.device != "cpu":
         return []
-    text = f"judged for {ranks(spec)} of this machine, whose speed is not predicted; to judge GPUs, name them:"
+    text = f"judged for {ranks(spec)} of this machine; no speed is predicted for a CPU. To judge GPUs, name them:"
     return ["", *wrapped(text, width), "  hardware=h100_80g cluster.gpus_per_node=8"]
 
 
@@ -177,14 +177,14 @@ def _fixes(assessment: Assessment, width: int) -> list[str]:
         noun = "GPUs" if spec.hardware.device == "cuda" else "ranks"
         lines += _ways(f"with more {noun} than {spec.gpus}, fewest first:", more, width)
     elif verdict.name == "tight":
-        text = "nothing that was tried leaves room: measure a few steps (train.steps=3; the peak is in memory.json)"
+        text = "no change that was tried leaves room: measure a few steps (train.steps=3; the peak is in memory.json)"
         lines += ["", *wrapped(text, width)]
     elif assessment.nearest is not None:
-        lines += _ways("nothing that was tried fits; the nearest is not enough:", [assessment.nearest], width)
+        lines += _ways("no change that was tried fits; the closest is not enough:", [assessment.nearest], width)
     elif verdict.name == "does_not_fit":
-        lines += ["", "no single change brings it nearer."]
+        lines += ["", "no single change brings it closer."]
     if any(short.place == "disk" for short in verdict.shortages):
-        lines += ["", "a run folder on another disk:", "  run.directory=/path/on/a/larger/disk"]
+        lines += ["", "put the run folder on another disk:", "  run.directory=/path/on/a/larger/disk"]
     return lines
 
 
@@ -219,7 +219,7 @@ def _bar(name: str, size: int, bar: str) -> str:
 
 
 def _cached_bytes(estimate: MemoryEstimate) -> int:
-    """Bytes that the allocator has reserved beyond its need, and gives back."""
+    """Bytes that the allocator reserves beyond the need, and releases before running out."""
     return max(0, estimate.peak.reserved_bytes - estimate.peak.needed_bytes)
 
 
@@ -228,14 +228,14 @@ def _legend(estimate: MemoryEstimate, hardware: HardwareSpec, capacity: int | No
     needed = peak.device_bytes - cached
     if peak.device_bytes != peak.allocated_bytes:
         parts = [f"{_bare(peak.allocated_bytes)} allocated"]
-        parts += [f"{_bare(lost)} lost between"] if (lost := peak.needed_bytes - peak.allocated_bytes) else []
-        parts += [f"{_bare(outside)} outside of torch"] if (outside := estimate.outside_bytes) else []
+        parts += [f"{_bare(lost)} fragmented"] if (lost := peak.needed_bytes - peak.allocated_bytes) else []
+        parts += [f"{_bare(outside)} outside torch"] if (outside := estimate.outside_bytes) else []
         yield f"{_NEEDED} needed {gib(needed)}: {', '.join(parts)}"
     if capacity is not None and needed > capacity:
-        yield f"{_OVER} needed beyond the capacity: {gib(needed - capacity)}"
+        yield f"{_OVER} over capacity: {gib(needed - capacity)}"
     if cached:
-        reserved = f"torch keeps it (reserved {_bare(peak.reserved_bytes)})"
-        yield f"{_CACHED} cached {gib(cached)}: {reserved}, gives it back when short"
+        reserved = f"held by torch (reserved {_bare(peak.reserved_bytes)})"
+        yield f"{_CACHED} cached {gib(cached)}: {reserved}, released when short"
     if capacity is not None and hardware.memory_bytes is not None and hardware.memory_bytes > capacity:
         kept = f"{_bare(hardware.memory_bytes - capacity)}{' (assumed)' if hardware.reserved_bytes is None else ''}"
         yield f"{_CAPACITY} capacity: {gib(hardware.memory_bytes)} less the driver's {kept}"

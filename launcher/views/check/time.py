@@ -1,7 +1,7 @@
-"""The time of a step in figures: its parts one after the other, and what each stage of a pipeline does when.
+"""Charts of a step's time: its parts in sequence, and a Gantt chart of the stages of a pipeline.
 
-Only what the step waits for has a length. The passes of a pipeline are those of ``speed.schedule``; what follows them
-is drawn behind the last one. Of many micro-batches the first and the last are drawn, with a break between.
+Only exposed time has a length. The passes of a pipeline come from ``speed.schedule``; what follows them is drawn after
+the last pass. Of many micro-batches only the first and the last are drawn, with a break between them.
 """
 
 import math
@@ -26,31 +26,31 @@ COLOURS: dict[StepPart, str] = {
     "expert": "#d9722e", "pipeline": "#e8934a", "bubble": "#e6e6e6", "data": "#f2b25c", "optimizer": "#3a8d6b",
     "offload": "#9b6fae", "checkpoint": "#c9b3d6", "waiting": "#b3b3b3",
 }  # fmt: skip
-"""Computation blue, traffic orange, waiting grey: apart in lightness, too, for those who see fewer hues."""
+"""Computation blue, traffic orange, waiting grey; they also differ in lightness, for colour-blind readers."""
 
-_LEAST_SHARE = 0.0005  # Share of a step below which a part is no bar: a tenth of a percent would round to none.
+_LEAST_SHARE = 0.0005  # Smallest share of a step that is drawn: less would be labelled 0.0%.
 
 
 def unit(seconds: float) -> tuple[float, str]:
-    """The seconds of an axis' unit, and its name."""
+    """The unit of a time axis: its length in seconds, and its name."""
     return (1.0, "s") if seconds >= 1 else (1e-3, "ms")
 
 
 def seconds_text(seconds: float) -> str:
-    """Seconds in the unit that suits them, to three digits."""
+    """A duration in s, ms or us, to three digits."""
     of, name = next(((of, name) for of, name in ((1.0, "s"), (1e-3, "ms")) if seconds >= of), (1e-6, "us"))
     return f"{rounded(seconds / of)} {name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A part of a step."""
+    """One part of a step's time."""
 
     name: str  # As in :data:`COLOURS`.
-    exposed: float  # Seconds that the step waits for it.
-    hidden: float  # Seconds of it that run behind something else.
+    exposed: float  # Seconds that the step waits for it, overlapped with nothing.
+    hidden: float  # Seconds overlapped with other work.
     formula: str  # How they were computed.
-    source: str  # Where that stands.
+    source: str  # The source of the formula.
 
 
 def step_parts(speed: SpeedEstimate) -> Iterator[Part]:
@@ -64,7 +64,7 @@ def step_parts(speed: SpeedEstimate) -> Iterator[Part]:
 
 
 def recorded_parts(plan: JsonObject) -> Iterator[Part]:
-    """The parts of a step as ``plan.json`` has them."""
+    """The parts of a step as recorded in ``plan.json``."""
     for row in (plan.get("speed") or {}).get("parts") or ():
         exposed, seconds = (results.number(row, key) for key in ("exposed_seconds", "seconds"))
         if exposed is not None:
@@ -73,9 +73,9 @@ def recorded_parts(plan: JsonObject) -> Iterator[Part]:
 
 
 def chart(parts: Iterable[Part], step: float, of: float, title: str) -> dict[str, Any]:
-    """A row a part, each from where the one above ends, with its seconds and share behind it; ``of`` is a unit in s.
+    """A waterfall chart of the parts, each labelled with its seconds and share; ``of`` is the axis unit in seconds.
 
-    Parts that are too short to be seen have none.
+    Parts too short to be seen are left out.
     """
     begun, pieces, ends = 0.0, [], {}
     for part in parts:
@@ -92,8 +92,8 @@ def chart(parts: Iterable[Part], step: float, of: float, title: str) -> dict[str
     return bars(pieces, colours, title=title, top=1.3 * step / of, ends=ends)
 
 
-_AFTER: tuple[StepPart, ...] = ("data", "optimizer", "offload", "checkpoint")  # Parts that come once a step.
-_BETWEEN: tuple[StepPart, ...] = ("pipeline", "bubble")  # Parts that the order of the passes gives; others lie inside.
+_AFTER: tuple[StepPart, ...] = ("data", "optimizer", "offload", "checkpoint")  # Parts that occur once a step.
+_BETWEEN: tuple[StepPart, ...] = ("pipeline", "bubble")  # Parts that follow from the schedule, outside the passes.
 
 _LEGEND: dict[str, str] = {
     "forward": COLOURS["matrix_products"], "backward": COLOURS["memory_bound"], "weights": COLOURS["loss"],
@@ -104,14 +104,14 @@ _NAMES = {
     "data": "data parallel",
 }  # fmt: skip
 _SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "interleaved 1F1B", "zero_bubble": "zero bubble"}
-_ROUNDS = 3  # Micro-batches that are drawn at each side of a break beyond those that fill the pipeline.
+_ROUNDS = 3  # Micro-batches drawn on each side of the break, beyond those that fill the pipeline.
 _BREAK_SHARE = 0.04
-_TICKS = 6  # Times at the axis at most, on each side of a break.
+_TICKS = 6  # Most tick marks on each side of the break.
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A stretch of a stage's time, in seconds from the step's start; ``name`` is a key of the legend."""
+    """An interval of a stage, in seconds from the start of the step; ``name`` is a key of the legend."""
 
     name: str
     start: float
@@ -121,15 +121,15 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Gantt:
-    """A step of a pipeline."""
+    """The timeline of a pipeline's step."""
 
-    rows: tuple[tuple[Bar, ...], ...]  # The bars of each stage, without gaps from 0 to the end.
-    end: float  # Seconds of the whole.
-    gap: tuple[float, float] | None  # The time that is left out of the drawing; None where all of it is drawn.
+    rows: tuple[tuple[Bar, ...], ...]  # The bars of each stage, contiguous from 0 to the end.
+    end: float  # Length of the step in seconds.
+    gap: tuple[float, float] | None  # The interval left out of the drawing; None when all of it is drawn.
 
 
 def gantt(spec: RunSpec, speed: SpeedEstimate) -> Gantt | None:
-    """The bars of a run's step; None without a pipeline, and where its schedule has no order of single passes."""
+    """The timeline of a run's step; None without a pipeline, or when its schedule does not order single passes."""
     execution = backends.of(spec).execution(spec)
     if len(speed.stages) < 2 or execution is None:
         return None
@@ -179,7 +179,7 @@ def _gap(spec: RunSpec, speed: SpeedEstimate, passed: float, end: float, scale: 
 
 
 def gantt_chart(spec: RunSpec, found: Gantt) -> Chart:
-    """A row a stage."""
+    """A Gantt chart with one row a stage."""
     of, name = unit(found.end)
     left_out = found.gap or (found.end, found.end)
     space = _BREAK_SHARE * (found.end - (left_out[1] - left_out[0])) if found.gap else 0.0
@@ -217,30 +217,30 @@ def _ticks(found: Gantt, gap: tuple[float, float], shift: float, of: float) -> l
 
 
 def _round(start: float, end: float) -> list[float]:
-    """Some round numbers of a stretch: of the steps 1, 2 and 5 times a power of ten the first with few enough."""
+    """Round tick values of an interval, spaced by the smallest 1, 2 or 5 times a power of ten that gives few enough."""
     power = 10.0 ** math.floor(math.log10((end - start) / _TICKS))
     step = next(each * power for each in (1, 2, 5, 10) if (end - start) / (each * power) <= _TICKS)
     return [number * step for number in range(math.ceil(start / step), math.floor(end / step) + 1)]
 
 
 def caption(spec: RunSpec, found: Gantt) -> str:
-    """The schedule in words, with the time that the figure leaves out."""
+    """The schedule in words, with the time that the chart leaves out."""
     count, parallel = spec.gradient_accumulation, spec.parallel
     chunks = f" of {parallel.virtual_pipeline} chunks (a, b, ...)" if parallel.virtual_pipeline > 1 else ""
     text = (
         f"{_SCHEDULES[parallel.schedule]}: {count} micro-batch{'es' if count > 1 else ''} on {parallel.pipeline}"
-        f" stages{chunks}. A pass holds its traffic and the waiting for slower GPUs."
+        f" stages{chunks}. A pass includes its communication and the wait for slower GPUs."
     )
     if parallel.schedule == "zero_bubble":
-        text += " A backward pass is cut in halves: of the inputs, and of the weights."
+        text += " A backward pass is split in two: input gradients, and weight gradients."
     if found.gap:
         skipped = seconds_text(found.gap[1] - found.gap[0])
-        text += f" Only the first and the last micro-batches are drawn: {skipped} between are left out."
+        text += f" Only the first and the last micro-batches are drawn: {skipped} between them are left out."
     return text
 
 
 def legend(found: Gantt) -> dict[str, str]:
-    """Names and colours of the bars."""
+    """The name and colour of each kind of bar."""
     seen = {bar.name for row in found.rows for bar in row}
     return {_name(name): colour for name, colour in _LEGEND.items() if name in seen}
 

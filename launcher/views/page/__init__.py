@@ -1,4 +1,4 @@
-"""The page of one run: its settings, the prediction and the measurement, its events, and how it ended."""
+"""The page of one run: settings, prediction and measurement, events, and how it ended."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +21,7 @@ _STATES = {"finished": "good", "failed": "bad", "lost": "bad", "unreadable": "ba
 
 
 def of_run(folder: Path, takes: Takes | None = None) -> str:
-    """The page of the run in a folder, whatever that holds; ``takes`` is true of words that a resumed run takes."""
+    """The page of the run in a folder, even if incomplete; ``takes`` tells which overrides a resumed run accepts."""
     source = read(folder)
     sections = [
         *(part.section(source) for part in (asked, memory, speed, curves, story)),
@@ -41,9 +41,9 @@ def _lead(source: Source) -> Iterator[Html]:
     yield tag("p", *_verdict(source))
     left = now.progress.seconds_left
     if now.state == "running" and left is not None:
-        yield tag("p", f"About {duration(left)} are left.")
+        yield tag("p", f"About {duration(left)} left.")
     if source.damage:
-        yield tag("p", "Not all of the record can be read:", class_="bad")
+        yield tag("p", "Parts of the record cannot be read:", class_="bad")
         yield items(source.damage)
     yield tag("p", tag("code", str(source.folder)), f", made by launch {package.__version__}", class_="note")
 
@@ -51,7 +51,7 @@ def _lead(source: Source) -> Iterator[Html]:
 def _verdict(source: Source) -> Iterator[Html | str]:
     name = source.plan.get("verdict")
     if name == "unknown" or (source.spec is not None and source.spec.judges_no_model):
-        yield "A script of your own beside which no model is named: the check judges its settings, and not its memory."
+        yield "A script without a named model: the check judges its settings, not its memory."
     elif not isinstance(name, str):
         yield "The verdict of the check is not recorded."
     else:
@@ -72,7 +72,7 @@ def _end(source: Source, takes: Takes | None) -> Iterator[Html | str]:
     for event in health.now(source.folder):
         yield tag("p", str(event["text"]), class_="warn")
     saved = results.newest_checkpoint(source.folder)
-    yield "There is no checkpoint." if saved is None else f"Its newest checkpoint is of step {saved:,}."
+    yield "There is no checkpoint." if saved is None else f"The newest checkpoint is of step {saved:,}."
 
 
 def _why(source: Source, takes: Takes | None) -> Iterator[Html | str]:

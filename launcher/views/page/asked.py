@@ -1,4 +1,4 @@
-"""The settings of a run and its machine, and how both differ from the defaults and from here."""
+"""The settings of a run and its machine, and how they differ from the defaults and from this machine."""
 
 import json
 import shlex
@@ -15,22 +15,22 @@ from launcher.rundir.lock import Lock
 from launcher.spec.parse import to_dict
 from launcher.views.page.source import Source
 
-_FEW = 60  # Differing settings up to which they are shown unfolded.
+_FEW = 60  # Most differing settings that are shown unfolded.
 
 
 def section(source: Source) -> Section:
-    """The words, the settings that differ from the defaults, and the changes since."""
+    """The overrides, the settings that differ from the defaults, and later changes."""
     parts = [*_words(source), *_settings(source), *_changes(source)]
-    return Section(identity="asked", title="What was asked", parts=parts)
+    return Section(identity="asked", title="Command and settings", parts=parts)
 
 
 def made_of(source: Source) -> Section:
-    """Versions and machine by the lock, and what differs here."""
+    """Versions and machine recorded in the lock, and what differs here."""
     return Section(identity="versions", title="Versions and machine", parts=list(_ingredients(source)))
 
 
 def pasted(plan: JsonObject, settings: JsonObject) -> str | None:
-    """The line that asks again for the run of a plan and a specification, without its name; None if not known."""
+    """The command that repeats a recorded run, without its name; None when unknown."""
     words = [word for word in plan.get("overrides") or () if not word.startswith(("run.name=", "run.directory="))]
     if not words:
         return None
@@ -42,14 +42,14 @@ def pasted(plan: JsonObject, settings: JsonObject) -> str | None:
 def _words(source: Source) -> Iterator[Html | str]:
     line = pasted(source.plan, source.settings)
     if line is None:
-        yield tag("p", "The words of the run are not recorded.", class_="missing")
+        yield tag("p", "The overrides of the run are not recorded.", class_="missing")
     else:
         yield tag("pre", line)
     if source.plan.get("forced"):
         yield tag("p", "It was started with --force although the check refused it.", class_="warn")
     if contents.exists(source.folder, contents.LOCK):
         again = shlex.join(["launch", "run", "--from", str(source.folder / contents.LOCK)])
-        yield tag("p", "The same with everything that its lock holds: ", tag("code", again))
+        yield tag("p", "To repeat it with everything in its lock: ", tag("code", again))
     else:
         yield tag("p", f"It has no lock ({contents.LOCK}).", class_="missing")
 
@@ -63,7 +63,7 @@ def _settings(source: Source) -> Iterator[Html]:
     except LauncherError:
         plain = None
     if plain is None:
-        text = "The defaults cannot be composed here, so the differences from them are not known."
+        text = "The defaults cannot be composed here, so the differences from them are unknown."
         yield tag("p", text, class_="missing")
         return
     found = lock.differences(lock.settings(source.settings), lock.settings(to_dict(plain)))
@@ -85,7 +85,7 @@ def _changes(source: Source) -> Iterator[Html]:
         if isinstance(one, Mapping)
     ]
     if rows:
-        yield table(["from step", "setting", "before", "after"], rows, caption="changed while it was resumed")
+        yield table(["from step", "setting", "before", "after"], rows, caption="changed on resume")
 
 
 def _ingredients(source: Source) -> Iterator[Html | str]:
@@ -118,7 +118,7 @@ def _otherwise(found: Lock, recorded: JsonObject) -> Iterator[Html | str]:
     here = lock.ingredients({**lock.here(found.spec.data), "script": provenance.script_ingredient(found.spec.script)})
     differing = lock.differences(recorded, here)
     if not differing:
-        yield "Versions, data and machine here are those of the lock."
+        yield "Versions, data and machine here match the lock."
         return
     rows = [(key, _short(then), _short(now)) for key, then, now in differing]
     yield table(["", "then", "here"], rows, caption=f"{len(rows)} differences between the lock and this machine")

@@ -1,4 +1,4 @@
-"""Curves of runs by step, of one run or of several over each other, thinned where they are long."""
+"""Curves of one run or of several overlaid runs by step, thinned when they are long."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,15 +15,15 @@ from launcher.views.page.source import Source
 
 type Points = Sequence[tuple[float, float]]
 
-_TABLE_ROWS = 12  # Rows of the table below a chart: a table of all steps would be longer than the page.
-_POINTS = 8000  # Points of all curves of a chart together: four charts of them take about a megabyte and a half.
-_SHORTEST = 100  # Points that each of many curves has at least: fewer would hide its shape.
+_TABLE_ROWS = 12  # Most rows of the table below a chart: all steps would be longer than the page.
+_POINTS = 8000  # Most points of all curves of a chart: four such charts take about 1.5 MB.
+_SHORTEST = 100  # Fewest points of each of many curves: fewer would hide its shape.
 
 _METRICS = {
     "loss": "training loss", "eval_loss": "held-out loss", "grad_norm": "gradient norm",
     "learning_rate": "learning rate", "tokens_per_second": "tokens/s of all ranks",
 }  # fmt: skip
-"""Keys of a line of metrics, each a chart where any run has it."""
+"""Metrics by key, each drawn as a chart if any run has it."""
 
 _OF_A_RUN: Mapping[str, Mapping[str, str]] = {
     "loss": {"training": "loss", "held out": "eval_loss"},
@@ -31,16 +31,14 @@ _OF_A_RUN: Mapping[str, Mapping[str, str]] = {
     "learning rate": {"learning rate": "learning_rate"},
     "tokens/s": {"measured": "tokens_per_second", "predicted": "predicted_tokens_per_second"},
 }
-"""Vertical axes on the page of one run, each with its lines, the first of which must be there, and their keys."""
+"""Vertical axes on the page of one run, each with its lines and their keys; the first line is required."""
 
 
 def section(source: Source) -> Section:
-    """A chart for each figure that the metrics of a run hold."""
+    """A chart for each metric of a run."""
     rows = source.rows
     if not rows:
-        text = (
-            "No step has left a line in metrics.jsonl: the run has not begun to train, or ended before its first step."
-        )
+        text = "metrics.jsonl has no line of a step: the run has not started training, or ended before its first step."
         parts: list[Chart | Html | str] = [tag("p", text, class_="missing")]
     else:
         parts = [*_broken(rows), *_of_run(rows), *_evaluated(rows)]
@@ -48,8 +46,8 @@ def section(source: Source) -> Section:
 
 
 def points(rows: Sequence[JsonObject], key: str) -> Points:
-    """Step and value of each line that has one; of a step that was done twice the later one."""
-    if key == "tokens_per_second":  # A step whose memory is followed takes time of its own.
+    """Step and value of each line that has the metric; the later line of a repeated step."""
+    if key == "tokens_per_second":  # Sampling memory slows the step.
         rows = [row for row in rows if not row.get("followed")]
     found = {int(row["step"]): float(row[key]) for row in rows if results.is_number(row.get(key))}
     return [(float(step), found[step]) for step in sorted(found)]
@@ -80,7 +78,7 @@ def _chart(
     x: str = "step",
     **more: Any,
 ) -> Chart:
-    """Lines by their names over each other, with ``value`` as the vertical axis and its title."""
+    """A chart of named lines, with ``value`` as the vertical axis and its title."""
     most = min(MOST, max(_SHORTEST, _POINTS // len(named)))
     rows = [
         {x: int(place), value: float(f"{number:.6g}") if math.isfinite(number) else None}
@@ -98,9 +96,9 @@ def _note(values: Sequence[object], whole: int) -> str:
     gaps = sum(value is None for value in values)
     parts = []
     if len(values) < whole:
-        parts.append(f"{len(values):,} of {whole:,} points: of each stretch its least and its greatest value")
+        parts.append(f"{len(values):,} of {whole:,} points: the minimum and maximum of each interval")
     if gaps:
-        parts.append(f"{gaps:,} values are no number (NaN or infinite) and leave a gap")
+        parts.append(f"{gaps:,} values are NaN or infinite and leave a gap")
     return "; ".join(parts)
 
 
@@ -120,7 +118,7 @@ def _broken(rows: Sequence[JsonObject]) -> Iterator[Html]:
     found = [row["step"] for row in rows if results.is_number(row["loss"]) and not math.isfinite(row["loss"])]
     if found:
         named = ", ".join(f"{step:,}" for step in found[:8]) + (", ..." if len(found) > 8 else "")
-        yield tag("p", f"The loss is not a number at step {named}.", class_="bad")
+        yield tag("p", f"The loss is NaN or infinite at step {named}.", class_="bad")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,14 +138,14 @@ def read(run: Path, name: str, tokens_per_step: int | None) -> Curve:
 
 
 def switches(names: Sequence[str]) -> Html:
-    """A box for each run that leaves its curves out of all charts."""
+    """A checkbox for each run that hides its curves in all charts."""
     boxes = [tag("label", tag("input", type="checkbox", checked=True, data_series=name), f" {name}") for name in names]
     buttons = [tag("button", word, type="button", data_all_series=word) for word in ("all", "none")]
     return tag("fieldset", tag("legend", "shown"), *boxes, *buttons, class_="series")
 
 
 def overlaid(found: Sequence[Curve], *, by_tokens: bool) -> Iterator[Chart]:
-    """A chart of each metric of several runs by step; of the loss also by token, where their steps differ in tokens."""
+    """A chart of each metric of several runs by step, and of the loss by token when steps differ in tokens."""
     for key, value in _METRICS.items():
         for x in ("step", "tokens") if by_tokens and "loss" in key else ("step",):
             size = {curve.name: curve.tokens_per_step if x == "tokens" else 1 for curve in found if key in curve.points}

@@ -20,10 +20,10 @@ from launcher.views.page import asked as page_asked
 from launcher.views.page import curves as page_curves
 from launcher.views.page.curves import Curve
 
-MOST_CURVES = 24  # Runs whose curves lie over each other; more could not be told apart.
+MOST_CURVES = 24  # Most runs whose curves are overlaid: more could not be told apart.
 _TABLE = "runs"
 _COLOURS = {"predicted": "#b3d4ea", "measured": "#0072b2"}
-"""One hue, told apart by lightness."""
+"""One hue in several lightnesses."""
 
 
 def several(directories: Sequence[Path]) -> str:
@@ -33,7 +33,7 @@ def several(directories: Sequence[Path]) -> str:
     sections = [
         Section(identity="curves", title="Curves", parts=[*_curves(found, names)]),
         Section(identity="predicted", title="Predicted and measured", parts=[*_bars(found.sides, names)]),
-        Section(identity="table", title="What differs, and what came out", parts=[*_tables(found, names)]),
+        Section(identity="table", title="Settings and results", parts=[*_tables(found, names)]),
     ]
     damaged = ((directory, status.damage(directory)) for directory in directories)
     unread = (f"of {run_names.id_of(place)} not all is known: {why}" for place, why in damaged if why is not None)
@@ -43,7 +43,7 @@ def several(directories: Sequence[Path]) -> str:
 
 
 def write(path: Path, found: Comparison) -> None:
-    """Draw the losses into a file, as :func:`~launcher.charts.page.write_figure` does."""
+    """Write a chart of the losses to a file, by :func:`~launcher.charts.page.write_figure`."""
     named = zip(found.sides, comparison_text.names(found), strict=True)
     losses = [Curve(name=name, tokens_per_step=one.tokens_per_step, points={"loss": one.curve}) for one, name in named]
     drawn = list(page_curves.overlaid(losses, by_tokens=bool(found.at_tokens)))
@@ -70,7 +70,7 @@ def _curves(found: Comparison, names: Sequence[str]) -> Iterator[Chart | Html | 
 
 
 def loss_rank(by: Basis, trained: results.Trained | None) -> float:
-    """A loss to sort by; one that is unknown or no number comes last."""
+    """A loss as a sort key; unknown and NaN come last."""
     loss = by.loss(trained)
     return float("inf") if loss is None or loss != loss else loss
 
@@ -80,7 +80,7 @@ def _tables(found: Comparison, names: Sequence[str]) -> Iterator[Html | str]:
     if not paths:
         yield "The settings are the same."
     elif hidden:
-        yield f"Not in the table, since they only follow: {', '.join(hidden)} (launch compare --json has all)."
+        yield f"Not in the table, since they follow from others: {', '.join(hidden)} (launch compare --json has all)."
     yield table.table(_TABLE, "Runs; \N{ASTERISK OPERATOR} is the best of a column", "run", *_runs(found, names, paths))
     for title, rows in (("step", found.at_steps), ("tokens", found.at_tokens)):
         if rows:
@@ -113,7 +113,7 @@ def _runs(found: Comparison, names: Sequence[str], paths: Sequence[str]) -> tupl
 
 
 def loss_column(by: Basis, *, held_out: bool) -> Column:
-    """The column of losses, whose least is marked where they can be ranked."""
+    """The column of losses; the lowest is marked when the runs can be ranked."""
     hint = "the last one on held-out samples" if held_out else results.MEAN
     return Column(key="loss", title="loss", form=".4f", best=None if by.kind is None else "least", hint=hint)
 
@@ -140,7 +140,7 @@ def _note(side: Side) -> str:
 
 
 def _setting(value: object) -> Cell:
-    """A setting as it would be typed, without a secret; numbers stay numbers."""
+    """A setting as typed, with secrets hidden; numbers stay numbers."""
     if isinstance(value, bool):
         return str(value).lower()
     return value if value is None or isinstance(value, int | float) else secret.hidden(str(value))

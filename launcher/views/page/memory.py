@@ -1,4 +1,4 @@
-"""Memory in the page of a run: predicted against measured by phase and pile, over time, and of the host."""
+"""The memory part of a run's page: predicted and measured by phase and pile, over time, and on the host."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -18,16 +18,16 @@ from launcher.views.check import piles
 from launcher.views.page.source import Source
 from launcher.views.pairs import error_text
 
-_FAR = 4  # A capacity of so many times the largest peak is named below the chart: beside it no pile could be told.
-_RANKS = 16  # Ranks whose memory over time the page holds.
+_FAR = 4  # A capacity above this multiple of the largest peak is named below the chart, not drawn to scale.
+_RANKS = 16  # Most ranks whose memory over time is on the page.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Phase:
     phase: str  # Its name in records.
-    column: Column | None  # Its piles by this version's prediction; None where there is none.
-    peak: PhaseMemory | None  # Its measured piles on the fullest rank; None where they were not told apart.
-    sizes: Pair[int]  # The whole peak, predicted beside measured.
+    column: Column | None  # Its piles as predicted by this version; None without a prediction.
+    peak: PhaseMemory | None  # Its measured piles on the fullest rank; None when not measured by pile.
+    sizes: Pair[int]  # The whole peak, predicted and measured.
     moved: bool  # True if this version would predict another peak than the plan.
 
     @property
@@ -37,7 +37,7 @@ class _Phase:
 
 
 def section(source: Source) -> Section:
-    """Everything about memory, or why there is nothing."""
+    """The memory charts, or a sentence on why there are none."""
     parts: list[Chart | Html | str] = [*_by_phase(source), *_over_time(source), *_host(source)]
     return Section(identity="memory", title="Memory", parts=parts)
 
@@ -48,7 +48,7 @@ def _by_phase(source: Source) -> Iterator[Chart | Html | str]:
         yield from _without_piles(source)
     phases = list(_phases(source, peaks))
     if not phases:
-        yield _missing("Neither a prediction nor a measurement of memory by phase is there.")
+        yield _missing("Memory by phase was neither predicted nor measured.")
         return
     top = max(
         1, *(size for each in phases for size in each.sizes.known), *(peak.allocated_bytes for peak in peaks.values())
@@ -126,26 +126,26 @@ def _fullest[K](
 
 def _notes(source: Source, phases: Sequence[_Phase], *, far: bool) -> Iterator[str]:
     if source.predicted is not None:
-        yield "Formulas and sources are shown under the pointer."
+        yield "Point at a pile for its formula and source."
     if method := contents.known(source.folder, contents.MEMORY).get("method"):
         yield f"Measured: {method}."
     if not source.memory and source.measured:
-        yield "The piles of the measured peaks are not known: the run left no memory.jsonl."
+        yield "The measured peaks are not split by pile: the run wrote no memory.jsonl."
     if not source.memory and not source.measured:
-        yield "Nothing was measured yet, or the run left neither memory.jsonl nor memory.json."
+        yield "Nothing was measured yet, or the run wrote neither memory.jsonl nor memory.json."
     if far and source.capacity_bytes is not None:
         yield f"A rank's capacity is {gib(source.capacity_bytes)}, far to the right of the axis."
     if moved := [each.phase for each in phases if each.moved]:
-        yield f"The plan's sums are shown; this version would predict others for {', '.join(moved)}."
+        yield f"The recorded predictions are shown; this version predicts other figures for {', '.join(moved)}."
 
 
 def _without_piles(source: Source) -> Iterator[Html]:
     if source.is_script:
         yield _missing("A script of your own: its memory is not predicted.")
     elif source.spec is None:
-        yield _missing("This version cannot read the run's specification; the plan's figures are shown as recorded.")
+        yield _missing("This version cannot read the run's specification; the recorded predictions are shown.")
     else:
-        yield _missing("This version would refuse the run; the plan's figures are shown as recorded.")
+        yield _missing("This version would refuse the run; the recorded predictions are shown.")
     rows = [_recorded(each) for each in source.plan.get("piles") or () if isinstance(each, dict)]
     if rows:
         yield table(["pile", "size", "formula", "source"], rows, caption="predicted piles at the peak, as recorded")
@@ -176,11 +176,11 @@ def _numbers(phases: Sequence[_Phase]) -> Html:
 
 
 def _over_time(source: Source) -> Iterator[Chart | Html | str]:
-    # A first save or evaluation has a line of its own, which is no step.
+    # A first save or evaluation writes a line of its own that is no step.
     stepped = [record for record in source.memory if record.trained or "load" in record.phases]
     if not stepped:
         if not source.is_script:
-            yield _missing("Memory over time is not known: the run left no memory.jsonl (train.log_memory_every).")
+            yield _missing("Memory over time is unknown: the run wrote no memory.jsonl (train.log_memory_every).")
         return
     sizes = {rank: peak.allocated_bytes for rank, (_, peak) in _fullest(stepped, lambda each, _: each.rank).items()}
     shown, top = sorted(sorted(sizes, key=lambda rank: (-sizes[rank], rank))[:_RANKS]), max(sizes.values())
@@ -198,7 +198,7 @@ def _over_time(source: Source) -> Iterator[Chart | Html | str]:
 
 
 def _rows_of(records: Sequence[MemoryRecord], rank: int, unit: int, most: int) -> Iterator[JsonObject]:
-    """Every pile of the rank at each step, also where it is empty: the areas of the others stand on it."""
+    """Every pile of the rank at each step, including empty ones, on which the other areas are stacked."""
     fullest = _fullest([record for record in records if record.rank == rank], lambda record, _: record.step)
     shown = dict.fromkeys(pile for _, peak in fullest.values() for pile in peak.piles)
     steps = sorted(fullest)
@@ -221,7 +221,7 @@ def _host(source: Source) -> Iterator[Chart | Html | str]:
         return
     rows = list(_host_rows(with_host))
     known = [record.host.node_bytes for record in with_host if record.host and record.host.node_bytes]
-    capacity = f"A node has {gib(min(known))}." if known else "How much a node has is not known."
+    capacity = f"A node has {gib(min(known))}." if known else "The capacity of a node is unknown."
     yield Chart(
         title="Host memory",
         spec=curves(rows, x="step", y="GiB", title="host memory, GiB", series="of"),

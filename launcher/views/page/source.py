@@ -1,4 +1,4 @@
-"""All that a run's folder tells, read once for its page; a sentence stands in the place of what cannot be read."""
+"""The contents of a run's folder, read once for its page; what cannot be read becomes a sentence."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,20 +34,20 @@ class Source:
     folder: Path  # The run directory.
     state: RunState  # Its state and progress.
     spec: RunSpec | None  # Its specification; None where this version cannot read it.
-    settings: JsonObject  # ``spec.json`` as it is.
+    settings: JsonObject  # The raw ``spec.json``.
     plan: JsonObject  # ``plan.json``.
     job: JsonObject  # ``job.json``.
     rows: tuple[JsonObject, ...]  # Lines of metrics.
-    events: tuple[JsonObject, ...]  # What befell it.
+    events: tuple[JsonObject, ...]  # Its events.
     memory: tuple[MemoryRecord, ...]  # Lines of ``memory.jsonl``.
     measured: Mapping[str, int]  # Peaks by phase of ``memory.json``.
     ran_out: OutOfMemory | None  # ``oom.json``.
-    predicted: Predicted | None  # Piles by phase; None where they cannot be computed.
+    predicted: Predicted | None  # Piles by phase; None when they cannot be computed.
     damage: tuple[str, ...]  # Sentences about files that cannot be read.
 
     @property
     def is_script(self) -> bool:
-        """True for a user's own program, whose memory and speed are not predicted."""
+        """True for a user's own script, for which neither memory nor speed is predicted."""
         return self.settings.get("script") is not None
 
     @property
@@ -97,5 +97,5 @@ def _predicted(spec: RunSpec) -> Predicted | None:
             return None
         estimate = assess.estimated(spec)
         return Predicted(estimate=estimate, columns=assess.broken_down(spec, estimate))
-    except LauncherError:  # An extension that the run needs is not installed here.
+    except LauncherError:  # The run needs an extension that is not installed here.
         return None

@@ -1,4 +1,4 @@
-"""Speed in the page of a run: tokens and seconds predicted and measured, and the parts that a step was predicted of."""
+"""The speed part of a run's page: tokens/s and step time, predicted and measured, and the predicted parts of a step."""
 
 import statistics
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ def _compared(source: Source) -> Iterator[Html | str]:
     gpus = max(1, source.job.get("nodes", 1) * source.job.get("gpus_per_node", 1))
     step = statistics.median(seconds) if seconds else None
     if predicted is None and tokens is None:
-        yield tag("p", "No speed was predicted, and none is measured yet.", class_="missing")
+        yield tag("p", "No speed was predicted or measured yet.", class_="missing")
         return
     pairs = {
         "tokens/s a GPU": Pair(predicted and predicted.per_gpu, None if tokens is None else tokens / gpus),
@@ -37,10 +37,10 @@ def _compared(source: Source) -> Iterator[Html | str]:
     lines = ([name, *pair.texts(lambda value: rounded(value, 4)), error_text(pair)] for name, pair in pairs.items())
     yield table(["", "predicted", "measured", "prediction off by"], lines)
     if predicted is None:
-        yield "No speed was predicted: on a CPU, and where the device or the engine has no constants, it is unknown."
+        yield "No speed was predicted: it is unknown on CPUs and for devices or engines without constants."
     else:
         band = f"{rounded(predicted.low)} to {rounded(predicted.high)}"
-        yield f"The prediction's band is {band} tokens/s a GPU; measured is the median of the later half of the steps."
+        yield f"The prediction's band is {band} tokens/s a GPU; measured is the median of the second half of the steps."
 
 
 def _parts(source: Source) -> Iterator[Chart]:

@@ -1,4 +1,4 @@
-"""The life of a run: its attempts as bars, what befell it as points, slow ranks, and the same in a table."""
+"""The timeline of a run: attempts as bars, events as points, slow ranks, and tables of them."""
 
 import statistics
 import time
@@ -25,52 +25,52 @@ _POINTS = {
     "failed": (LIMIT, "square"), "cancelled": ("#808080", "square"), "requeued": ("#d55e00", "square"),
     "skipped": ("#e69f00", "circle"), "patience": ("#56b4e9", "square"),
 }  # fmt: skip
-"""Colour and shape, so that either tells what it is."""
+"""Colour and shape of each kind of event; either one identifies it."""
 
-_MOST = 400  # Events that are drawn and listed; of more saves some are left out.
+_MOST = 400  # Most events drawn and listed; further saves are left out.
 _STEPS = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_400, 21_600, 43_200, 86_400, 604_800)
-_TICKS = 10  # Seconds between two times at the axis, and how many there are at most.
-_SLOW = 16  # Ranks whose own work is listed, the slowest first.
+_TICKS = 10  # Spacing of tick marks in seconds, and the most of them.
+_SLOW = 16  # Most ranks whose own work is listed, slowest first.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One try of the job."""
+    """One attempt of the job."""
 
     number: int  # Counted from 1.
-    waiting: float | None = None  # When it was submitted, or put back into the queue; None is not known.
-    begun: float | None = None  # When its first node had it.
-    trained: float | None = None  # When its ranks were started.
-    stepped: float | None = None  # When its first step began, by its first line of metrics.
-    ended: float | None = None  # When it ended; None while it runs, and where nobody has written it.
+    waiting: float | None = None  # Submission or requeue time; None when unknown.
+    begun: float | None = None  # Start on its first node.
+    trained: float | None = None  # Start of its ranks.
+    stepped: float | None = None  # Start of its first step, from its first line of metrics.
+    ended: float | None = None  # End; None while it runs, or when the end was not recorded.
     nodes: tuple[str, ...] = ()  # Its nodes.
-    events: tuple[JsonObject, ...] = ()  # What befell it.
+    events: tuple[JsonObject, ...] = ()  # Its events.
 
     @property
     def name(self) -> str:
-        """As its row is called."""
+        """The name of its row."""
         few = ", ".join(self.nodes[:2]) + (f" and {len(self.nodes) - 2} more" if len(self.nodes) > 2 else "")
         return f"attempt {self.number}" + (f" on {few}" if few else "")
 
 
 def section(source: Source) -> Section:
-    """The time line, the list, and the slow ranks."""
+    """The timeline, the list of events, and the slow ranks."""
     tried = [_with_first_step(each, source.rows) for each in attempts(source.events)]
     parts: list[Chart | Html | str] = []
     if tried and any(attempt.begun or attempt.trained for attempt in tried):
         parts.append(_chart(source, tried))
     elif source.events or source.rows:
-        text = "The times of its attempts are not known: its events do not name them, or it has not begun."
+        text = "The times of its attempts are unknown: its events do not record them, or it has not started."
         parts.append(tag("p", text, class_="missing"))
     else:
-        parts.append(tag("p", "Nothing has befallen the run yet.", class_="missing"))
+        parts.append(tag("p", "The run has no events yet.", class_="missing"))
     if source.events:
         parts.append(_list(source, tried))
-    return Section(identity="story", title="What happened when", parts=[*parts, *_ranks(source)])
+    return Section(identity="story", title="Timeline", parts=[*parts, *_ranks(source)])
 
 
 def attempts(events: Sequence[JsonObject]) -> list[Attempt]:
-    """The attempts of a run by its events."""
+    """The attempts of a run, from its events."""
     found: list[Attempt] = []
     for event in events:
         when, kind = event.get("time"), event["kind"]
@@ -134,7 +134,7 @@ def _labels(width: float) -> str:
 
 
 def _ticks(start: float, until: float) -> list[float]:
-    """Round times between two moments, in this machine's time: as few as have room."""
+    """Round tick times between two moments, in local time."""
     step = next((each for each in _STEPS if (until - start) / each <= _TICKS), _STEPS[-1])
     first = -(-(start - time.timezone) // step) * step + time.timezone
     return [first + number * step for number in range(int((until - first) // step) + 1)]
@@ -152,7 +152,7 @@ def _what(event: JsonObject) -> str:
 
 
 def _last_time(source: Source, tried: Sequence[Attempt]) -> float:
-    """The time of the run's end: while it runs the present, of a lost one its last line of metrics."""
+    """The end of a run: now while it runs, and the last line of metrics for a lost one."""
     ended = [event["time"] for each in tried for event in each.events]
     lines = [row["time"] for row in source.rows[-1:] if typed.is_number(row.get("time"))]
     now = [time.time()] if source.state.state in ("running", "queued", "requeued") else []
@@ -251,14 +251,14 @@ def _ranks(source: Source) -> Iterator[Chart | Html | str]:
     }
     shown = sorted(medians, key=lambda rank: -medians[rank])[:_SLOW]
     pieces = [_own_work(rank, medians[rank]) for rank in shown]
-    few = f" Of {width} ranks the {_SLOW} slowest are here." if width > _SLOW else ""
+    few = f" Of {width} ranks the {_SLOW} slowest are shown." if width > _SLOW else ""
     ends, colours = {(f"rank {rank}", ""): texts[rank] for rank in shown}, {"own work": CATEGORIES[0]}
     top = 1.4 * max(medians.values()) or 1.0
     yield Chart(
         title="Each rank's own work in a step",
         spec=bars(pieces, colours, title="seconds, median of all lines", top=top, ends=ends),
         said=f"Seconds of each rank's own work in a step; rank {shown[0]} takes {texts[shown[0]]}.",
-        note="" if slow else f"No rank was found to be slow.{few}",
+        note="" if slow else f"No rank was slow.{few}",
     )
 
 

@@ -1,4 +1,4 @@
-"""``launch report SWEEP``: every point of a sweep with its verdict, what came out, and how that hangs on the axes."""
+"""``launch report SWEEP``: every point of a sweep with its verdict and results, and their dependence on the axes."""
 
 import shlex
 from collections import Counter
@@ -21,8 +21,8 @@ from launcher.views.page import curves as page_curves
 from launcher.views.page.many import SPEED_COLUMNS, loss_column, loss_rank, memory_columns
 
 _TABLE = "points"
-_CURVES = 12  # Points whose curves lie over each other; more could hardly be told apart.
-_REASONS = 12  # Reasons for which points were left out that are listed; the table has them all.
+_CURVES = 12  # Most points whose curves are overlaid: more could hardly be told apart.
+_REASONS = 12  # Most reasons for leaving points out that are listed; the table has them all.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,18 +31,18 @@ class Found:
 
     directory: Path  # Of the sweep.
     words: tuple[str, ...] | None  # Its command line, as typed; None in a record without it.
-    measures: bool  # True where the points are layouts whose speed is the question.
+    measures: bool  # True if the points are layouts that are measured for speed.
     rows: tuple[sweep.Row, ...]  # The points.
     # Settings that differ between points, with the value of each point as typed.
     axes: Mapping[str, tuple[str | None, ...]]
-    fixed: Mapping[str, str]  # Settings that points name and that are the same in all.
+    fixed: Mapping[str, str]  # Settings that points name and that are equal in all of them.
     speeds: tuple[Pair[float], ...]  # Tokens a second and GPU of each point.
     sizes: tuple[Pair[float], ...]  # Allocated peak of the worst rank of each point, in ``unit``.
-    unit: str  # GiB, or MiB where all is small: one for all points, so that they are compared by the eye.
+    unit: str  # GiB, or MiB for small runs: the same for all points, to compare them by eye.
 
     @property
     def best(self) -> sweep.Row | None:
-        """The point of the lowest loss, of a measurement the fastest one; None where none has a result."""
+        """The point with the lowest loss, or the fastest layout of a measurement; None without results."""
         if not self.measures:
             return sweep.best(self.rows)
         known = [(pair.measured, row) for pair, row in zip(self.speeds, self.rows, strict=True) if pair.measured]
@@ -87,7 +87,7 @@ def _speed(directory: Path, row: sweep.Row) -> float | None:
 
 
 def swept(directory: Path) -> str:
-    """The page of a sweep; BadRecord where ``sweep.json`` does not hold what it should."""
+    """The page of a sweep; raises BadRecord for an invalid ``sweep.json``."""
     found = _read(directory)
     sections = [
         Section(identity="axes", title="Axes and results", parts=[*_coordinates(found)]),
@@ -111,7 +111,7 @@ def _lead(found: Found) -> Html:
         parts += [tag("pre", secret.hidden(line), tabindex="0")] if line else []
     if found.words is not None:
         line = secret.hidden(shlex.join(["launch", "-m", *found.words]))
-        parts.append(tag("details", tag("summary", "the line of the sweep"), tag("pre", line)))
+        parts.append(tag("details", tag("summary", "the command of the sweep"), tag("pre", line)))
     return joined(*parts)
 
 
@@ -119,7 +119,7 @@ def _coordinates(found: Found) -> Iterator[Chart | Html | str]:
     axes = [Axis(title=key, values=values) for key, values in found.axes.items()]
     outcomes = [axis for axis in _outcomes(found) if any(value is not None for value in axis.values)]
     if len(axes) + len(outcomes) < 2 or len(found.rows) < 2:
-        yield tag("p", "Fewer than two things vary: the table has all of them.", class_="missing")
+        yield tag("p", "Fewer than two settings vary; the table has everything.", class_="missing")
         return
     coloured = len(axes) if outcomes else len(axes) - 1
     names, best = [row.point.id for row in found.rows], found.best
@@ -131,11 +131,11 @@ def _coordinates(found: Found) -> Iterator[Chart | Html | str]:
         title="A line for each point",
         spec=spec,
         said=f"{len(names):,} points over {len(axes)} settings and {len(outcomes)} results; the table has the numbers",
-        note=f"Coloured by {title}; points without it, as those left out, are grey and dotted; the best one is bold. "
-        "Drag along an axis to keep the points that cross the marked part, in the table, too; the filter of the table "
+        note=f"Coloured by {title}; points without it, such as those left out, are grey and dotted; the best is bold. "
+        "Drag along an axis to keep the points inside the marked range, also in the table; the filter of the table "
         "does the same from the keyboard.",
     )
-    yield tag("p", tag("button", "clear the marks", type="button", data_unmark=_TABLE, disabled=True))
+    yield tag("p", tag("button", "clear the ranges", type="button", data_unmark=_TABLE, disabled=True))
 
 
 def _outcomes(found: Found) -> Iterator[Axis]:

@@ -1,4 +1,4 @@
-"""A plan as the Python API gives it: as text, as the document of ``plan --json``, and as a notebook's cell."""
+"""A plan as the Python API returns it: as text, as the document of ``plan --json``, and as a notebook cell."""
 
 from dataclasses import fields
 from typing import Any
@@ -55,7 +55,7 @@ _STYLES = (_RIGHT, _LEFT, _RIGHT, _RIGHT, _RIGHT, _RIGHT, _LEFT)
 def _heading(plan: Plan) -> str:
     counts = plan.counts
     if not plan.layouts:
-        return f"No layout fits: of {counts.considered:,} {counts.invalid:,} are invalid, {counts.unfit:,} do not fit."
+        return f"No layout fits: of {counts.considered:,}, {counts.invalid:,} invalid and {counts.unfit:,} do not fit."
     spec = plan.layouts[0].spec
     return f"{spec.model.name} on {spec.gpus} x {spec.hardware.title}: the best of {counts.considered:,} layouts"
 

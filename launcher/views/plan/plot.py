@@ -1,4 +1,4 @@
-"""``launch plan --plot FILE``: speed against memory of the layouts that were found, with the frontier named."""
+"""``launch plan --plot FILE``: speed against memory of the layouts found, with the frontier labelled."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ from launcher.planner.frontier import Frontier
 from launcher.planner.layouts import Layout
 
 _SHAPES = ("circle", "square", "triangle-up", "triangle-down", "diamond", "cross", "triangle-right")
-"""One for each engine, so that either the shape or the colour tells it."""
+"""One for each engine: a layout's engine shows in its shape as well as its colour."""
 
 _MEMORY, _SPEED = "memory, GiB", "tokens/s a GPU"
 _X = quantitative(_MEMORY, title="memory needed on the fullest rank, GiB")
@@ -22,7 +22,7 @@ _Y = quantitative(_SPEED, title="tokens/s a GPU, predicted")
 
 
 def write(path: Path, found: Frontier) -> None:
-    """Draw layouts with speeds into a file, as :func:`~launcher.charts.page.write_figure` does."""
+    """Write a chart of layouts with known speeds to a file, by :func:`~launcher.charts.page.write_figure`."""
     title, drawn = _title(found), chart(found)
     sections = [Section(identity="layouts", title="Speed against memory", parts=[drawn, _table(found)])]
     named = [f"{number}  {_figures(each)}: {wording.layout(each.spec)}" for number, each in enumerate(found.fastest, 1)]

@@ -1,4 +1,4 @@
-"""The answers to the questions beside the layouts, as sentences: time, money, the smallest, the largest, what helps."""
+"""Sentences of a plan beside its layouts: time, cost, the smallest cluster, the largest size, what would help."""
 
 from collections.abc import Iterator
 
@@ -8,12 +8,12 @@ from launcher.planner.largest import Largest
 from launcher.planner.layouts import Layout, Length, Nearest, Plan
 from launcher.planner.smallest import MOST_NODES, Smallest, Step
 
-_FIXES = 3  # Changes that are told.
+_FIXES = 3  # Most changes that are listed.
 _KINDS = {"micro_batch": ("micro-batch", "sequences"), "sequence": ("sequence", "tokens"), "model": ("model", "")}
 
 
 def cost(layout: Layout, asked: Length | None) -> str:
-    """Time, GPU-hours and money of the whole training; empty where nobody has said its length, or no speed is known."""
+    """Time, GPU-hours and cost of the whole training; empty when its length or speed is unknown."""
     found = None if asked is None else length.cost_of(layout)
     if found is None or asked is None:
         return ""
@@ -25,7 +25,7 @@ def cost(layout: Layout, asked: Length | None) -> str:
 
 
 def late(fastest: Layout, asked: Length, found: Smallest) -> Iterator[str]:
-    """The sentences where no layout is fast enough: by how much, and the smallest cluster that has one."""
+    """Sentences for when no layout is fast enough: the time it takes, and the smallest cluster that is fast enough."""
     took = length.cost_of(fastest)
     if took is not None and asked.days is not None:
         yield f"TOO SLOW: the fastest layout takes {duration(took.days * length.DAY)}, more than {_days(asked.days)}."
@@ -37,10 +37,10 @@ def _days(number: float) -> str:
 
 
 def smallest(found: Smallest, asked: Length | None) -> Iterator[str]:
-    """The smallest cluster, and the sizes beside it."""
+    """The smallest cluster, and the next smaller and larger sizes."""
     limit = "" if asked is None or asked.days is None else f" within {_days(asked.days)}"
     if found.size is None:
-        yield f"No cluster that is looked at trains it{limit}."
+        yield f"None of the clusters tried trains it{limit}."
     else:
         yield f"The smallest cluster that trains it{limit}: {found.size}, {' '.join(found.size.words)}."
     if found.on_devices is not None:
@@ -64,7 +64,7 @@ def _brought(step: Step, asked: Length | None) -> str:
 
 
 def largest(found: Largest) -> Iterator[str]:
-    """The largest, and why the next ones do not do."""
+    """The largest that fits, and why the next larger ones do not."""
     what, unit = _KINDS[found.kind]
     size = f"{found.value:,} {unit}" if unit else f"{count(found.value)} parameters"
     limit = f"; {found.limit}" if found.limit else ""
@@ -75,18 +75,18 @@ def largest(found: Largest) -> Iterator[str]:
 
 
 def on_host(plan: Plan) -> Iterator[str]:
-    """The word that asks for the same without host memory, where the first layout keeps model states there."""
+    """How to ask for the same without host memory, when the first layout offloads model states."""
     if plan.layouts and plan.layouts[0].spec.zero.offload_optimizer != "none":
-        yield "Its model states lie in host memory: zero.offload_optimizer=none asks for the largest without."
+        yield "It keeps model states in host memory: zero.offload_optimizer=none asks for the largest without."
 
 
 def nearest(found: Nearest) -> Iterator[str]:
-    """The changes that would help where nothing fits."""
+    """What would help when nothing fits."""
     closest = found.closest
     if closest is None:
         yield f"{found.rule[:1].upper()}{found.rule[1:]}."
     else:
-        yield f"Nearest comes {wording.layout(closest.spec)}: it lacks {gib(closest.verdict.excess_bytes)}."
+        yield f"Closest is {wording.layout(closest.spec)}: {gib(closest.verdict.excess_bytes)} short."
     if found.size is not None and found.layout is not None:
         yield (
             f"The smallest cluster on which something fits is {found.size}: {' '.join(found.size.words)}, with"
@@ -95,4 +95,4 @@ def nearest(found: Nearest) -> Iterator[str]:
     elif closest is not None:
         yield f"Nothing fits on any cluster of up to {MOST_NODES:,} nodes."
     for fix in found.fixes[:_FIXES]:
-        yield f"On this one the nearest layout fits with {' '.join(fix.overrides)}: {fix.price}."
+        yield f"On this cluster the closest layout fits with {' '.join(fix.overrides)}: {fix.price}."

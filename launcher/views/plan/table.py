@@ -1,7 +1,7 @@
-"""The answer for a terminal: the assumptions, a row for each layout, and the line to paste.
+"""A plan as terminal text: assumptions, a row for each layout, and the command to paste.
 
-A layout has its figures on one line, itself in the field's words on the next, and below that why it loses to the first.
-Nothing depends on colour. What is filled to the terminal's width is prose; the line to paste is cut at its words.
+A layout has its figures on one line, its description on the next, and below that why it is slower than the first.
+Nothing depends on colour. Prose is wrapped to the terminal's width; the command is broken between words.
 """
 
 import shlex
@@ -24,11 +24,11 @@ _FORM = "{:>2} {:>8} {:>15} {:>7} {:>5} {:>10} {:>5} {:>6} {:>7} {:>6}"
 _HEADS = ("", "tokens/s", "error band", "step", "MFU", "memory", "", "bubble", "exposed", "vs 1")
 _FORM_OF_MEMORY = "{:>2} {:>10} {:>5}"
 _INDENT = 3
-_LIKELY = 0.95  # The probability below which a layout is said to be at the edge of the card.
+_LIKELY = 0.95  # A layout less likely to fit than this is listed with its probability.
 
 
 def text(plan: Plan, width: int = 80, *, lines: bool = False) -> str:
-    """The whole answer for a terminal; with ``lines`` the line to paste of each layout, and not of the first alone."""
+    """The plan for a terminal; ``lines`` adds the command of each layout, not only of the first."""
     if not plan.layouts:
         return "\n".join([*wrapped(_assumed(plan), width), *wrapped(_nothing(plan), width)])
     first, so_far = plan.layouts[0], "" if plan.finished else " of those found so far"
@@ -46,7 +46,7 @@ def text(plan: Plan, width: int = 80, *, lines: bool = False) -> str:
 
 
 def pasteable(plan: Plan, layout: Layout, width: int, command: str = "launch") -> list[str]:
-    """The line to paste for a layout, cut at its words by backslashes where it is longer than the terminal."""
+    """The command to paste for a layout, broken by backslashes between words where it exceeds the width."""
     lines = [command]
     for word in map(shlex.quote, (*plan.single, *layout.overrides)):
         if len(lines[-1]) + 1 + len(word) > width - 2:
@@ -67,7 +67,7 @@ def _question(plan: Plan, first: Layout) -> Iterator[str]:
         f" {count(spec.tokens_per_step)} tokens"
     )
     if varied := [name.removesuffix(".name") for name in _varied(plan) if name != "precision.name"]:
-        yield f"the training changes from layout to layout: they differ in {' and '.join(varied)}"
+        yield f"layouts change the training itself: they differ in {' and '.join(varied)}"
     yield from _assumed(plan)
 
 
@@ -83,7 +83,7 @@ def _basis(plan: Plan) -> Iterator[str]:
     first = plan.layouts[0]
     if first.speed is None:
         why = unknown(first.spec, backends.of(first.spec)) or "not predicted"
-        yield f"speed unknown: {why}; the layouts that do least beside training come first"
+        yield f"speed unknown: {why}; layouts with the least overhead come first"
         return
     engines: dict[str, list[str]] = {}
     for each in (*plan.layouts, *plan.others):
@@ -109,7 +109,7 @@ def _heading(first: Layout, width: int) -> list[str]:
     capacity = first.verdict.capacity_bytes
     said = [] if capacity is None else [f"memory: needed on the fullest rank, of {gib(capacity)}"]
     if first.speed is not None:
-        said = ["tokens/s: of one GPU", *said, "exposed: traffic that nothing hides"]
+        said = ["tokens/s: of one GPU", *said, "exposed: communication that nothing overlaps"]
     heads = _HEADS if first.speed is not None else ("", *_HEADS[5:7])
     return [*wrapped("; ".join(said), width), "", _form(first).format(*heads).rstrip()]
 
@@ -164,7 +164,7 @@ def _risk(layout: Layout) -> Iterator[str]:
 
 
 def exposed(layout: Layout) -> float:
-    """Share of the step that waits for communication."""
+    """Share of the step spent waiting for communication."""
     speed = layout.speed
     return 0.0 if speed is None else sum(speed.exposed(part) for part in COMMUNICATION) / speed.step_seconds
 
@@ -173,26 +173,26 @@ def _remarks(plan: Plan) -> Iterator[str]:
     first = plan.layouts[0]
     if first.verdict.name == "tight":
         yield (
-            f"Nothing that fits for certain promises more: 1 is {first.verdict.chance:.0%} likely to fit, and"
+            f"No layout that certainly fits is expected to be faster: 1 is {first.verdict.chance:.0%} likely to fit;"
             f" {_trial(first)[1]}"
         )
     if any(each.verdict.chance < _LIKELY for each in plan.layouts):
-        yield "the order is that of the speed to be expected: the predicted one times the probability that it fits"
+        yield "ordered by expected speed: predicted speed times the probability of fitting"
     yield from _untried(plan)
     tight = plan.tight
     if tight is None:
         return
     gain, verdict = slower_because.loss(tight, first), tight.verdict
     faster = "" if gain is None else f"{-gain:+.1%} tokens/s with "
-    why = "" if gain is None else f"; what 1 loses to it: {slower_because.loss_text(first, tight)}"
+    why = "" if gain is None else f"; why 1 is slower: {slower_because.loss_text(first, tight)}"
     yield (
-        f"at the edge of the card: {faster}{wording.layout(tight.spec)}, which needs {gib(verdict.used_bytes or 0)} of"
+        f"at the edge of the card: {faster}{wording.layout(tight.spec)}, needs {gib(verdict.used_bytes or 0)} of"
         f" {gib(verdict.capacity_bytes or 0)} and is {verdict.chance:.0%} likely to fit; {_trial(tight)[1]}{why}"
     )
 
 
 def _trial(layout: Layout) -> tuple[str, str]:
-    """The command that measures a layout, and what it does."""
+    """The command that measures a layout, and what it does, as a clause."""
     if not_rehearsed(layout.spec):
         return "launch", "its first steps measure it"
     return "launch rehearse", "`launch rehearse` measures it on one GPU before the queue"
@@ -204,29 +204,29 @@ def _untried(plan: Plan) -> Iterator[str]:
     gain = slower_because.loss(untried, plan.layouts[0])
     faster = "" if gain is None else f"{-gain:+.1%} tokens/s by formulas alone: "
     yield (
-        f"left behind: {faster}{wording.layout(untried.spec)}; nothing measured backs"
-        f" {', '.join(untried.unmeasured)} (--unmeasured ranks it like the others)"
+        f"set aside: {faster}{wording.layout(untried.spec)}; nothing measured backs"
+        f" {', '.join(untried.unmeasured)} (--unmeasured ranks it with the others)"
     )
 
 
 def _further(plan: Plan, *, lines: bool) -> Iterator[str]:
     if not lines and len(plan.layouts) > 1:
-        yield "--lines prints the line of each layout, --json has them all"
+        yield "--lines prints the command of each layout, --json has all of them"
     yield _counted(plan)
 
 
 def _counted(plan: Plan) -> str:
     counts = plan.counts
-    rest = "slower by a bound or estimate" if plan.finished else "not decided or slower"
+    rest = "slower by a bound or an estimate" if plan.finished else "undecided or slower"
     left = [(counts.invalid, "invalid"), (counts.unfit, "do not fit"), (counts.slower, rest)]
     told = ", ".join(f"{number:,} {what}" for number, what in left if number)
-    how = "looked at" if plan.finished else "interrupted after"
+    how = "searched" if plan.finished else "interrupted after"
     return f"{how} {counts.considered:,} layouts in {rounded(plan.seconds, 2)} s" + (f": {told}" if told else "")
 
 
 def _nothing(plan: Plan) -> Iterator[str]:
     if not plan.finished:
-        yield f"interrupted before a layout was found that fits; {_counted(plan)}"
+        yield f"interrupted before any layout that fits was found; {_counted(plan)}"
         return
     valid = plan.counts.considered - plan.counts.invalid
     none = f"DOES NOT FIT: none of the {valid:,} valid layouts" if valid else "no layout is valid"
