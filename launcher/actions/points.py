@@ -114,7 +114,8 @@ class _Lines:
 def _processes(cpus: int) -> "ProcessPoolExecutor":
     from concurrent.futures import ProcessPoolExecutor  # Late, because one point needs none.
 
-    return ProcessPoolExecutor(min(cpus, _PROCESSES), initializer=_leave_interrupts_to_the_first)
+    ignored = (signal.SIGINT, signal.SIG_IGN)  # The first process alone is interrupted.
+    return ProcessPoolExecutor(min(cpus, _PROCESSES), initializer=signal.signal, initargs=ignored)
 
 
 def _share_out(
@@ -127,10 +128,6 @@ def _share_out(
             yield from waiting.popleft().result()
     while waiting:
         yield from waiting.popleft().result()
-
-
-def _leave_interrupts_to_the_first() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _answer_batch(batch: _Batch, facts: machine.Machine, catalog: Catalog, own: Measured | None = None) -> list[Answer]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 
 from launcher.base import cache
@@ -14,6 +15,7 @@ from launcher.spec.training import PART_KEYS, ROWS
 
 _EMPTY = ("missing", "samples", "other_splits", "parts", "bad")  # In a survey that is kept.
 _KEPT = tuple(name for name in Survey.__slots__ if name not in _EMPTY)
+_values = attrgetter(*_KEPT)
 
 
 def look(data: DataSpec, task: str = "") -> Survey | None:
@@ -66,12 +68,8 @@ def _survey(files: Sequence[Path], data: DataSpec, task: str) -> Survey:
         return found()
     settings = (data.source, data.column, data.split, data.token_dtype, data.max_samples)
     question = [__version__, *settings, stamps(files)]
-    kept = cache.answer("surveys", question, lambda: _kept(found()))
+    kept = cache.answer("surveys", question, lambda: dict(zip(_KEPT, _values(found()), strict=True)))
     return Survey(**kept | {"columns": tuple(kept["columns"])})
-
-
-def _kept(survey: Survey) -> dict[str, object]:
-    return {name: getattr(survey, name) for name in _KEPT}
 
 
 class Remembered:

@@ -39,7 +39,8 @@ class Survey:
 def together(parts: tuple[Survey, ...]) -> Survey:
     """The figures of all data sets of a mix; numbers that one of them lacks are unknown."""
     first = parts[0]
-    counts: Any = {name: _sum([getattr(each, name) for each in parts]) for name in _COUNTS}
+    known: Any = {name: [getattr(each, name) for each in parts] for name in _COUNTS}
+    counts: Any = {name: None if None in values else sum(values) for name, values in known.items()}
     samples = [each.samples for each in parts]
     return replace(
         first,
@@ -61,7 +62,3 @@ def together(parts: tuple[Survey, ...]) -> Survey:
 
 
 _COUNTS = ("files", "bytes", "rows", "tokens", "tokens_error", "seen", "empty", "duplicates")
-
-
-def _sum(values: list[int | None]) -> int | None:
-    return None if None in values else sum(value for value in values if value is not None)

@@ -224,7 +224,7 @@ class Search:
         variant = next(space.staged(settings, self._judge.errors), None)
         if variant is None or not _is_plain(variant):
             return start
-        modes, own = self._modes[_key(opening, {**settings, size: None})], settings[size]
+        modes, own = self._modes[opening, *map(repr, {**settings, size: None}.values())], settings[size]
         if variant.gradient_accumulation > 1 and size not in space.said:
             smaller = [mode for other, mode in modes.items() if other < own]
             if None in smaller:
@@ -317,10 +317,6 @@ def _needs_more(settings: Settings) -> tuple[object, ...]:
     optimizer, parameters = settings["zero.offload_optimizer"], settings["zero.offload_parameters"]
     keeps = settings["backend.reshard_after_forward"] is False
     return keeps, settings["parallel.replicate"], settings["zero.hpz"], parameters == "none", optimizer == "none"
-
-
-def _key(opening: int, settings: Settings) -> tuple[object, ...]:
-    return (opening, *map(repr, settings.values()))
 
 
 def _is_plain(variant: RunSpec) -> bool:

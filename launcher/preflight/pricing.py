@@ -52,7 +52,9 @@ def priced(
     if speed is None:
         return search
     found = [_with_speed(fix, speed, parts, measured) for fix in search.found]
-    found.sort(key=lambda fix: (fix.spec.gpus if fix.spec.gpus > run.gpus else 0, fix.group, _slowness(fix)))
+    found.sort(
+        key=lambda fix: (fix.spec.gpus if fix.spec.gpus > run.gpus else 0, fix.group, -round(fix.speed or 0.0, 2))
+    )
     nearest = None if search.nearest is None else _with_speed(search.nearest, speed, parts, measured)
     return Search(found=tuple(found), nearest=nearest)
 
@@ -65,7 +67,3 @@ def _with_speed(fix: Fix, before: SpeedEstimate, parts: PartsOf, measured: Measu
     if seconds is None:
         return fix
     return replace(fix, speed=fix.spec.tokens_per_step / seconds / before.tokens_per_second)
-
-
-def _slowness(fix: Fix) -> float:
-    return 0.0 if fix.speed is None else -round(fix.speed, 2)

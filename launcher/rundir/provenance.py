@@ -85,23 +85,19 @@ def git(folder: Path) -> JsonObject | None:
     if found is None:
         return None
     text = found.difference
+    held = None if text is None else diff_hash(text)
     return {
         "commit": found.commit,
         "dirty": bool(found.changed),
         "changed": list(found.changed),
-        "diff_sha256": None if text is None else diff_hash(text),
-        "diff": None if text is None else _held_whole(text),
+        "diff_sha256": held,
+        "diff": f"{len(text)} characters, sha256 {held}\n" if text and len(text) > _DIFF_BYTES else text,
     }
 
 
 def diff_hash(text: str) -> str:
     """The hash of a difference; two differences are compared by it."""
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _held_whole(text: str) -> str:
-    """A difference as a lock records it: whole, or its size and hash if it is very long."""
-    return text if len(text) <= _DIFF_BYTES else f"{len(text)} characters, sha256 {diff_hash(text)}\n"
 
 
 def environment() -> dict[str, str]:

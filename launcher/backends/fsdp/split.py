@@ -123,14 +123,10 @@ def _last_chunk(rank: RankModel) -> Iterator[MemoryTerm]:
 
 @lru_cache(maxsize=256)
 def _outputs(family: Family, model: ModelSpec, adapter: AdapterSpec, layer: int, size: int) -> tuple[SavedTensor, ...]:
-    """The outputs of a block's trained weights, as rows of one token."""
+    """The outputs of a block's trained weights, as rows of one token; a bias's gradient starts from its weight's."""
     weights = adapters.weights(block_weights(family, model, layer), adapter)
-    return tuple(_output(weight, model, size) for weight in weights if not weight.frozen and not _with_another(weight))
-
-
-def _with_another(weight: Weight) -> bool:
-    """True for a bias: its gradient starts from the output of its weight."""
-    return weight.name.endswith(".bias")
+    with_own = (weight for weight in weights if not weight.frozen and not weight.name.endswith(".bias"))
+    return tuple(_output(weight, model, size) for weight in with_own)
 
 
 def _output(weight: Weight, model: ModelSpec, size: int) -> SavedTensor:

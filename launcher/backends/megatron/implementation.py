@@ -55,11 +55,12 @@ def implementation(spec: RunSpec) -> Implementation:
     """Transformer Engine and its kernels on GPUs, unless ``backend.extra`` says otherwise."""
     cuda, extra = spec.hardware.device == "cuda", spec.backend.argument
     engine = cuda and extra("transformer-impl") != "local"
+    groups = spec.hardware.effective_capability >= _GROUPED_FROM  # ``validate_args``
     return Implementation(
         transformer_engine=engine,
         attention=_attention(spec) if engine else "unfused",
         wide_softmax=not engine and _wide_softmax(spec),
-        grouped=engine and bool(spec.model.num_experts) and extra("moe-grouped-gemm", default=_grouped(spec)) is True,
+        grouped=engine and bool(spec.model.num_experts) and extra("moe-grouped-gemm", default=groups) is True,
         attention_mask=cuda and not extra("no-create-attention-mask-in-dataloader", default=True),
         fused_gradients=not extra("no-gradient-accumulation-fusion", default=not engine or fsdp(spec)),
         fused_optimizer=engine or bool(spec.optimizer.fused) or precision_aware(spec),
@@ -116,11 +117,6 @@ def _attention(spec: RunSpec) -> Attention:
     if spec.model.attention == "flash" or found < HOPPER or (int(found) > HOPPER and deterministic):
         return "flash"
     return "fused"
-
-
-def _grouped(spec: RunSpec) -> bool:
-    """``validate_args``: grouped matrix products need compute capability 8."""
-    return spec.hardware.effective_capability >= _GROUPED_FROM
 
 
 def _wide_softmax(spec: RunSpec) -> bool:

@@ -311,7 +311,8 @@ def exchanged_tokens(rank: RankModel, how: Implementation) -> Iterator[MemoryTer
     are sorted back and exchanged back, each a copy beside its source.
     """
     kind, model = next(reversed(rank.blocks), None), rank.spec.model
-    if kind is None or not kind.elements.expert or not how.transformer_engine or _dispatched_once(rank.spec):
+    once = rank.spec.backend.argument("moe-token-dispatcher-type") == "flex"  # Its buffers are another library's.
+    if kind is None or not kind.elements.expert or not how.transformer_engine or once:
         return
     exchanged, several = rank.spec.parallel.expert > 1, ceil(model.num_experts * rank.view.experts) > 1
     n = 2 + (exchanged and several) + (exchanged or several)
@@ -322,11 +323,6 @@ def exchanged_tokens(rank: RankModel, how: Implementation) -> Iterator[MemoryTer
     ]
     what, source = "routed tokens and outputs of experts", "Megatron-core transformer/moe/moe_layer.py"
     yield term("temporary", ("forward",), what, "k * tok", source, k=rank.token_bytes(rows), tok=rank.tokens)
-
-
-def _dispatched_once(spec: RunSpec) -> bool:
-    """True if ``--moe-token-dispatcher-type flex`` exchanges tokens, whose buffers are another library's."""
-    return bool(spec.backend.argument("moe-token-dispatcher-type") == "flex")
 
 
 def messages(rank: RankModel) -> Iterator[MemoryTerm]:

@@ -194,10 +194,6 @@ _SETTINGS = {
 }
 
 
-def _bounded() -> None:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (PACK_BYTES, PACK_BYTES))
-
-
 def _git(folder: str, deadline: float, *words: str) -> bytes:
     """Run git with no prompt, hooks or redirect, and no file larger than :data:`PACK_BYTES`; raises SubmitError."""
     settings = [word for name, value in _SETTINGS.items() for word in ("-c", f"{name}={value}")]
@@ -212,7 +208,7 @@ def _git(folder: str, deadline: float, *words: str) -> bytes:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
-            preexec_fn=_bounded,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (PACK_BYTES, PACK_BYTES)),
         ) as process:
             try:
                 out, err = process.communicate(timeout=_left(deadline, GIT_TIMEOUT_S))

@@ -36,7 +36,8 @@ def logits(rank: RankModel) -> Iterator[MemoryTerm]:
     if rank.spec.train.loss == "fused":
         yield from _liger(rank)
         return
-    size, tokens, own = rank.engine.size, _tokens(rank), _torch(rank)
+    size, own = rank.engine.size, _torch(rank)
+    tokens = rank.tokens if rank.spec.train.loss == "full" else min(rank.tokens, rank.spec.train.loss_chunk)
     yield _logits(rank, "output", own.output, tokens, own.source)
     yield _logits(rank, "loss", own.loss, tokens, own.source)
     yield _logits(rank, "loss_backward", own.backward, tokens, own.source).at("softmax")
@@ -169,10 +170,6 @@ def last_norm_backward(rank: RankModel) -> Iterator[MemoryTerm]:
     formula, what = "(k - k_there) * tok + z * w", "backward pass of the last norm"
     gradients = term("temporary", ("loss_backward",), what, formula, BACKWARD_TRACE, z=engine.size, w=w, **values)
     yield gradients.at("last norm")
-
-
-def _tokens(rank: RankModel) -> int:
-    return rank.tokens if rank.spec.train.loss == "full" else min(rank.tokens, rank.spec.train.loss_chunk)
 
 
 def _logits(rank: RankModel, moment: Moment, per_entry: Value, tokens: int, source: str) -> MemoryTerm:

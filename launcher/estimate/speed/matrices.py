@@ -41,8 +41,8 @@ def step(rank: RankModel, network: Network, card: Card) -> Iterator[SpeedTerm]:
         yield from _exchanged("parameters and gradients gathered for Adafactor", gathered, group, network, _ADAFACTOR)
         return
     shapes = _matrices(rank)
-    seconds = sum(count * _seconds(*shape, shards, card) for shape, count in shapes.items())
-    sizes = ((size, count) for shape, count in shapes.items() for size in _sizes(*shape, shards))
+    sizes = [(size, count) for shape, count in shapes.items() for size in _sizes(*shape, shards)]
+    seconds = _ITERATIONS * sum(count * gemm.seconds(*size, "bf16", card) for size, count in sizes)
     work = _ITERATIONS * sum(2 * count * high * wide * deep for (high, wide, deep), count in sizes)
     if work:
         yield term("optimizer", "Muon's products", "work / rate", _MUON, work=work, rate=work / seconds)
@@ -71,10 +71,6 @@ def _sizes(rows: int, columns: int, shards: int) -> tuple[tuple[int, int, int], 
         return (n, n, part), (n, n, n), (n, part, n)
     part = -(-n // shards)
     return (part, n, m), (part, n, n), (part, m, n)
-
-
-def _seconds(rows: int, columns: int, shards: int, card: Card) -> float:
-    return _ITERATIONS * sum(gemm.seconds(*size, "bf16", card) for size in _sizes(rows, columns, shards))
 
 
 def _exchanges(rows: int, columns: int) -> Iterator[_Exchange]:

@@ -98,7 +98,8 @@ def _stage(key: LineKey, shape: Shape, stage: int) -> Stage:
     launch = 0.0 if execution.graphs else execution.launch_seconds
     staged = execution.staged_seconds * shape.tensor * len(layers) if key.cut.stages > 1 < shape.tensor else 0.0
     # Three passes, or two without recomputation, share the host's other work.
-    hooked = sum(_weights(key, layer) for layer in layers) if execution.hook_seconds else 0
+    weights = (block_weights(key.family, key.model, layer) for layer in layers if execution.hook_seconds)
+    hooked = sum(len(adapters.weights(each, key.adapter)) for each in weights)
     share = staged / (3 if again.launches else 2) + execution.hook_seconds * hooked
     back = backward.seconds(launch / _AUTOGRAD, share) + again.seconds(launch, share if again.launches else 0)
     sent = _send(key, shape) if key.cut.stages > 1 else 0.0
@@ -112,11 +113,6 @@ def _stage(key: LineKey, shape: Shape, stage: int) -> Stage:
         backward_seconds=max(0.0, back - taken),
     )
     return Stage(forward, backward, forward.plus(backward), again, time, beside)
-
-
-def _weights(key: LineKey, layer: int) -> int:
-    """Number of weights of a layer, including an adapter's."""
-    return len(adapters.weights(block_weights(key.family, key.model, layer), key.adapter))
 
 
 def _on_network(one: Pass, shape: Shape) -> float:
