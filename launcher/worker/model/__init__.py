@@ -29,7 +29,8 @@ class LanguageModel(nn.Module):
         self._share = share
         self._marked = spec.data.marked
         self._apart = spec.data.packed == "documents"
-        self._masked = self._apart and spec.model.attention != "flash"  # Flash finds documents by their positions.
+        part = spec.parallel.sequence and spec.model.attention == "eager"  # Its own mask is of the tokens that enter.
+        self._masked = part or (self._apart and spec.model.attention != "flash")  # Flash finds documents by positions.
         self._compute = DTYPES[spec.precision.compute]
         self._places = "position_ids" in inspect.signature(base(network).forward).parameters
         found = families.of(spec.model).transformers_config(spec.model)

@@ -40,6 +40,7 @@ FSDP = {
     "fsdp_chunked_loss": ("parallel=fsdp", "train.loss=chunked", "train.loss_chunk=50"),
     "tensor": ("parallel=fsdp_tp", "parallel.sequence=false", "train.micro_batch_size=8"),
     "tensor_sequence": ("parallel=fsdp_tp", "train.micro_batch_size=8", "checkpointing=selective"),
+    "tensor_sequence_eager": ("parallel=fsdp_tp", "train.micro_batch_size=8", "model.attention=eager"),
 }
 """Runs on two ranks, by name."""
 
