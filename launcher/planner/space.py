@@ -79,6 +79,7 @@ class Space:
         borrowed = any(each.path == "train.loss" for each in backends.of(base).profile.borrowed)
         known = [each for each in LOSSES if each != "fused"] if borrowed else LOSSES
         losses = _valid(base, "train.loss", known, refused)
+        own, stages = _framework(base, base.zero.stage), _valid(base, "zero.stage", (0, 1, 2, 3), refused)
         staged = changed_at(base, {"parallel.pipeline": 2})
         schedules = [
             name for name in _SCHEDULES if _valid(_in_chunks(staged, name), "parallel.schedule", (name,), refused)
@@ -89,7 +90,7 @@ class Space:
             choices=choices,
             losses=tuple(loss for loss in losses if loss != "full" or "fused" not in losses) or ("full",),
             schedules=tuple(schedules),
-            stages=_valid(base, "zero.stage", (0, 1, 2, 3), refused),
+            stages=tuple(each for each in stages if _framework(base, each) == own),
             copies=base.parallel.shard and bool(_valid(base, "parallel.replicate", (base.gpus,), refused)),
             second=bool(_valid(changed_at(base, {"zero.stage": 3}), "zero.hpz", (base.gpus,), refused)),
         )
@@ -356,6 +357,12 @@ def _in_chunks(spec: RunSpec, schedule: str) -> RunSpec:
     """The run with the fewest model chunks on a stage that its schedule takes."""
     chunks = next(chunks for chunks in (1, 2) if _takes(schedule, chunks))
     return changed_at(spec, {"parallel.virtual_pipeline": chunks})
+
+
+def _framework(base: RunSpec, stage: int) -> str | None:
+    """The framework that runs a stage of ZeRO: the passes of one are no bound for those of another."""
+    execution = backends.of(base).execution(changed_at(base, {"zero.stage": stage}))
+    return None if execution is None else execution.framework
 
 
 def _valid[T](base: RunSpec, path: str, values: Iterable[T], refused: Refused) -> tuple[T, ...]:

@@ -47,6 +47,11 @@ QUESTIONS = {
         " train.global_batch_size=4 train.micro_batch_size=1 train.sequence_length=16384"
         " hardware.memory_bytes=9000000000 parallel.pipeline=1"
     ),
+    "one backend on several engines": (
+        "model=llama3_8b model.num_hidden_layers=8 task=sft data=chat data.path=chat.jsonl adapter=lora"
+        " hardware=h100_80g cluster.nodes=1 cluster.gpus_per_node=8 train.global_batch_size=64"
+        " train.micro_batch_size=1,2"
+    ),
 }
 
 
