@@ -46,6 +46,18 @@ def shards_as_they_are(spec: RunSpec) -> Iterator[Change]:
         yield set_to(spec, cost, {"save.reshardable": None}, stays=True)
 
 
+def saves_in_the_foreground(spec: RunSpec) -> Iterator[Change]:
+    """Checkpoints that no copy of the states waits on the host for."""
+    if spec.save.asynchronous:
+        yield set_to(spec, "time: the training waits while a checkpoint is written", {"save.async": False}, stays=True)
+
+
+def no_export(spec: RunSpec) -> Iterator[Change]:
+    """No weights gathered on the host for transformers."""
+    if spec.save.export != "none":
+        yield set_to(spec, "the export: the weights are in the checkpoints alone", {"save.export": "none"}, stays=True)
+
+
 def _without_saves(spec: RunSpec) -> dict[str, object]:
     """The settings with which nothing is saved on the way; none where nothing is."""
     keys = {"save.every": spec.save.every, "save.per_epoch": spec.save.per_epoch}
@@ -294,6 +306,7 @@ def _more(spec: RunSpec, settings: dict[str, object]) -> Change:
 NEIGHBOURS: tuple[Neighbour, ...] = (
     fewer_checkpoints,
     shards_as_they_are,
+    saves_in_the_foreground,
     fewer_readers,
     expandable_segments,
     bucket_views,
@@ -316,6 +329,7 @@ NEIGHBOURS: tuple[Neighbour, ...] = (
     offloaded_optimizer,
     fewer_ranks,
     offloaded_parameters,
+    no_export,
     last_checkpoint_only,
     no_checkpoint,
     low_rank_adapter,
@@ -327,10 +341,16 @@ NEIGHBOURS: tuple[Neighbour, ...] = (
 ON_DISK: tuple[Neighbour, ...] = (fewer_checkpoints, last_checkpoint_only, no_checkpoint)
 """Changes of what is kept on the disk, which are all that is tried where it alone is too small."""
 
-GIVES_UP: dict[Neighbour, int] = {last_checkpoint_only: 1, no_checkpoint: 2, low_rank_adapter: 3, shorter_sequences: 3}
+GIVES_UP: dict[Neighbour, int] = {
+    no_export: 1,
+    last_checkpoint_only: 1,
+    no_checkpoint: 2,
+    low_rank_adapter: 3,
+    shorter_sequences: 3,
+}
 """Changes that give up more than speed and numbers, and so stand behind all others, however fast they are."""
 
-ELSEWHERE = frozenset({fewer_checkpoints, fewer_readers, last_checkpoint_only, no_checkpoint})
+ELSEWHERE = frozenset({*ON_DISK, fewer_readers, saves_in_the_foreground, no_export})
 """Changes of what is on a node's host and on the disk, which leave the device as it is."""
 
 OF_PASSES = ELSEWHERE | {

@@ -124,9 +124,35 @@ def test_the_first_rank_of_trl_gathers_what_it_exports() -> None:
     whole = assess.estimated(make_spec(*words, "parallel=fsdp", "save.export=safetensors"))
     assert size(whole.host, "saving") == 4 * whole.parameters.total
     assert size(host(make_spec(*words, "parallel=fsdp", "save.export=none")), "saving") == 0
-    assert size(host(make_spec(*words, "parallel=ddp", "save.export=safetensors")), "saving") == 0, "it has all of it"
+    replicas = host(make_spec(*words, "parallel=ddp", "save.export=safetensors"))
+    assert size(replicas, "saving") == 4 * whole.parameters.total, "safetensors copies all that a GPU has"
     adapter = host(make_spec(*words, "model.weights=/w", "parallel=fsdp", "adapter=lora", "save.export=safetensors"))
     assert 0 < size(adapter, "saving") < 2**28
+
+
+@pytest.mark.parametrize(("layout", "bytes_each"), [("fsdp", 4), ("ddp", 4), ("fsdp_pp", 4), ("zero3", 2), ("tp", 2)])
+def test_the_ranks_of_a_node_gather_their_shares_of_an_export(layout: str, bytes_each: int) -> None:
+    words = (*GPU, "cluster.nodes=2", f"parallel={layout}", "save.last=false", "train.gradient_accumulation=2")
+    found = assess.estimated(make_spec(*words, "save.export=safetensors"))
+    assert size(found.host, "saving") == pytest.approx(bytes_each * found.parameters.total / 2, abs=1)
+    assert size(host(make_spec(*words)), "saving") == 0
+
+
+def test_deepspeed_copies_a_flat_tensor_to_save_it_and_reads_its_own_files_whole() -> None:
+    """``torch.save`` moves a storage at a time; ``_load_checkpoint`` reads weights, which stage 3 has in its shards."""
+    for stage in (1, 2, 3):
+        words = (*GPU, "model=7b", f"parallel=zero{stage}")
+        found = assess.estimated(make_spec(*words))
+        position, group = found.parameters.total, found.parameters.total // 8
+        assert size(found.host, "saving") == pytest.approx(8 * 4 * group, rel=1e-6)
+        loading = size(host(make_spec(*words, "save.load=checkpoints")), "loading")
+        assert loading == pytest.approx(8 * (max(2 * position, 12 * group) if stage < 3 else 12 * group), rel=1e-6)
+    small = host(make_spec(*words, "zero.sub_group_size=100000000"))
+    assert 8 * 4 * 1e8 < size(small, "saving") < 8 * 4 * group, "a sub-group is a tensor of its own"
+    assert size(host(make_spec(*words, "zero.offload_optimizer=cpu")), "saving") == 0, "it is on the host"
+    everything = host(make_spec(*GPU, "parallel=zero0", "save.load=checkpoints"))
+    whole = assess.estimated(make_spec(*GPU, "parallel=zero0")).parameters.total
+    assert size(everything, "loading") == pytest.approx(8 * (2 + 4 + 8) * whole, rel=1e-6), "one file has all"
 
 
 def test_whole_states_of_megatron_are_gathered_by_every_rank_and_a_later_stage_at_once() -> None:

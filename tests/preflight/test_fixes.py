@@ -214,3 +214,15 @@ def test_the_gpus_of_the_run_are_tried_before_more_of_them() -> None:
     case = ("model=deepseek_v3", "parallel=ep", "cluster.nodes=16", *NODE)
     gpus = [fix.spec.gpus for fix in assess.assess(make_spec(*case)).fixes]
     assert gpus == [128, 1024]
+
+
+@pytest.mark.parametrize(
+    ("asked", "way"),
+    [("save.async=true", "save.async=false"), ("save.export=safetensors", "save.export=none")],
+)
+def test_a_host_that_is_short_of_what_a_save_copies_is_offered_one_without(asked: str, way: str) -> None:
+    """Four bytes a parameter for an export, twelve for a copy of the states, and no room on the host for either."""
+    node = ("model=7b", "parallel=fsdp", "checkpointing=full", "save.every=10", *NODE)
+    short = assess.assess(make_spec(*node, asked, "hardware.host_memory_bytes=20000000000"))
+    assert [each.place for each in short.verdict.shortages] == ["host"]
+    assert (way,) in {fix.overrides for fix in short.fixes}

@@ -19,7 +19,7 @@ STARTS = (
     ("parallel=pp", "model=7b", "train.micro_batch_size=2", "save.reshardable=true", "cluster.nodes=2", *NODE),
     ("parallel=tp", "checkpointing=selective", "checkpointing.modules=[mlp]", "zero=0", *NODE),
     ("parallel=fsdp", "hardware=h100_80g", "cluster.gpus_per_node=2"),
-    ("parallel=fsdp", "save.every=10", "data.workers=2"),
+    ("parallel=fsdp", "save.every=10", "data.workers=2", "save.async=true", "save.export=safetensors"),
     ("parallel=zero3", "model=7b", "train.sequence_length=16384", "model.max_position_embeddings=16384", *NODE),
     ("parallel=ddp", "task=sft", "data=chat", "data.path=chat.jsonl", *NODE),
     ("parallel=fsdp", "task=sft", "data=chat", "data.path=chat.jsonl", "model=7b", *NODE),

@@ -3,7 +3,7 @@
 from launcher.backends._shared import LAUNCH_SECONDS, copies_output, key_heads, masks_documents, unfused_attention
 from launcher.backends.deepspeed.partition import swapping
 from launcher.base.units import DTYPE_BYTES
-from launcher.estimate.rank.engine import Copies, EngineTraits, Execution
+from launcher.estimate.rank.engine import Copies, EngineTraits, Execution, Saving
 from launcher.estimate.rank.formats import Dtypes, beside_master
 from launcher.spec import RunSpec
 from launcher.spec.values import beside_products
@@ -51,6 +51,7 @@ def engine(spec: RunSpec) -> EngineTraits:
         # ``__allgather_stream`` and ``reduce_and_partition_stream`` of stage3.py.
         own_streams=("gather_buffers", "reduce_buffers") if spec.zero.stage == 3 else (),
         swapping=swapping(spec),
+        saving=Saving(files=True),
         fused_norm=spec.train.kernels == "liger",
         fused_activation=spec.train.kernels == "liger",
     )

@@ -102,7 +102,8 @@ def engine(spec: RunSpec) -> EngineTraits:
     optimizer = "fused" if spec.optimizer.fused or spec.hardware.device == "cuda" else found.optimizer
     saving = Saving(
         weights=engine_of(spec) == "deepspeed" and spec.zero.stage < 3,  # ``DeepSpeedEngine._save_checkpoint``
-        exports_whole=spec.parallel.shard or spec.zero.stage == 3,  # ``Accelerator.get_state_dict``
+        files=engine_of(spec) == "deepspeed",
+        exports_whole=True,  # ``Accelerator.get_state_dict``, or ``save_file`` of safetensors with a GPU's tensors.
     )
     found = replace(found, logits=tile(spec), optimizer=optimizer, saving=saving, loads=_loads(spec))
     low = spec.adapter.name != "none" or spec.precision.parameters == "bf16"

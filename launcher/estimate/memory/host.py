@@ -99,15 +99,15 @@ def _kept(of_stages: tuple[RankModel, ...]) -> Iterator[MemoryTerm]:
 
 
 def _copied(of_stages: tuple[RankModel, ...]) -> Iterator[MemoryTerm]:
-    """Copies on the host while the model is loaded or while it is saved, whichever are larger."""
+    """Copies on the host while the model is loaded, saved or exported, whichever takes most."""
     first, n = of_stages[0], of_stages[0].spec.cluster.gpus_per_node
-    each, exported = max(saving_bytes(rank) for rank in of_stages), exported_bytes(first)
-    if (loaded := loaded_bytes(first)) > each + exported // n:
-        yield term("loading", LOAD, "the whole model, loaded by every rank", _EACH, _SOURCE, n=n, size=loaded)
-        return
-    yield term("saving", SAVE, "copies of the states for a checkpoint", _EACH, _SOURCE, n=n, size=each)
-    what = "weights that the first rank gathers for the export"
-    yield term("saving", SAVE, what, "size", _SOURCE, size=exported)
+    loaded, saved = (max(each(rank) for rank in of_stages) for each in (loaded_bytes, saving_bytes))
+    found = (
+        term("loading", LOAD, "models and checkpoints that the ranks read", _EACH, _SOURCE, n=n, size=loaded),
+        term("saving", SAVE, "copies of the states for a checkpoint", _EACH, _SOURCE, n=n, size=saved),
+        term("saving", SAVE, "weights gathered for the export", "size", _SOURCE, size=exported_bytes(first)),
+    )
+    yield max(found, key=lambda one: one.bytes)
 
 
 def _readers(spec: RunSpec, idle: int) -> Iterator[MemoryTerm]:
@@ -161,11 +161,14 @@ def saving_bytes(rank: RankModel) -> int:
     Where shards are gathered, ``4 x 3 P`` of weights and moments stay. Beside these come first ``4 x 3 b`` of a bucket
     (the list of shards, and the concatenations of these and of the earlier ones) with the rank's own shards of it, then
     what the rank writes itself (:func:`checkpointed_bytes`). Loading such a checkpoint reads it into ``4 x 3 P``.
+    ``torch.save`` copies one GPU tensor at a time, the largest of which is a flat group of fp32 weights.
     """
     spec, saving = rank.spec, rank.engine.saving
     own = ceil(saving.own * checkpointed_bytes(rank)) if spec.saves and saving.own else 0
     if spec.saves and saving.weights:
         own += weights_bytes(rank)
+    if spec.saves and saving.files and spec.zero.stage > 0 and spec.zero.offload_optimizer == "none":
+        own = max(own, 4 * _group(rank))
     if not saving.gathers or not (spec.saves or spec.save.load):
         return own
     trained, at_once = rank.elements.trained, gathered_at_once(rank) if spec.saves else 0
@@ -202,18 +205,32 @@ def staged(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def loaded_bytes(rank: RankModel) -> int:
-    """Host bytes of whole models that a rank loads before its engine shards them or copies them to the GPU."""
-    size = rank.engine.loads
-    return size * whole_model(rank.family, rank.spec.model, rank.spec.adapter).total if size else 0
+    """Host bytes of one rank for whole models that it loads, or for its own files of a checkpoint.
+
+    Of these it reads the weights first, which ZeRO 3 keeps with the states, and then the states; without ZeRO they are
+    in one file (``_load_checkpoint`` and ``_load_zero_checkpoint``, DeepSpeed 0.19.8 ``runtime/engine.py``).
+    """
+    spec, size = rank.spec, rank.engine.loads
+    whole = size * whole_model(rank.family, spec.model, spec.adapter).total if size else 0
+    if spec.save.load is None or not rank.engine.saving.files:
+        return whole
+    states = checkpointed_bytes(rank) - rank.dtypes.size("parameters") * rank.elements.optimizer
+    states = 0 if spec.zero.offload_optimizer == "nvme" else states  # Files of its own are copied on the disk.
+    weights = weights_bytes(rank) if spec.zero.stage < 3 else 0
+    return max(whole, weights + states if spec.zero.stage == 0 else max(weights, states))
 
 
 def exported_bytes(rank: RankModel) -> int:
-    """Host bytes of the weights that the first rank gathers for an export: the whole model's, or an adapter's."""
-    spec = rank.spec
-    if spec.save.export == "none" or not rank.engine.saving.exports_whole:
+    """Host bytes of a node for an export: each rank gathers its share of the files, or the first one all of them.
+
+    An adapter is the first one's, too.
+    """
+    spec, saving = rank.spec, rank.engine.saving
+    if spec.save.export == "none":
         return 0
-    found = whole_model(rank.family, spec.model, spec.adapter)
-    return rank.dtypes.size("parameters") * (found.total if spec.adapter.name == "none" else found.trained)
+    found, adapted = whole_model(rank.family, spec.model, spec.adapter), spec.adapter.name != "none"
+    size = rank.dtypes.size("parameters") * (found.trained if adapted else found.total)
+    return size if adapted or saving.exports_whole else ceil(Fraction(size, spec.cluster.nodes))
 
 
 def gathered_at_once(rank: RankModel) -> int:
@@ -239,8 +256,7 @@ def _swapped_bytes(rank: RankModel) -> int:
     zero, dtypes, buffers = rank.spec.zero, rank.dtypes, rank.engine.swapping
     if buffers is None:
         return 0
-    group = min(rank.elements.optimizer, zero.sub_group_size + rank.elements.largest_shard)
-    size = 0
+    size, group = 0, _group(rank)
     if zero.offload_optimizer == "nvme":
         size += _pinned(dtypes.size("accumulate") * rank.elements.optimizer, rank)
         size += buffers.state_buffers * 4 * group
@@ -248,6 +264,12 @@ def _swapped_bytes(rank: RankModel) -> int:
         elements = buffers.parameter_buffers * buffers.buffer_elements + group + _small_shares(rank)
         size += dtypes.size("parameters") * (elements + min(buffers.in_memory, rank.elements.parameters))
     return size
+
+
+def _group(rank: RankModel) -> int:
+    """Elements of the largest flat group of a rank's shard: all of it, or in stage 3 a sub-group."""
+    shard, zero = rank.elements.optimizer, rank.spec.zero
+    return min(shard, zero.sub_group_size + rank.elements.largest_shard) if zero.stage == 3 else shard
 
 
 def swap_files(rank: RankModel) -> int:

@@ -35,14 +35,15 @@ class Swapping:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saving:
-    """Copies of its states that each rank makes on its host to save them, apart from a single tensor in transit."""
+    """Copies of its states that each rank makes on its host to save them, apart from a single parameter in transit."""
 
     own: Fraction | int = 0  # The share of its states that waits there to be written.
     gathers: bool = False  # True if every data rank gathers the fp32 weights and moments of all of them.
     # Parameters that are gathered at a time on the first stage; None: all of a model chunk.
     bucket: int | None = None
     weights: bool = False  # True if every rank copies its trained weights.
-    exports_whole: bool = False  # True if the first rank gathers all weights that are exported.
+    files: bool = False  # True if each rank has its own file, which holds flat tensors of its states.
+    exports_whole: bool = False  # True if the first rank gathers all exported weights; False if each rank a share.
 
 
 class Quantised(NamedTuple):
