@@ -74,7 +74,13 @@ def local_files(data: DataSpec) -> list[Path]:
     found = data_files(pattern)
     if data.source in ("text", "tokens") or not folder.is_dir() or (folder / _SAVED).is_file():
         return found
-    return _of_split([path for path in found if not _BESIDE_TABLES.match(path.name)], data, folder)
+    return _of_split(_tables(found), data, folder)
+
+
+def _tables(found: Sequence[Path]) -> list[Path]:
+    """The files of a data set's folder that may hold rows; where names say so, no pictures and scripts beside them."""
+    own = [path for path in found if not _BESIDE_TABLES.match(path.name)]
+    return [path for path in own if _SUFFIX.search(path.name)] or own
 
 
 def other_splits(data: DataSpec) -> dict[str, int]:
@@ -85,11 +91,7 @@ def other_splits(data: DataSpec) -> dict[str, int]:
     if (folder / _SAVED_SPLITS).is_file():
         found = {name: len(data_files(str(folder / name))) for name in _saved_splits(folder)}
     else:
-        found = Counter(
-            _split_of(path.relative_to(folder))
-            for path in data_files(str(folder))
-            if not _BESIDE_TABLES.match(path.name)
-        )
+        found = Counter(_split_of(path.relative_to(folder)) for path in _tables(data_files(str(folder))))
     return {name: number for name, number in sorted(found.items()) if name != hub.split_name(data.split)}
 
 

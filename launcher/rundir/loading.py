@@ -45,7 +45,8 @@ def _checkpoint(spec: RunSpec, folder: Path) -> Loading:
     except run_names.Ambiguous as doubt:
         return Loading(spec=spec, errors=(_several(word, doubt, folder),))
     except checkpoints.NoCheckpoint as error:
-        if spec.cluster.kind == "slurm" and not _exists(word):
+        here = any(Path(text).exists() for text in (word, word.rpartition("@")[0]) if text)
+        if spec.cluster.kind == "slurm" and not here:
             return Loading(spec=spec)  # A warning says that this machine does not see it.
         return Loading(spec=spec, errors=(ConfigError("save.load", word, str(error), _ways(error, folder)),))
     there = checkpoints.state_of(found)
@@ -87,10 +88,6 @@ def _other_layout(spec: RunSpec, found: Path) -> Iterator[ConfigError]:
 def _described(found: Path, there: dict[str, object]) -> str:
     step = there.get("step")
     return f"{found}" + (f" (step {step})" if step is not None else "")
-
-
-def _exists(word: str) -> bool:
-    return any(Path(text).exists() for text in (word, word.rpartition("@")[0]) if text)
 
 
 def _run(name: str, folder: Path) -> Path | None:

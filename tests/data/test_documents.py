@@ -185,6 +185,8 @@ def test_the_splits_of_a_folder_are_those_of_its_file_names(tmp_path: Path) -> N
     for name in ("data/train-00000-of-00001", "data/validation-00000-of-00001", "test"):
         _lines(tmp_path / f"{name}.jsonl", [{"text": name}])
     (tmp_path / "README.md").write_text("# A data set\n")
+    (tmp_path / "logo.png").write_bytes(b"\x89PNG\xff\xfe")
+    (tmp_path / "words.py").write_text("import datasets\n")
     for split in ("train", "validation", "test"):
         data = _data(f"data.path={tmp_path}", f"data.split={split}", source="huggingface")
         (text,) = documents.documents(data)
