@@ -84,7 +84,8 @@ def _offer(package: str, name: str, entries: "tuple[EntryPoint, ...]") -> Any:
         rule = f"{said}, which cannot be imported: {type(error).__name__}: {error}"
         raise ConfigErrors([ConfigError(key, name, rule, instead)]) from error
     protocol = importlib.import_module(_folder(package)).PROTOCOL
-    missing = [member for member in _members(protocol) if not hasattr(found, member)]
+    members = sorted({name for base in protocol.__mro__ for name in vars(base) if not name.startswith("_")})
+    missing = [member for member in members if not hasattr(found, member)]
     if missing:
         rule = f"{said}, which lacks {', '.join(missing)} of {_folder(package)}.{protocol.__name__}"
         raise ConfigErrors([ConfigError(key, name, rule, instead)])
@@ -93,10 +94,6 @@ def _offer(package: str, name: str, entries: "tuple[EntryPoint, ...]") -> Any:
 
 def _folder(package: str) -> str:
     return _FOLDERS.get(package, f"launcher.{package}")
-
-
-def _members(protocol: type) -> list[str]:
-    return sorted({name for base in protocol.__mro__ for name in vars(base) if not name.startswith("_")})
 
 
 def _owner(entry: "EntryPoint") -> str:

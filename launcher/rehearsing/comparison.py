@@ -9,7 +9,6 @@ from launcher.base.frozen import dataclass
 from launcher.estimate.memory.breakdown import allocated_piles
 from launcher.estimate.memory.estimate import RankTerms, rank_terms
 from launcher.estimate.memory.moments import MOMENTS, PHASES, Moment
-from launcher.estimate.memory.moments import Phase as StepPhase
 from launcher.estimate.memory.terms import OUTSIDE_PILES
 from launcher.job.memory import PileRow, Rehearsed, RehearsedPhase
 from launcher.preflight.assess import parts
@@ -41,7 +40,7 @@ class PredictedRank:
 def predict(spec: RunSpec, stage: int) -> PredictedRank:
     """The estimate of a rank of a stage."""
     rank = next(rank for rank in rank_terms(spec, **parts(spec)) if rank.model.view.stage == stage)
-    moments = {phase: _fullest(rank, phase) for phase in PHASES}
+    moments = {phase: max((each for each in MOMENTS if MOMENTS[each] == phase), key=rank.allocated) for phase in PHASES}
     communicators = [term.bytes for term in rank.at(rank.peak[1]) if term.pile == _COMMUNICATORS]
     return PredictedRank(
         phases={phase: _predicted_counters(rank, moment) for phase, moment in moments.items()},
@@ -49,10 +48,6 @@ def predict(spec: RunSpec, stage: int) -> PredictedRank:
         outside_bytes=rank.outside_bytes,
         communicators_bytes=sum(communicators),
     )
-
-
-def _fullest(rank: RankTerms, phase: StepPhase) -> Moment:
-    return max((moment for moment in MOMENTS if MOMENTS[moment] == phase), key=rank.allocated)
 
 
 def _predicted_counters(rank: RankTerms, moment: Moment) -> Counters:
