@@ -1,6 +1,6 @@
-"""Tensors that Megatron-core with Transformer Engine saves, bytes for one token.
+"""Tensors that Megatron-core with Transformer Engine saves, in bytes per token.
 
-arXiv:2205.05198 section 4 with the kernels of today: fused attention keeps a log-sum-exp in place of scores, norms and
+arXiv:2205.05198 section 4 with today's kernels: fused attention keeps a log-sum-exp in place of scores; norms and
 activations are one kernel each. Compared with the peaks that Megatron-LM's own functional tests record.
 """
 
@@ -10,20 +10,20 @@ from launcher.estimate.rank.engine import EngineTraits
 from launcher.estimate.rank.tensors import Part, SavedTensor, Share
 from launcher.spec import ModelSpec
 
-_STATISTIC = 4  # A log-sum-exp is an fp32 number.
+_STATISTIC = 4  # Bytes of a log-sum-exp, an fp32 number.
 
 
 _FUSED = ("qkv_linear", "qkv_linear")
-"""The offloaded module of both tensors of the norm before attention, which is one with the linear."""
+"""The offloaded module of both tensors of the norm before attention, which is fused with the linear layer."""
 
 
 def norm(
     size: int, engine: EngineTraits, part: Part = "norm", *, moved: tuple[str, str] = ("", ""), linears: int = 0
 ) -> list[SavedTensor]:
-    """Input and output of a norm, the output being the input of the linear that follows.
+    """Input and output of a norm, the output being the input of the next linear layer.
 
-    ``moved`` are the modules of ``--offload-modules`` that take them to the host. Beside products in fewer bits each of
-    so many ``linears`` keeps the output quantised, in place of the norm's; without any there are other readers.
+    ``moved`` are the modules of ``--offload-modules`` that offload them. With low-precision products, each of
+    ``linears`` linear layers keeps the output quantised, in place of the norm's output; 0 means other readers.
     """
     kept = engine.size * size
     if linears and engine.quantised is not None:
@@ -36,26 +36,26 @@ def norm(
 
 
 def read_by_linear(engine: EngineTraits, elements: int) -> int:
-    """Bytes of the input that a linear keeps for its weight's gradient (Transformer Engine ``module/linear.py``)."""
+    """Bytes of the input that a linear layer keeps for its weight gradient (Transformer Engine `module/linear.py`)."""
     return ceil((engine.size if engine.quantised is None else engine.quantised.columns) * elements)
 
 
 def copied_by_linear(engine: EngineTraits, elements: int) -> int:
-    """Bytes of the quantised copy beside a tensor that another module keeps in any case: attention's output.
+    """Bytes of the quantised copy of a tensor that another module keeps anyway, such as attention's output.
 
-    Megatron-core has the linear keep that tensor itself (``set_save_original_input``), but with delayed scaling.
+    Megatron-core lets the layer keep that tensor itself (``set_save_original_input``), except with delayed scaling.
     """
     alone = engine.quantised is not None and not engine.quantised.shares
     return read_by_linear(engine, elements) if alone else 0
 
 
 def norm_of_attention(size: int, engine: EngineTraits) -> list[SavedTensor]:
-    """The norm before attention, which Transformer Engine has in one module with the linear behind it."""
+    """The norm before attention, which Transformer Engine fuses with the linear layer after it."""
     return norm(size, engine, moved=_FUSED, linears=1)
 
 
 def attention(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
-    """Queries, keys, values and the output of attention, which the output projection shares (see ``core``)."""
+    """Queries, keys, values and attention's output, which the output projection shares (see ``core``)."""
     size, queries, keys = engine.size, model.query_size, model.key_value_size
     norms = size * (queries + keys) if model.qk_norm else 0
     output = size * queries + copied_by_linear(engine, queries)
@@ -70,12 +70,12 @@ def attention(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
 
 
 def _own_inputs(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
-    """Queries, keys and values of Megatron-core's own attention, which repeats the last two for the queries of a group.
+    """Queries, keys and values of Megatron-core's own attention, which repeats keys and values for grouped queries.
 
-    Queries that are one of a group, norms and the rotation make copies; whatever else is read is a view of the
-    projection, of which then all is kept: by values that nothing repeats, by what the core reads where it is
-    recomputed, and by the norm of keys, unless that casts its input (``transformer/attention.py``,
-    ``get_query_key_value_tensors``, and ``transformer/dot_product_attention.py``).
+    Grouped queries, norms and the rotation make copies; anything else is a view of the projection, which is then kept
+    whole: by values that are not repeated, by the core's inputs if it is recomputed, and by the norm of keys, unless
+    that casts its input (``transformer/attention.py``, ``get_query_key_value_tensors``, and
+    ``transformer/dot_product_attention.py``).
     """
     size, q, kv, heads = engine.size, model.query_size, model.key_value_size, engine.key_heads or 0
     grouped, cast = heads > model.key_value_heads, engine.unfused_norm > 0 and size < 4
@@ -95,12 +95,12 @@ def _own_inputs(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
 
 
 def core(engine: EngineTraits, heads: int, outputs: int, dropout: float) -> list[SavedTensor]:
-    """A log-sum-exp a head, or ``5 a s`` of arXiv:2205.05198: scores, their dropout mask and the dropped scores.
+    """A log-sum-exp per head, or ``5 a s`` of arXiv:2205.05198: scores, their dropout mask and the dropped scores.
 
-    flash-attn computes with the batch first: Transformer Engine hands it copies of queries, keys and values, which it
-    saves in their place, and turns its output back into a copy for the output projection, so that the output is kept
-    twice (``attention/dot_product_attention/backends.py``, ``FlashAttention.forward``). A softmax in fp32 without its
-    kernel is saved as such, beside what the product with the values reads (``fusions/fused_softmax.py``).
+    flash-attn computes with the batch first: Transformer Engine passes it copies of queries, keys and values, which it
+    saves in their place, and transposes its output into a copy for the output projection, so that the output is kept
+    twice (``attention/dot_product_attention/backends.py``, ``FlashAttention.forward``). An unfused fp32 softmax is
+    saved in fp32, beside the input of the product with the values (``fusions/fused_softmax.py``).
     """
     if not engine.scores:
         rows = [_saved("log-sum-exp", _STATISTIC * heads, "tensor", "core_attention")]
@@ -118,12 +118,12 @@ def core(engine: EngineTraits, heads: int, outputs: int, dropout: float) -> list
     softmax = engine.softmax_size or engine.size
     product = engine.size if dropout or softmax != engine.size else 0
     per_score = softmax + (engine.mask_size if dropout else 0) + product
-    # Whatever autograd saves inside of the module is moved (``saved_tensors_hooks``).
+    # Everything that autograd saves inside the module is offloaded (``saved_tensors_hooks``).
     return [_saved("scores", per_score * heads * engine.sequence_length, "tensor", "core_attention", "core_attn")]
 
 
 def rotation(rotated: int, engine: EngineTraits) -> list[SavedTensor]:
-    """Cosines and sines that a layer computes anew where no kernel rotates (``rope_utils.py``)."""
+    """Cosines and sines that each layer computes where no kernel does the rotation (``rope_utils.py``)."""
     return [_saved("cosines and sines", engine.rotary * rotated, "token", "attention")] if engine.rotary else []
 
 
@@ -134,7 +134,7 @@ def dropout(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
 
 
 def feed_forward(model: ModelSpec, engine: EngineTraits, width: int, part: Part = "mlp") -> list[SavedTensor]:
-    """Output of the first linear (gate and up together) and of the activation."""
+    """Outputs of the first linear layer (gate and up together) and of the activation."""
     inner = (2 + _gate_parts(engine)) * width if model.gated else width
     return [
         _saved("MLP input projection", engine.size * inner, "tensor", part),
@@ -143,7 +143,7 @@ def feed_forward(model: ModelSpec, engine: EngineTraits, width: int, part: Part 
 
 
 def _gate_parts(engine: EngineTraits) -> int:
-    """Tensors beside gate and up where no kernel joins them: the activated gate, and up with its offset added.
+    """Number of tensors beside gate and up if no kernel fuses them: the activated gate, and up with its offset.
 
     ``glu`` of ``transformer/mlp.py``, which adds ``glu_linear_offset`` even if it is 0.
     """
@@ -151,18 +151,18 @@ def _gate_parts(engine: EngineTraits) -> int:
 
 
 def shared_experts(model: ModelSpec, engine: EngineTraits, width: int) -> list[SavedTensor]:
-    """The MLP that every token meets, of ``width`` features; the router keeps the norm's output that it reads."""
+    """Tensors of the shared experts' MLP, of ``width`` features; the router keeps the norm's output that it reads."""
     copied = copied_by_linear(engine, model.hidden_size)
     return [_saved("input of shared experts", copied, "residual", "moe"), *feed_forward(model, engine, width, "moe")]
 
 
 def routed(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
-    """Routed experts: input of each token sent, tensors that the expert's MLP saves, and the router in fp32.
+    """Tensors of routed experts: input of each dispatched token, those that the expert's MLP saves, the fp32 router.
 
-    The router's weight is applied inside the expert (``transformer/moe/experts.py``): the gated activation's kernel
-    does it, and that of ``fusions/fused_weighted_squared_relu.py``, else it is a product whose factor is saved beside
-    it. Deterministic un-permutation adds by index, which saves what it adds: the expert's output (``moe_utils.py``,
-    torch ``derivatives.yaml``).
+    The router's weight is applied inside the expert (``transformer/moe/experts.py``): by the gated activation's kernel,
+    or that of ``fusions/fused_weighted_squared_relu.py``, else by a product whose factor is saved as well.
+    Deterministic un-permutation adds by index, which saves its operand, the expert's output (``moe_utils.py``, torch
+    ``derivatives.yaml``).
     """
     hidden, width, size = model.hidden_size, model.moe_intermediate_size, engine.size
     activation = read_by_linear(engine, width)
@@ -184,7 +184,7 @@ def routed(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
 def _router(model: ModelSpec) -> int:
     """Bytes of a token's routing: the softmax of its scores and that of the auxiliary loss, in fp32, and its maps.
 
-    The permutation saves probabilities and a mask with the experts first, the dispatcher keeps both as they came, and
+    The permutation saves probabilities and a mask with the experts first, the dispatcher keeps the originals, and
     each choice has two indices (``topk_routing_with_score_function`` and ``permute`` of
     ``transformer/moe/moe_utils.py``, ``MoEAlltoAllTokenDispatcher.dispatch_preprocess``).
     """
@@ -193,7 +193,7 @@ def _router(model: ModelSpec) -> int:
 
 
 def latent_attention(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
-    """Multi-head latent attention: both latents and their norms, queries, keys and values at full width, output."""
+    """Tensors of multi-head latent attention: latents and their norms; queries, keys, values at full width; output."""
     heads, size = model.num_attention_heads, engine.size
     query = heads * (model.qk_nope_head_dim + model.qk_rope_head_dim)
     values = heads * model.v_head_dim
@@ -210,10 +210,10 @@ def latent_attention(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor
 
 
 def backward_extra(model: ModelSpec, engine: EngineTraits, width: int) -> list[SavedTensor]:
-    """The backward pass of the MLP at its peak: gradients of both its tensors and of the residual stream.
+    """Gradients at the peak of the MLP's backward pass: of both its tensors and of the residual stream.
 
-    Beside products in fewer bits the gradient is there by rows and by columns as well (``grad_output_preprocess``).
-    GELU's approximation in operations of torch has seven tensors beside its input, and its output is gone by then
+    With low-precision products the gradient also exists by rows and by columns (``grad_output_preprocess``). GELU's
+    approximation in torch operations has seven tensors beside its input, and its output is freed by then
     (``bias_gelu_back`` of ``fusions/fused_bias_gelu.py``).
     """
     inner = 2 * width if model.gated else width
@@ -227,7 +227,7 @@ def backward_extra(model: ModelSpec, engine: EngineTraits, width: int) -> list[S
 
 
 def first_norm_backward(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
-    """The backward pass of the first norm: the tensors that it saved and two gradients."""
+    """Tensors of the first norm's backward pass: those that it saved and two gradients."""
     gradients = _saved("gradients of a norm", 2 * engine.size * model.hidden_size, "residual", "norm")
     return [*norm(model.hidden_size, engine), gradients]
 

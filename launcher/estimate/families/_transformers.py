@@ -1,7 +1,7 @@
-"""Tensors that Hugging Face ``transformers`` modules save, bytes for one token.
+"""Tensors that Hugging Face ``transformers`` modules save, in bytes per token.
 
-Counted by reading autograd's saved tensors of the modules of transformers 5.23 block by block (each storage once) in
-bf16, fp32 and under autocast; a test repeats it. Parameters, rotary tables and token ids are left out.
+Counted by reading the tensors that autograd saves for the modules of transformers 5.23 block by block (each storage
+once) in bf16, fp32 and under autocast; a test repeats it. Parameters, rotary tables and token ids are left out.
 """
 
 from collections.abc import Iterable
@@ -13,24 +13,24 @@ from launcher.estimate.rank.tensors import Module, Part, SavedTensor, Share
 from launcher.spec import ModelSpec
 
 type Router = Literal["narrow", "sigmoid", "softmax"]
-"""Probabilities in the compute format (Mixtral), or in fp32 by either function (DeepSeek-V3 and V2)."""
+"""Scores in the compute format (Mixtral), or in fp32 by a sigmoid (DeepSeek-V3) or a softmax (DeepSeek-V2)."""
 
 _INDEX = 8  # A token index or an expert choice is an int64.
-_DOWN = ("down_proj", "c_proj")  # The last linear of an MLP, in Llama and in GPT-2.
-_PROJECTION = ("o_proj", "c_proj")  # What reads the output of attention, in Llama and in GPT-2.
+_DOWN = ("down_proj", "c_proj")  # The last linear layer of an MLP, in Llama and in GPT-2.
+_PROJECTION = ("o_proj", "c_proj")  # The layer that reads attention's output, in Llama and in GPT-2.
 _HEAD_NORMS = "head norms"
 _FP32 = 4
-OUTPUT, STREAM = "output of the norm", "residual stream"  # Names of what the linears of a module read, and save.
-_STATISTIC = 4  # A mean, a reciprocal deviation or a log-sum-exp is an fp32 number.
+OUTPUT, STREAM = "output of the norm", "residual stream"  # Names of what a module's linear layers read and save.
+_STATISTIC = 4  # Bytes of a mean, a reciprocal deviation or a log-sum-exp, an fp32 number.
 
 
 def inside(module: Module, rows: Iterable[SavedTensor], read: str) -> list[SavedTensor]:
-    """The rows as a module's own, which is recomputed from the tensor that is called ``read``."""
+    """Assign rows to a module, which is recomputed from the tensor named ``read``."""
     return [replace(row, module=module, input=read) for row in rows]
 
 
 def behind(norm: list[SavedTensor], module: Module, rows: list[SavedTensor]) -> list[SavedTensor]:
-    """A norm's own tensors, and those of the module behind it, whose linears save the norm's output."""
+    """A norm's own tensors, and those of the module after it, whose linear layers save the norm's output."""
     own = [row for row in norm if row.name not in (OUTPUT, STREAM)]
     linears = [row for row in norm if row.name in (OUTPUT, STREAM)]
     return inside("norm", own, f"input of the norm before {module}") + inside(
@@ -39,12 +39,12 @@ def behind(norm: list[SavedTensor], module: Module, rows: list[SavedTensor]) -> 
 
 
 def norm(size: int, model: ModelSpec, engine: EngineTraits, *, readers: tuple[str, ...] = ("",)) -> list[SavedTensor]:
-    """A norm and the copies of its output that the following linears save.
+    """A norm and the copies of its output that the following linear layers save.
 
-    RMSNorm is Python code: it saves its input in fp32, the normalized values before and after the weight and the
-    reciprocal deviation; as one kernel its input, its output and the deviation. LayerNorm is one kernel: input, output,
-    mean and deviation. Under autocast each following linear saves its own cast of the output, and RMSNorm's own output
-    is freed; grouped experts pick rows of it, which saves no cast. ``readers`` are the names of what reads the output.
+    RMSNorm as Python code saves its input in fp32, the normalized values before and after the weight and the reciprocal
+    deviation; as one kernel its input, its output and the deviation. LayerNorm is one kernel: input, output, mean and
+    deviation. Under autocast each following linear layer saves its own cast of the output, and RMSNorm's output is
+    freed; grouped experts index rows of it, which saves no cast. ``readers`` are the modules that read the output.
     """
     whole = engine.residual_size
     if model.normalization == "layernorm":
@@ -57,7 +57,7 @@ def norm(size: int, model: ModelSpec, engine: EngineTraits, *, readers: tuple[st
             SavedTensor("RMSNorm", 4 * size + _STATISTIC, "residual", "norm"),
             _scaled(whole * size, "residual", "norm"),
         ]
-    # DTensor gathers a sequence that is split before the linears that read it, and they save the whole one.
+    # DTensor gathers a split sequence before the linear layers that read it, which save the whole one.
     if engine.autocast:
         cast = [name for name in readers if name != "experts" or not engine.grouped_experts]
         return rows + [_output(engine.size * size, (reader,)) for reader in cast]
@@ -65,19 +65,19 @@ def norm(size: int, model: ModelSpec, engine: EngineTraits, *, readers: tuple[st
 
 
 def saves_input(model: ModelSpec, engine: EngineTraits) -> bool:
-    """LayerNorm and RMSNorm as one kernel save their input; RMSNorm as Python code its fp32 copy, if that is one."""
+    """True if a norm saves its input: a norm in one kernel, or RMSNorm as Python code on an fp32 residual stream."""
     return model.normalization == "layernorm" or engine.fused_norm or engine.residual_size == _FP32
 
 
 def compiled(rows: list[SavedTensor], model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
-    """The rows of a compiled block with RMSNorm and a gated MLP: what products read and make, and inputs of norms.
+    """The rows of a compiled block with RMSNorm and a gated MLP: inputs and outputs of products, and inputs of norms.
 
-    Values between products are computed again in backward (``min_cut_rematerialization_partition`` of
-    ``torch/_functorch/partitioners.py``): normalized ones and the activation of the gate. A norm's input is the block's
-    or, of the second, the attention's projection, to which the residual stream is added again; all that read a norm's
-    output share a cast. Where products read casts to fp8 (``casts_again``), what is cast is computed again as well.
-    Norms of heads keep what the projections of queries and keys make, and the reciprocal deviation of each head. Eager
-    attention and dropout were not looked at, and are counted as they are without a compiler.
+    Values between products are recomputed in backward (``min_cut_rematerialization_partition`` of
+    ``torch/_functorch/partitioners.py``): normalized values and the gate's activation. A norm's input is the block's
+    input or, for the second norm, attention's projection, to which the residual stream is added again; all readers of a
+    norm's output share a cast. Where products read fp8 casts (``casts_again``), their inputs are recomputed as well.
+    Norms of heads keep the outputs of the query and key projections, and the reciprocal deviation of each head. Eager
+    attention and dropout were not examined, and count as without a compiler.
     """
     if engine.scores or model.dropout or model.normalization == "layernorm" or not model.gated:
         return rows
@@ -100,7 +100,7 @@ def compiled(rows: list[SavedTensor], model: ModelSpec, engine: EngineTraits) ->
 
 
 def _scaled(size: int, share: Share, part: Part) -> SavedTensor:
-    """The normalized values, which the gradient of RMSNorm's weight is computed from."""
+    """The normalized values, from which the gradient of RMSNorm's weight is computed."""
     return SavedTensor("normalized values", size, share, part, readers=("norm",), only_readers=True)
 
 
@@ -118,7 +118,7 @@ def attention(model: ModelSpec, engine: EngineTraits, *, wide_softmax: bool = Tr
     rows = []
     if model.qk_norm:
         heads = model.num_attention_heads + model.key_value_heads
-        # The rotary embedding copies the output of a head's norm, so that is not kept.
+        # The rotary embedding copies the output of a head's norm, so that output is not kept.
         own = size if engine.fused_norm else 4
         rows.append(SavedTensor(_HEAD_NORMS, own * (queries + keys) + _STATISTIC * heads, "tensor", "attention"))
         if not engine.fused_norm:
@@ -141,24 +141,24 @@ def attention(model: ModelSpec, engine: EngineTraits, *, wide_softmax: bool = Tr
 
 
 def _joined_heads(model: ModelSpec) -> bool:
-    """True if a part of each head is rotated and joined with the rest: attention's output then has the heads first."""
+    """True if part of each head is rotated and concatenated with the rest: attention's output then has heads first."""
     part: float = (model.rope_parameters or {}).get("partial_rotary_factor", 1)
     return part != 1
 
 
 def _attention_output(size: int, engine: EngineTraits) -> SavedTensor:
-    """Attention itself keeps its output where it stores no scores; the output projection reads it in any case."""
+    """Attention's output: attention itself keeps it if it stores no scores; the output projection always reads it."""
     stored = engine.scores or engine.unfused_attention
     row = SavedTensor("attention output", size, "tensor", "core_attention", kept_by_selective=not stored)
     return replace(row, readers=_PROJECTION, only_readers=stored)
 
 
 def core(model: ModelSpec, engine: EngineTraits, *, wide_softmax: bool) -> list[SavedTensor]:
-    """Tensors that attention saves besides its inputs and its output: a log-sum-exp a head, or the scores."""
+    """Tensors that attention saves besides its inputs and output: a log-sum-exp per head, or the scores."""
     heads = model.num_attention_heads
     if not engine.scores:
         return [SavedTensor("log-sum-exp", _STATISTIC * heads, "tensor", "core_attention", kept_by_selective=True)]
-    # The fp32 softmax is a tensor of its own only where the module casts it back.
+    # The fp32 softmax is a separate tensor only if the module casts it back.
     softmax = 4 if wide_softmax and engine.size < 4 else 0
     mask = engine.size + engine.mask_size if model.dropout else 0
     rows = heads * engine.sequence_length
@@ -170,9 +170,9 @@ def unfused_attention(model: ModelSpec, values: int, engine: EngineTraits) -> li
     """Tensors that attention saves where torch has no kernel for it: queries, keys, values and the softmax, in fp32.
 
     ``_scaled_dot_product_attention_math`` of ``aten/src/ATen/native/transformers/attention.cpp``. While the softmax is
-    made the scores and a flag for each of them are there (``_safe_softmax``), and what it was called with: queries that
-    are not scaled, keys and values that heads share, under Ulysses before their exchange, too. While it is undone two
-    gradients of its size are there. Dropout keeps what dropped, on the CPU as factors in fp32, and the product's input.
+    computed, the scores and a flag for each of them exist (``_safe_softmax``), and the arguments of the call: unscaled
+    queries, keys and values that heads share, under Ulysses also before their exchange. During its backward two
+    gradients of its size exist. Dropout keeps its mask, on the CPU as fp32 factors, and the product's input.
     """
     given = _FP32 * (model.query_size + 2 * model.key_value_size) * (2 if engine.exchanged_heads else 1)
     queries, scores = _FP32 * model.query_size, model.num_attention_heads * engine.sequence_length
@@ -187,17 +187,17 @@ def unfused_attention(model: ModelSpec, values: int, engine: EngineTraits) -> li
 
 
 def mask(model: ModelSpec, engine: EngineTraits) -> int:
-    """Bytes of the mask that is added to the scores, in the format of the embeddings; other attention needs none."""
+    """Bytes of the mask that is added to stored scores, in the embeddings' format; other attention needs none."""
     stored = engine.scores and engine.library == "transformers"
     return engine.residual_size * engine.sequence_length**2 if stored else 0
 
 
 def scored(row: SavedTensor, scores: int, engine: EngineTraits, *, narrow: bool = False) -> SavedTensor:
-    """The row of scores of one token with the bytes of the moments at which they are computed (traces).
+    """The row of one token's scores, with the bytes held while they and their gradient are computed (traces).
 
-    A softmax in fp32 reads a copy of other scores in fp32 (``aten/src/ATen/native/SoftMax.cpp``) and makes a third
+    An fp32 softmax reads an fp32 copy of narrower scores (``aten/src/ATen/native/SoftMax.cpp``) and makes a third
     tensor; its backward pass has the softmax, its gradient and that of the scores. A ``narrow`` softmax stays in the
-    compute format and reads the scores less their largest.
+    compute format and reads the scores minus their maximum.
     """
     size = engine.size
     copied = size if size < _FP32 else 0
@@ -213,9 +213,9 @@ def dropout(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
 
 
 def feed_forward(model: ModelSpec, engine: EngineTraits, width: int) -> list[SavedTensor]:
-    """The MLP: gate, up, activation and product; without a gate, tensors that the activation saves, and its output.
+    """Tensors saved by the MLP: gate, up, activation and product; without a gate, the activation's, and its output.
 
-    Activation and product are one of Liger's kernels, or several (``LigerSiLUMulFunction``, ``liger_kernel/ops``).
+    Activation and product are one Liger kernel (``LigerSiLUMulFunction``, ``liger_kernel/ops``), or several kernels.
     ``gelu_new`` is Python code that saves five tensors (its input, tanh, 1 + tanh, half the input, the product).
     """
     size = engine.size
@@ -265,19 +265,19 @@ def routed(
     hidden: int = 0,
     weighted: int = _FP32,
 ) -> list[SavedTensor]:
-    """Routed experts: indices, inputs, gate and up, activation, product, outputs.
+    """Tensors saved by routed experts: indices, inputs, gate and up, activation, product, outputs.
 
-    Grouped, the outputs are kept once, and autocast does not reach the products, which run in the weights' own format
+    Grouped, the outputs are kept once, and autocast does not affect the products, which run in the weights' own format
     (transformers ``integrations/moe.py``, ``grouped_mm_experts_forward``). In a loop the outputs are kept before and
-    after they are weighted. A choice keeps its expert's index, its place and token, and its weight; a token keeps the
-    router's probabilities and their sum. A router in fp32 makes a copy of its input. One that scores by ``sigmoid``
-    keeps indices of two experts of each group and of the chosen groups, a mask, and weights and their sum;
-    DeepSeek-V2's ``softmax`` over all experts keeps the mask of its groups alone, and no sum. ``groups`` are these
-    numbers where ``model`` does not hold them, ``hidden`` a token's width on its way.
+    after weighting. A choice keeps its expert's index, its place and token, and its weight; a token keeps the router's
+    probabilities and their sum. An fp32 router copies its input. A ``sigmoid`` router keeps the indices of two experts
+    per group and of the chosen groups, a mask, and weights and their sum; DeepSeek-V2's ``softmax`` over all experts
+    keeps only the mask of its groups, and no sum. ``groups`` are the numbers of groups where ``model`` does not hold
+    them, ``hidden`` a token's width inside the experts.
 
-    Grouped, the outputs times their weights, of ``weighted`` bytes, are put back into the tokens' order beside inputs
-    and outputs (``weighted_out[inv_perm]``). Backward has that gradient, zeros and the gradient put into those, then
-    it and those of both factors.
+    Grouped, the outputs times their weights, of ``weighted`` bytes, are restored to token order beside inputs and
+    outputs (``weighted_out[inv_perm]``). Backward holds that gradient, zeros and the gradient scattered into them, then
+    it and the gradients of both factors.
     """
     hidden, width = hidden or model.hidden_size, model.moe_intermediate_size
     size, outputs = (engine.residual_size, 1) if engine.grouped_experts else (engine.size, 2)
@@ -302,16 +302,16 @@ def routed(
 
 
 def behind_exchange(model: ModelSpec, gradients: list[SavedTensor], engine: EngineTraits) -> list[SavedTensor]:
-    """Gradients inside experts that ranks share, less the experts' outputs, which the exchange has freed by then."""
+    """Gradients inside experts that ranks share, minus the experts' outputs, which the exchange has freed by then."""
     outputs = engine.size * model.num_experts_per_tok * model.hidden_size
     first, *others = gradients
     return [replace(first, bytes=max(first.bytes - outputs, 0)), *others]
 
 
 def latent_attention(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
-    """Multi-head latent attention: the norms of both latents, queries, keys, values and output at full width.
+    """Tensors saved by multi-head latent attention: norms of both latents; queries, keys, values, output at full width.
 
-    On the CPU a head of values narrower than one of queries takes the mathematical path: fp32 copies and fp32 scores.
+    On the CPU, value heads narrower than query heads take torch's math path: fp32 copies and fp32 scores.
     """
     heads, size = model.num_attention_heads, engine.size
     query = heads * (model.qk_nope_head_dim + model.qk_rope_head_dim)
@@ -336,9 +336,9 @@ def latent_attention(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor
 
 
 def backward_extra(model: ModelSpec, engine: EngineTraits, width: int) -> list[SavedTensor]:
-    """The backward pass of the MLP at its peak: two gradients of its width and that of the residual stream.
+    """Gradients at the peak of the MLP's backward pass: two of its width and that of the residual stream.
 
-    Seen in a trace of FSDP2's backward pass: with the gradients of gate and up, the product is already freed.
+    From a trace of FSDP2's backward pass: once the gradients of gate and up exist, the product is freed.
     """
     count = 1 if model.hidden_act in ("gelu", "relu") or engine.fused_activation else 2
     return [
@@ -348,7 +348,7 @@ def backward_extra(model: ModelSpec, engine: EngineTraits, width: int) -> list[S
 
 
 def first_norm_backward(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
-    """The backward pass of the first norm: tensors that it saved, its gradients, and of RMSNorm four fp32 products."""
+    """Tensors of the first norm's backward pass: what it saved, its gradients, and RMSNorm's four fp32 products."""
     python = model.normalization == "rmsnorm" and not engine.fused_norm
     products = 4 * 4 if python else engine.residual_size
     hidden = (products + engine.residual_size) * model.hidden_size
@@ -356,5 +356,5 @@ def first_norm_backward(model: ModelSpec, engine: EngineTraits) -> list[SavedTen
 
 
 def _read(name: str, size: int, share: Share, part: Part, readers: tuple[str, ...]) -> SavedTensor:
-    """A tensor that nothing but the gradients of its readers' weights needs."""
+    """A tensor that only the weight gradients of its readers need."""
     return SavedTensor(name, size, share, part, readers=readers, only_readers=True)

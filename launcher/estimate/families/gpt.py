@@ -81,7 +81,7 @@ def attention(model: ModelSpec) -> list[Weight]:
 
 
 def saved(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
-    """Tensors saved by two norms, attention and MLP, in bytes for one token."""
+    """Tensors saved by two norms, attention and MLP, in bytes per token."""
     rows = llama.attention(model, engine, ("c_attn",), wide_softmax=False)
     return rows + llama.feed_forward(model, engine, ("c_fc",))
 

@@ -25,24 +25,24 @@ read_config = _hugging_face.read_config
 
 
 def block(model: ModelSpec, layer: int) -> list[Weight]:
-    """Two norms, attention and MLP."""
+    """Weights of two norms, attention and MLP."""
     mlp = _weights.feed_forward("mlp", model, model.intermediate_size)
     return _weights.between_norms(model, _weights.grouped_attention(model), mlp)
 
 
 def kind(model: ModelSpec, layer: int) -> str:
-    """All blocks are equal."""
+    """``dense``: all blocks are equal."""
     return "dense"
 
 
 def saved(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
-    """Tensors saved by two norms, attention and MLP, in bytes for one token."""
+    """Tensors saved by two norms, attention and MLP, in bytes per token."""
     rows = attention(model, engine) + feed_forward(model, engine)
     return _transformers.compiled(rows, model, engine) if engine.compiled else rows
 
 
 def backward_extra(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
-    """Gradients inside the MLP, in bytes for one token."""
+    """Gradients inside the MLP, in bytes per token."""
     return mlp_gradients(model, engine, model.intermediate_size)
 
 
@@ -54,7 +54,7 @@ def after_blocks(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
 
 
 def first_norm_backward(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
-    """Tensors alive in the first norm, where the backward pass of a block ends."""
+    """Tensors alive at the end of a block's backward pass, in its first norm."""
     if engine.library == "megatron":
         return _megatron.first_norm_backward(model, engine)
     return _transformers.first_norm_backward(model, engine)

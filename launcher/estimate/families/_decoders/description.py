@@ -18,17 +18,17 @@ type Bias = bool | str
 
 
 type Words = Callable[[Callable[[str], Any], int], tuple[str, ...]]
-"""The word of each layer, by what the class's keys hold and the number of layers."""
+"""A function that names each layer's kind, from the values of the class's keys and the number of layers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A part of a layer: a norm, what reads its output, and the sum of what that makes with the residual stream."""
+    """A part of a layer: a norm, the modules that read its output, and the sum with the residual stream."""
 
     norm: str  # The norm.
-    kinds: tuple[str, ...]  # The modules of ``_decoders.kinds`` that describe what reads its output.
+    kinds: tuple[str, ...]  # The modules of ``_decoders.kinds`` that describe the readers of its output.
     own: Mapping[str, Any] = field(default_factory=dict)  # Fields of the type's description that differ in this step.
-    summed: bool = True  # False if the next step reads what it makes, without a sum.
+    summed: bool = True  # False if the next step reads its output directly, without a sum.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,29 +38,29 @@ class Experts:
     name: str = "mlp"  # The module that holds router and experts.
     router: str = "gate"  # The router's module in it.
     router_bias: bool = False  # True if the router has a bias.
-    bias: bool = False  # True if each expert's two projections have one.
-    transposed: bool = False  # True if an expert's matrices are held with the inputs first.
-    shared: str = ""  # The module of the MLP that every token meets; empty without one.
+    bias: bool = False  # True if each expert's two projections have a bias.
+    transposed: bool = False  # True if an expert's matrices are stored with the inputs first.
+    shared: str = ""  # The module of the shared experts' MLP, which every token passes; empty without one.
     shared_width: str = ""  # The key with its width.
-    shared_joined: bool = False  # True if its gate and up projections are one linear.
-    shared_gate: str = ""  # The linear that weighs it; empty without one.
+    shared_joined: bool = False  # True if its gate and up projections are one linear layer.
+    shared_gate: str = ""  # The linear layer that weights its output; empty without one.
     shared_first: bool = False  # True if that MLP is computed before the routed experts.
-    latent: str = ""  # The key of the width that tokens have on their way through the experts; empty without one.
+    latent: str = ""  # The key of a token's width inside the experts; empty if that is the hidden size.
     # True if the router scores by a sigmoid, in groups, on an fp32 copy of its input.
     wide: bool = False
-    gated: bool = True  # True if an expert's activation is of a gate.
+    gated: bool = True  # True if an expert's activation is gated.
     every: bool = False  # True if every expert computes every token, whatever the router chose.
     kind: str = "experts"  # The module of ``_decoders.kinds`` that describes them.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoder:
-    """One model type: what the keys of its class do not say (:func:`completed`)."""
+    """One model type: the facts that its class's keys do not tell (:func:`completed`)."""
 
     config: str = ""  # The class of its configuration.
     table: str = "embed_tokens"  # The token embedding.
     positions: str = ""  # The learned positions; empty without them.
-    positions_offset: int = 0  # Rows of theirs that no position uses.
+    positions_offset: int = 0  # Rows of the learned positions that no position uses.
     embedding_norm: str = ""  # The norm of the embeddings; empty without one.
     norm: Literal["rmsnorm", "layernorm"] = "rmsnorm"  # The kind of its norms.
     # How they are computed, for the tensors that they save: Llama's RMSNorm, Gemma's whose weight is multiplied in
@@ -70,99 +70,99 @@ class Decoder:
     norm_bias: bool = False  # True if they have a bias.
     first: str = "input_layernorm"  # The norm before attention; empty without one.
     after_attention: str = ""  # The norm of attention's output; empty without one.
-    second: str = "post_attention_layernorm"  # The norm before the MLP; empty where the MLP reads what attention reads.
-    parallel: bool = False  # True if attention and MLP read the same stream and are added together.
+    second: str = "post_attention_layernorm"  # The norm before the MLP; empty if the MLP shares attention's input.
+    parallel: bool = False  # True if attention and MLP read the same stream and their outputs are added.
     after_mlp: str = ""  # The norm of the MLP's output; empty without one.
     last: str = "norm"  # The norm after the blocks; empty without one.
     attention: str = "self_attn"  # The module of attention.
     # Its projections: queries, keys and values, or one of all three.
     inputs: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
     output: str = "o_proj"  # The projection of its output.
-    joined: int = 1  # Hidden sizes that attention and its norm read: 2 where the embeddings stand beside the stream.
-    square_output: bool = False  # True if it has as many inputs as outputs, whatever the size of a head.
-    input_bias: Bias = "attention_bias"  # The bias of ``inputs``; none where the class has no such key.
+    joined: int = 1  # Hidden sizes that attention and its norm read: 2 with the embeddings beside the stream.
+    square_output: bool = False  # True if it has as many inputs as outputs, whatever the head size.
+    input_bias: Bias = "attention_bias"  # The bias of ``inputs``; none if the class has no such key.
     output_bias: Bias = "attention_bias"  # The bias of ``output``, likewise.
     head_norms: tuple[str, ...] = ()  # The norms of queries and of keys; empty without them.
-    # What one of them covers: a head, all heads, or each head with weights of its own; "none" is a head, unweighted.
+    # What one of them covers: a head, all heads, or each head with its own weights; "none" is a head, unweighted.
     head_norm_size: Literal["head", "all", "each", "none"] = "head"
     head_norm_bias: bool = False  # True if they have a bias.
-    head_norm_copies: str = ""  # What follows their name where each head has a module of its own.
-    with_head_norms: str = ""  # The key that turns them on; empty where they are always there.
+    head_norm_copies: str = ""  # The suffix of their name if each head has its own module.
+    with_head_norms: str = ""  # The key that turns them on; empty if they are always on.
     sinks: bool = False  # True if each head has a learned sink.
-    # How eager attention's softmax is computed: in fp32, in the compute format of scores less their largest, or so of
-    # the scores as they are.
+    # How eager attention's softmax is computed: in fp32, or in the compute format, on the scores minus their maximum
+    # or on the scores as they are.
     softmax: Literal["wide", "less largest", "narrow"] = "wide"
     keys_factor: int = 1  # Heads of keys and values, by ``model.num_key_value_heads``.
-    value_width: str = ""  # The key of a head's width in values, where it is not that of queries.
-    # True if queries are put together from a rotated and another part, and attention's output is then copied for its
+    value_width: str = ""  # The key of the width of a value head, if it differs from that of a query head.
+    # True if queries are concatenated from a rotated and another part, so that attention's output is copied for its
     # projection.
     joins_queries: bool = False
-    clips_joint: bool = False  # True if the output of one projection is clipped, which keeps that, too.
-    keeps_joint: bool = True  # True if the values are a slice of the output of one projection, all of which stays.
-    repeats_keys: bool = False  # True if keys and values are copied for each head of queries.
-    wide_queries: bool = False  # True if queries and keys are made fp32 for the scores of eager attention.
-    mlp_width: str = ""  # The key of its width, where it is not the one that its class's other layers have.
-    mlp: str = "mlp"  # The module of the MLP; empty where its linears are the block's.
-    gate: str = "gate_proj"  # Its gate; empty where there is none or ``up`` holds both.
-    up: str = "up_proj"  # Its first linear.
-    down: str = "down_proj"  # Its last linear.
-    gated: bool = True  # True if the activation of one half is multiplied with the other.
-    mlp_bias: Bias = "mlp_bias"  # The bias of its linears, likewise.
-    # Linears whose names ``peft`` takes for routed experts' (0.21, ``_MOE_TARGET_MODULE_MAPPING``).
+    clips_joint: bool = False  # True if the output of a single projection is clipped, which keeps that output as well.
+    keeps_joint: bool = True  # True if the values are a slice of a single projection's output, which is kept whole.
+    repeats_keys: bool = False  # True if keys and values are copied for each query head.
+    wide_queries: bool = False  # True if queries and keys are cast to fp32 for the scores of eager attention.
+    mlp_width: str = ""  # The key of its width, if it differs from that of the class's other layers.
+    mlp: str = "mlp"  # The module of the MLP; empty if its linear layers are the block's own.
+    gate: str = "gate_proj"  # Its gate; empty if there is none or ``up`` holds both.
+    up: str = "up_proj"  # Its first linear layer.
+    down: str = "down_proj"  # Its last linear layer.
+    gated: bool = True  # True if the activation of one half is multiplied by the other.
+    mlp_bias: Bias = "mlp_bias"  # The bias of its linear layers, likewise.
+    # Linear layers whose names ``peft`` takes for routed experts' (0.21, ``_MOE_TARGET_MODULE_MAPPING``).
     unwrapped: tuple[str, ...] = ()
-    behind: str = ""  # A linear that reads the MLP's output, before the sum; empty without one.
-    # The lists of pairs of linears that each use of a shared block has beside its linears, by the names of these.
+    behind: str = ""  # A linear layer that reads the MLP's output, before the sum; empty without one.
+    # The lists of low-rank pairs that each use of a shared block adds to its linear layers, by the names of these.
     beside: Mapping[str, str] = field(default_factory=dict)
-    shared: str = ""  # The module that several layers use, whose parameters stand outside of these; empty without one.
-    activation_weights: tuple[str, ...] = ()  # Learned numbers of its activation.
+    shared: str = ""  # The module that several layers share, counted outside the layers; empty without one.
+    activation_weights: tuple[str, ...] = ()  # Learned parameters of its activation.
     experts: Experts | None = None  # The routed experts in place of the MLP.
     head_bias: Bias = False  # The bias of the output projection.
-    inner_factor: int = 4  # Of the hidden size, where the class has no other width of the MLP.
+    inner_factor: int = 4  # Width of the MLP over the hidden size, if the class has no key for it.
     fixed: Mapping[str, Any] = field(default_factory=dict)  # Our keys of ``model`` that its class decides.
-    settings: Mapping[str, Any] = field(default_factory=dict)  # Further arguments of the class of its configuration.
-    dropouts: tuple[str, ...] = ()  # The class's keys of dropout; none said: all but those of other modules.
-    # The values of ``model.attention`` with which its class computes.
+    settings: Mapping[str, Any] = field(default_factory=dict)  # Further arguments of its configuration class.
+    dropouts: tuple[str, ...] = ()  # The class's keys of dropout; by default all but those of other modules.
+    # The values of ``model.attention`` that its class supports.
     attentions: tuple[str, ...] = ("sdpa", "flash", "eager")
-    # Tensors as large as the scores that eager attention still names while it computes their softmax.
+    # Tensors as large as the scores that eager attention still references while it computes their softmax.
     score_copies: int = 0
-    # The kinds of layers that repeat where there is a window, ``w`` with it and ``f`` without; empty where all have it.
+    # The repeating pattern of layers with (``w``) and without (``f``) a window; empty if all have one.
     windows: str = ""
-    # The word of each layer, where layers are of several kinds, and the steps of a layer by its word.
+    # The kind of each layer if there are several kinds, and the steps of a layer by its kind.
     layers: Words | None = None
     steps: Mapping[str, tuple[Step, ...]] = field(default_factory=dict)
     mixer: str = "mixer"  # The module of a state space or of linear attention.
-    # Its sizes, by the words of its kind: the class's keys, or numbers that the class has in any case.
+    # Its sizes, by the names that its kind uses: the class's keys, or numbers that are fixed in the class.
     sizes: Mapping[str, str | int] = field(default_factory=dict)
-    scaled: bool = False  # True if each kind of a step reads a multiple of the norm's output, a tensor of its own.
+    scaled: bool = False  # True if each part of a step reads its own multiple of the norm's output.
     attends: bool = True  # True if some layer may have attention.
-    gated_output: bool = False  # True if attention's output is multiplied with a sigmoid that its queries bring.
-    # True if its class chooses among modules of its own by transformers' names of attention.
+    gated_output: bool = False  # True if attention's output is multiplied by a sigmoid from the query projection.
+    # True if its class picks its own attention modules by transformers' attention names.
     own_attention: bool = False
     # Values of the class's keys that this description covers; any other is refused.
     legal: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
-    # Other fields where a key of the class has a value: (key, value, fields), the later ones stronger.
+    # Fields that change if a key of the class has a value: (key, value, fields); later ones take precedence.
     variants: tuple[tuple[str, object, Mapping[str, Any]], ...] = ()
-    logits_factor: str = ""  # The key that logits are multiplied with; empty without one.
+    logits_factor: str = ""  # The key that logits are multiplied by; empty without one.
     logits_divisor: str = ""  # The key that logits are divided by; empty without one.
 
 
 _LEGAL: Mapping[str, tuple[object, ...]] = {
     "add_cross_attention": (False,),
-    "output_router_logits": (False,),  # The workers' loss is the cross entropy alone.
+    "output_router_logits": (False,),  # The workers' loss is only the cross entropy.
     "router_jitter_noise": (0.0, 0),
     "use_bidirectional_attention": (None, False),
     "z_loss_coefficient": (0.0, None),
 }
-"""Values of keys that any class may have, as no description covers others."""
+"""The supported values of keys that any class may have."""
 
-_OTHER_DROPOUTS = ("classifier_dropout", "layerdrop")  # Of another head of the class, and of whole layers.
+_OTHER_DROPOUTS = ("classifier_dropout", "layerdrop")  # Dropouts of a classifier head, and of whole layers.
 
 
 def completed(kind: str, found: Decoder, architecture: str, keys: Mapping[str, Any]) -> Decoder:
-    """A description with all that follows from its class: the name of its architecture, and its keys and defaults.
+    """Complete a description with what follows from its class: the architecture's name, and the keys and defaults.
 
-    transformers calls the configuration of ``OlmoForCausalLM`` ``OlmoConfig``, and that of a text model among several
-    models ``...TextConfig``.
+    transformers calls the configuration of ``OlmoForCausalLM`` ``OlmoConfig``, and that of a multimodal model's text
+    part ``...TextConfig``.
     """
 
     def named(*some: str) -> str:

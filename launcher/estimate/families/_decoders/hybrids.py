@@ -1,4 +1,4 @@
-"""The layers of decoders that have several kinds of them, by ``modeling_<model_type>.py`` in transformers 5.23."""
+"""The layers of decoders with several kinds of layers, from ``modeling_<model_type>.py`` in transformers 5.23."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -14,13 +14,13 @@ _OLD = {"mamba": "linear_attention", "attention": "full_attention"}
 
 
 def _listed(value_of: _ValueOf, layers: int, *, key: str = "layer_types") -> tuple[str, ...]:
-    """The words of a list of layers, in the current spelling."""
+    """The kinds in a list of layers, by their current names."""
     named = value_of(key)
     return tuple(_OLD.get(str(word), str(word)) for word in named) if isinstance(named, list | tuple) else ()
 
 
 def _nemotron(value_of: _ValueOf, layers: int) -> tuple[str, ...]:
-    """The list, else the letters of ``hybrid_override_pattern``, else what the class has."""
+    """The kinds by the list, else by the letters of ``hybrid_override_pattern``, else the class's default."""
     named, letters = _listed(value_of, layers, key="layers_block_type"), value_of("hybrid_override_pattern")
     if not named and isinstance(letters, str):
         named = tuple(_LETTERS.get(letter, letter) for letter in letters)
@@ -28,7 +28,7 @@ def _nemotron(value_of: _ValueOf, layers: int) -> tuple[str, ...]:
 
 
 def _intervals(value_of: _ValueOf, layers: int) -> tuple[str, ...]:
-    """Attention in every n-th layer, and experts in those that ``mlp_only_layers`` and the step leave."""
+    """Attention in every n-th layer, and experts except where ``mlp_only_layers`` or the step excludes them."""
     every, step, dense = (
         value_of("full_attention_interval") or 4,
         value_of("decoder_sparse_step") or 1,
@@ -44,7 +44,7 @@ def _intervals(value_of: _ValueOf, layers: int) -> tuple[str, ...]:
 
 
 def _zamba2(value_of: _ValueOf, layers: int) -> tuple[str, ...]:
-    """The list, else the pattern of the class, which has 54 layers."""
+    """The kinds by the list, else by the class's pattern of 54 layers."""
     default = "MMMMMM*" + "MMMMM*" * 6 + "MMMM*MMM*MM"
     return _listed(value_of, layers, key="layers_block_type") or tuple(
         "hybrid" if letter == "*" else "linear_attention" for letter in default
@@ -52,13 +52,13 @@ def _zamba2(value_of: _ValueOf, layers: int) -> tuple[str, ...]:
 
 
 def _granite(value_of: _ValueOf, layers: int) -> tuple[str, ...]:
-    """The layers by their list; all of them have experts, or none."""
+    """The kinds by the list; all layers have experts, or none."""
     mixers = _listed(value_of, layers) or ("linear_attention",) * layers
     return tuple(f"{mixer} {'moe' if value_of('num_local_experts') else 'mlp'}" for mixer in mixers)
 
 
 def _periods(value_of: _ValueOf, layers: int) -> tuple[str, ...]:
-    """Attention and experts each at an offset in every period of layers."""
+    """Attention and experts, each at its own offset in its period of layers."""
 
     def met(kind: str, layer: int) -> bool:
         period, offset = value_of(f"{kind}_layer_period") or 1, value_of(f"{kind}_layer_offset") or 0
@@ -78,7 +78,7 @@ def _indexed(value_of: _ValueOf, layers: int) -> tuple[str, ...]:
 
 
 def _llama_4(value_of: _ValueOf, layers: int) -> tuple[str, ...]:
-    """Layers without rotation, which see all tokens, and experts at intervals, where no list names them."""
+    """Layers without rotation, which attend to all tokens, and experts, both at intervals unless a list names them."""
     interval, step = value_of("no_rope_layer_interval") or 4, value_of("interleave_moe_layer_step") or 1
     rotated = value_of("no_rope_layers") or [int((layer + 1) % interval != 0) for layer in range(layers)]
     named = _listed(value_of, layers) or tuple(f"{'chunked' if one else 'full'}_attention" for one in rotated)
@@ -91,7 +91,7 @@ def _llama_4(value_of: _ValueOf, layers: int) -> tuple[str, ...]:
 
 
 def _mimo(value_of: _ValueOf, layers: int) -> tuple[str, ...]:
-    """Full attention first and in every sixth layer, and an MLP first, where no list says otherwise."""
+    """Full attention in the first and every sixth layer, and an MLP in the first, unless lists name them."""
     named = _listed(value_of, layers) or tuple(
         f"{'full' if layer == 0 or (layer + 1) % 6 == 0 else 'sliding'}_attention" for layer in range(layers)
     )
@@ -100,7 +100,7 @@ def _mimo(value_of: _ValueOf, layers: int) -> tuple[str, ...]:
 
 
 def _pairs(first: Mapping[str, Step], norm: str = "", experts: str = "experts") -> dict[str, tuple[Step, ...]]:
-    """The layers by their words: one mixer each, and an MLP or experts."""
+    """The steps of layers by kind: one mixer each, and an MLP or experts."""
     return {
         f"{word} {behind}": (step, Step(norm=norm or "post_attention_layernorm", kinds=(kind,)))
         for word, step in first.items()

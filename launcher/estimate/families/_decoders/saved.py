@@ -1,6 +1,6 @@
-"""Tensors that a decoder's blocks save for their backward pass, bytes for one token, and the masks of its windows.
+"""Tensors that a decoder's blocks save for their backward pass, in bytes per token.
 
-Counted as in ``families._transformers``, by reading autograd's saved tensors of each class's own modules; a
+Counted as in ``families._transformers``, by reading the tensors that autograd saves for each class's own modules; a
 test repeats it. Parameters, rotary tables, masks and token ids are left out.
 """
 
@@ -19,7 +19,7 @@ _FP32 = 4
 
 
 def block(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
-    """Tensors saved by norms and by what each kind of a layer is."""
+    """Tensors saved by a layer's norms and by each of its parts."""
     found = values.decoder(model)
     if found.layers is not None:
         return [row for step in layers.steps(model, layer) for row in _step(model, found, layer, step, engine)]
@@ -31,25 +31,25 @@ def block(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTenso
     rows = behind(_before(model, found, engine, found.first, attention), "attention", core)
     rows += inside("norm", _after(model, found, engine, found.after_attention), "output of attention")
     between = _before(model, found, engine, found.second, mlp)
-    # Where both norms read the same stream, a kernel saves it for both of them.
+    # If both norms read the same residual stream, the kernels share one saved tensor.
     rows += behind(between[1:] if found.parallel and found.norm_code == "kernel" else between, word, inner)
     return rows + inside("norm", _after(model, found, engine, found.after_mlp), f"output of {word}")
 
 
 def _plain_readers(kind: Kind, part: Part) -> tuple[str, ...]:
-    """The router and the experts alone: the MLP beside them reads what the router reads."""
+    """The readers of the norm's output without a shared MLP, which reads the same tensor as the router."""
     found = kind.readers(part)
     return found[:2] if kind.MODULE == "experts" else found
 
 
 def _keeping(kind: Kind, part: Part, engine: EngineTraits) -> tuple[str, ...]:
-    """The readers that keep the norm's output: a router in fp32 has a copy, and experts take a token's copies."""
+    """The readers that keep the norm's output: an fp32 router has its own copy, and experts take copies of tokens."""
     copied = kind.MODULE == "experts" and part.found.experts and part.found.experts.wide
     return kind.readers(part)[2 if copied and engine.residual_size < _FP32 else 0 :]
 
 
 def _step(model: ModelSpec, found: Decoder, layer: int, step: Step, engine: EngineTraits) -> list[SavedTensor]:
-    """Tensors that a norm saves, and the parts of the block that read its output."""
+    """Tensors saved by a step: its norm, and the parts of the block that read the norm's output."""
     part, every = layers.of_step(Part(model, found, layer), step), kinds.all_of(step.kinds)
     together = every[:1] if found.scaled else every
     readers = tuple(name for kind in together for name in _keeping(kind, part, engine))
@@ -68,9 +68,9 @@ type _Rows = tuple[tuple[str, ...], list[SavedTensor]]
 def _side_by_side(
     model: ModelSpec, found: Decoder, engine: EngineTraits, word: Module, attention: _Rows, inner: _Rows
 ) -> list[SavedTensor]:
-    """Attention and MLP that read one norm's output: both keep it, unless each linear saves a cast of its own.
+    """Tensors of attention and an MLP that share one norm's output, unless each linear layer saves its own cast.
 
-    ``attention`` and ``inner`` are their readers and what they save.
+    ``attention`` and ``inner`` are their readers and their saved tensors.
     """
     read = OUTPUT if engine.autocast else ""
     rows: list[SavedTensor] = []
@@ -85,7 +85,7 @@ def _side_by_side(
 
 
 def saves_input(model: ModelSpec, engine: EngineTraits) -> bool:
-    """True if the first norm keeps the block's input as it is, or linears that read it without one do."""
+    """True if the first norm, or without one the linear layers, keep the block's input as it is."""
     found = values.decoder(model)
     if not found.first:
         return not engine.autocast
@@ -101,9 +101,9 @@ def after_blocks(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
 
 
 def backward_extra(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
-    """The backward pass of a block at its fullest: gradients inside a kind, and that of the residual stream.
+    """Gradients at the peak of a block's backward pass: inside one of its parts, and that of the residual stream.
 
-    The last step's is the first, beside all that is saved; each earlier one's comes when what followed it is free.
+    The last step runs first, beside all saved tensors; each earlier one runs after what followed it has been freed.
     """
     found = values.decoder(model)
     if found.layers is None:
@@ -126,7 +126,7 @@ def backward_extra(model: ModelSpec, layer: int, engine: EngineTraits) -> list[S
 
 
 def _bytes(rows: list[SavedTensor], model: ModelSpec) -> int:
-    """Bytes of one token where no rank shares them."""
+    """Bytes of rows per token without any split among ranks."""
     return sum(row.bytes * (model.num_experts_per_tok if row.share.startswith("routed") else 1) for row in rows)
 
 
@@ -135,7 +135,7 @@ def _of_stream(model: ModelSpec, engine: EngineTraits) -> SavedTensor:
 
 
 def first_norm_backward(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
-    """The backward pass of the first norm: tensors that it saved, and its gradients."""
+    """Tensors of the first norm's backward pass: those that it saved, and its gradients."""
     found = values.decoder(model)
     if not found.first:
         size = 2 * engine.residual_size * model.hidden_size
@@ -149,7 +149,7 @@ def first_norm_backward(model: ModelSpec, engine: EngineTraits) -> list[SavedTen
 def _before(
     model: ModelSpec, found: Decoder, engine: EngineTraits, name: str, readers: tuple[str, ...], width: int = 0
 ) -> list[SavedTensor]:
-    """A norm before linears and what those save of its output; without one they save the residual stream."""
+    """A norm and what the linear layers after it save; without a norm they save the residual stream."""
     if not name:
         return _stream(model, engine, readers)
     width = width or model.hidden_size
@@ -165,7 +165,7 @@ def _after(model: ModelSpec, found: Decoder, engine: EngineTraits, name: str) ->
 
 
 def _output(size: int, engine: EngineTraits, readers: tuple[str, ...]) -> list[SavedTensor]:
-    """Inputs that linears save: one for all of them, under autocast a cast copy for each."""
+    """Inputs that linear layers save: one for all of them, or under autocast a cast copy for each."""
     if engine.autocast:
         return [_read(OUTPUT, engine.size * size, "token", "norm", (reader,)) for reader in readers]
     return [_read(OUTPUT, engine.residual_size * size, "token", "norm", readers)] if readers else []
@@ -174,7 +174,7 @@ def _output(size: int, engine: EngineTraits, readers: tuple[str, ...]) -> list[S
 def _norm(size: int, found: Decoder, engine: EngineTraits) -> list[SavedTensor]:
     """Tensors that a norm itself saves.
 
-    Gemma's multiplies with its weight in fp32; Cohere's LayerNorm is Python code that saves the centred values twice.
+    Gemma's multiplies by its weight in fp32; Cohere's LayerNorm is Python code that saves the centred values twice.
     """
     whole = engine.residual_size
     if found.norm_code == "kernel":

@@ -1,7 +1,7 @@
-"""The kinds of what layers are made of: attention, an MLP, experts, a state space, linear attention; one module each.
+"""The kinds of parts that layers are built from, one module each: attention, MLP, experts, state space and so on.
 
-A description of a model type names them (``description.Step``); :class:`Kind` says what is asked of one. A kind is one
-file of this folder and no list.
+A description of a model type names them (``description.Step``); :class:`Kind` is their protocol. A kind is one file of
+this folder, without any list.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,13 +26,13 @@ class Part(NamedTuple):
     layer: int
 
     def size(self, word: str) -> int:
-        """A size of a mixer by its word (:func:`values.size`)."""
+        """A size of a mixer by name (:func:`values.size`)."""
         return values.size(self.model, self.found, word)
 
     def pairs(self, module: str, inputs: int, sizes: Mapping[str, int]) -> list[Weight]:
-        """Two linears of low rank beside each linear of a module that has them, whose outputs have these sizes.
+        """The low-rank pairs of linear layers beside those of a shared module, whose outputs have these ``sizes``.
 
-        Each use of a shared module has its own, by the number of its layer among those that have such a module.
+        Each use of the shared module has its own pairs, numbered by its layer among those that use such a module.
         """
         rank, rows = self.size("rank"), list[Weight]()
         use = values.named(self.model)[: self.layer].count("hybrid")
@@ -43,39 +43,39 @@ class Part(NamedTuple):
         return rows
 
     def between_pairs(self, engine: EngineTraits) -> list[SavedTensor]:
-        """The input that autograd saves of the second linears of :meth:`pairs`."""
+        """The input that autograd saves for the second linear layers of :meth:`pairs`."""
         size, names = engine.size * self.size("rank"), tuple(self.found.beside.values())
         row = SavedTensor("between linears of low rank", size * len(names), "token", "adapter", only_readers=True)
         return [replace(row, readers=names)] if names else []
 
 
 class Kind(Protocol):
-    """A module of this folder; bytes are those of one token. One that is a mixer has the names of :class:`Mixer`."""
+    """A module of this folder; bytes are per token. A mixer also has the names of :class:`Mixer`."""
 
-    MODULE: Module  # Its word in ``checkpointing.modules``: ``attention`` has the time of its kernel.
+    MODULE: Module  # Its name in ``checkpointing.modules``; ``attention`` is timed by its kernel.
 
     def weights(self, part: Part) -> list[Weight]:
         """Its parameters, each with its split among tensor parallel ranks."""
 
     def readers(self, part: Part) -> tuple[str, ...]:
-        """The linears that read the output of the norm before it."""
+        """The linear layers that read the output of the norm before it."""
 
     def saved(self, part: Part, engine: EngineTraits) -> list[SavedTensor]:
         """Tensors that its forward pass saves, beside those of the norm before it and the norm's output."""
 
     def gradients(self, part: Part, engine: EngineTraits) -> list[SavedTensor]:
-        """Tensors that its backward pass has at most beyond those that are saved until then."""
+        """Tensors that its backward pass holds at its peak beyond those that are still saved."""
 
 
 @runtime_checkable
 class Mixer(Kind, Protocol):
-    """A kind whose kernels on a GPU come from packages of their own."""
+    """A kind whose GPU kernels come from separate packages."""
 
     PACKAGES: tuple[str, ...]  # These packages.
-    UNWRAPPED: tuple[str, ...]  # Its linears that no adapter may wrap.
+    UNWRAPPED: tuple[str, ...]  # Its linear layers that no adapter may wrap.
 
     def scans(self, part: Part, size: int) -> Scans:
-        """The kernels of one token that multiply no weight, by the bytes of an element."""
+        """The scan kernels per token, which multiply no weight, by the bytes of an element."""
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Grouped-query attention over all tokens before one, or over a window of them, with its variants."""
+"""Grouped-query attention over all earlier tokens, or over a window of them, with its variants."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ _INDEX = 8  # An index is an int64.
 
 
 def weights(part: Part) -> list[Weight]:
-    """Projections, sinks, and the norms of heads; a gate of the output is a second half of the queries'."""
+    """Weights of projections, sinks, and norms of heads; an output gate is a second half of the query projection."""
     model, found = part.model, part.found
     hidden, (queries, keys, inner, output) = found.joined * model.hidden_size, _widths(model, found)
     first = 2 * queries if found.gated_output else queries
@@ -40,7 +40,7 @@ def readers(part: Part) -> tuple[str, ...]:
 
 
 def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
-    """Queries, keys and values, the norms of heads, the scores or their log-sum-exp, and the output."""
+    """Tensors saved: queries, keys and values, the norms of heads, the scores or their log-sum-exp, and the output."""
     model, found, masked = part.model, part.found, windows.is_masked(part.model, part.layer, engine)
     size = engine.size * _widths(model, found)[-1]
     rows = _head_norms(model, found, engine) if values.norms_of_heads(model, found) else []
@@ -64,13 +64,13 @@ def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
 
 
 def gradients(part: Part, engine: EngineTraits) -> list[SavedTensor]:
-    """Gradients of the output and of queries, keys and values, whose saved tensors are there until all are made."""
+    """Gradients of the output and of queries, keys and values, whose saved tensors are kept until all are computed."""
     size = engine.size * sum(_widths(part.model, part.found))
     return [SavedTensor("gradients of attention", size, "tensor", "attention")]
 
 
 def _widths(model: ModelSpec, found: Decoder) -> tuple[int, int, int, int]:
-    """The widths of all heads together, of queries, keys, values and the output."""
+    """The widths of queries, keys, values and the output, over all heads."""
     value, heads = values.count(model, found.value_width) or model.head_size, found.keys_factor * model.key_value_heads
     return model.query_size, heads * model.head_size, heads * value, model.num_attention_heads * value
 
@@ -91,7 +91,7 @@ def _weights_of_norms(model: ModelSpec, found: Decoder) -> list[Weight]:
 
 
 def _gated(model: ModelSpec, found: Decoder, engine: EngineTraits) -> list[SavedTensor]:
-    """The sigmoid that the output is multiplied with, and the product; in fp32 norms keep the gate beside queries."""
+    """The sigmoid by which the output is multiplied, and the product; in fp32 norms keep the gate beside queries."""
     one = engine.size * model.query_size
     beside = one if engine.size == _FP32 else 0
     gate = SavedTensor("gate of the output", one + beside, "tensor", "attention")
@@ -99,7 +99,7 @@ def _gated(model: ModelSpec, found: Decoder, engine: EngineTraits) -> list[Saved
 
 
 def _inputs(model: ModelSpec, found: Decoder, engine: EngineTraits, masked: bool) -> list[SavedTensor]:
-    """Queries, keys and values; a slice of one projection's output keeps all of that alive."""
+    """Queries, keys and values; a slice of a single projection's output keeps the whole output alive."""
     size, (queries, keys, inner, output) = engine.size, _widths(model, found)
     if engine.scores or found.repeats_keys or masked:
         repeated, inner = queries, output
@@ -121,9 +121,9 @@ def _inputs(model: ModelSpec, found: Decoder, engine: EngineTraits, masked: bool
 
 
 def _scores(model: ModelSpec, found: Decoder, engine: EngineTraits) -> list[SavedTensor]:
-    """A log-sum-exp a head, or the scores: softmax in fp32 and its cast, and the tanh of a cap.
+    """A log-sum-exp per head, or the scores: the fp32 softmax and its cast, and the tanh of a cap.
 
-    Sinks are a column more; a largest score is found by index.
+    Sinks add a column; the maximum score keeps an index.
     """
     heads = model.num_attention_heads
     if not engine.scores:
@@ -144,7 +144,7 @@ def _scores(model: ModelSpec, found: Decoder, engine: EngineTraits) -> list[Save
 
 
 def _head_norms(model: ModelSpec, found: Decoder, engine: EngineTraits) -> list[SavedTensor]:
-    """The norms of queries and keys, whose outputs the rotary embedding copies; without weights their fp32 inputs."""
+    """Tensors of the norms of queries and keys, whose outputs rotation copies; without weights only fp32 inputs."""
     both, whole = model.query_size + model.key_value_size, engine.size
     heads = 2 if found.head_norm_size == "all" else model.num_attention_heads + model.key_value_heads
     if found.norm == "layernorm" and found.norm_code != "cohere":

@@ -1,4 +1,4 @@
-"""Routed experts in place of the MLP, with the MLP that every token meets beside them."""
+"""Routed experts in place of the MLP, and the shared experts' MLP beside them."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ _FP32 = 4
 
 
 def weights(part: Part) -> list[Weight]:
-    """The router, the routed experts, held together in one tensor, and the MLP that every token meets."""
+    """Weights of the router, the routed experts, stored in one tensor, and the shared experts' MLP."""
     model, experts = part.model, described(part)
     hidden, width, number, name = _token(model, experts), model.moe_intermediate_size, model.num_experts, experts.name
     rows = linear(f"{name}.{experts.router}", number, model.hidden_size, bias=experts.router_bias, split=False)
@@ -33,14 +33,14 @@ def weights(part: Part) -> list[Weight]:
 
 
 def readers(part: Part) -> tuple[str, ...]:
-    """The router, the experts, and where there is one the shared MLP."""
+    """The router, the experts, and the shared MLP if there is one."""
     experts = described(part)
     shared = ("gate_proj", "up_proj") if experts.gated else ("up_proj",)
     return (experts.router, "experts", *(shared if _beside(part) else ()))
 
 
 def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
-    """The router, the routed experts that one token meets, and the MLP that every token meets."""
+    """Tensors saved by the router, a token's routed experts, and the shared experts' MLP."""
     model, experts = part.model, described(part)
     groups = (values.count(model, "n_group"), values.count(model, "topk_group"))
     hidden = _token(model, experts)
@@ -55,11 +55,11 @@ def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
 
 
 def gradients(part: Part, engine: EngineTraits) -> list[SavedTensor]:
-    """Gradients inside the experts that a token meets, all at once, or those of their outputs before.
+    """Gradients inside a token's experts, all at once, or before that of their outputs, whichever are larger.
 
-    The weighted outputs, fp32 as a wide router's weights are, are put back into the tokens' order (transformers
-    ``integrations/moe.py``, ``weighted_out[inv_perm]``): their gradient, zeros and the gradient put into those; of
-    narrower outputs also their own. The MLP that every token meets has run back before, where it is the class's last.
+    The weighted outputs, in fp32 with a wide router, are restored to token order (transformers ``integrations/moe.py``,
+    ``weighted_out[inv_perm]``): backward holds their gradient, zeros and the gradient scattered into them, and for
+    narrower outputs also theirs. The shared experts' MLP has run its backward pass before if the class runs it last.
     """
     model, experts, size = part.model, described(part), engine.size
     hidden, choices = _token(model, experts), model.num_experts_per_tok
@@ -84,7 +84,7 @@ def _token(model: ModelSpec, experts: Experts) -> int:
 
 
 def _latent(part: Part, experts: Experts, hidden: int) -> list[Weight]:
-    """The linears before and behind the experts, where tokens are narrower there."""
+    """Weights of the linear layers before and after the experts, if tokens are narrower inside them."""
     bias, wide = values.flag(part.model, part.found.mlp_bias), part.model.hidden_size
     rows = linear(f"{experts.name}.fc1_latent_proj", hidden, wide, bias=bias, split=False)
     return rows + linear(f"{experts.name}.fc2_latent_proj", wide, hidden, bias=bias, split=False)
@@ -103,12 +103,12 @@ def _shared(part: Part, experts: Experts, width: int) -> list[Weight]:
 
 
 def _beside(part: Part) -> int:
-    """Width of the shared MLP, which every token passes."""
+    """Width of the shared experts' MLP; 0 without one."""
     return values.count(part.model, described(part).shared_width)
 
 
 def beside(part: Part, engine: EngineTraits) -> list[SavedTensor]:
-    """Tensors that the MLP that every token meets saves."""
+    """Tensors that the shared experts' MLP saves."""
     experts = described(part)
     if not (width := _beside(part)):
         return []
@@ -129,5 +129,5 @@ _DOWN = ("down_proj",)
 
 
 def _clamped(row: SavedTensor) -> SavedTensor:
-    """gpt-oss clamps gate and up, and adds one to it: twice as many tensors as of another gate."""
+    """The row of gpt-oss, which clamps gate and up and adds one: twice as many tensors as another gate."""
     return replace(row, bytes=2 * row.bytes) if row.name == "expert activations" else row

@@ -1,7 +1,7 @@
-"""The gated delta rule (arXiv:2412.06464): linear attention whose state of each head is written in chunks.
+"""The gated delta rule (arXiv:2412.06464): linear attention that updates each head's state chunk by chunk.
 
-In torch it is ``torch_chunk_gated_delta_rule`` of transformers' classes, which names ``heads x chunk`` numbers of a
-token five times; as Triton's kernels ``chunk_gated_delta_rule`` of ``fla``, which keeps one of them and the inputs.
+In torch it is ``torch_chunk_gated_delta_rule`` of transformers' classes, which holds five tensors of ``heads x chunk``
+numbers per token; as Triton kernels ``chunk_gated_delta_rule`` of ``fla``, which keeps one of them and the inputs.
 """
 
 from fractions import Fraction
@@ -18,26 +18,26 @@ MODULE: Module = "mixer"
 PACKAGES = ("flash-linear-attention", "causal-conv1d")
 UNWRAPPED: tuple[str, ...] = ()
 _FP32 = 4
-_CHUNK = 64  # Tokens of a chunk, in torch as in the kernels.
+_CHUNK = 64  # Tokens of a chunk, both in torch and in the kernels.
 
 
 class Sizes(NamedTuple):
-    """Sizes of one mixer; elements."""
+    """Sizes of one mixer, in elements."""
 
-    heads: int  # Of values, each with a state.
+    heads: int  # Value heads, each with a state.
     head_dim: int
-    key_heads: int  # Of queries and of keys.
-    key_dim: int  # Of one of those.
+    key_heads: int  # Query heads, and as many key heads.
+    key_dim: int  # Width of a query or key head.
     conv: int  # Tokens that the convolution sees.
 
     @property
     def values(self) -> int:
-        """All heads of values."""
+        """Width of all value heads."""
         return self.heads * self.head_dim
 
     @property
     def keys(self) -> int:
-        """Keys, or queries, of all heads of values."""
+        """Width of the keys, or queries, of all value heads."""
         return self.heads * self.key_dim
 
     @property
@@ -47,18 +47,18 @@ class Sizes(NamedTuple):
 
     @property
     def states(self) -> Fraction:
-        """A token's part of the states of each chunk."""
+        """Elements per token of the states of each chunk."""
         return Fraction(self.keys * self.head_dim, _CHUNK)
 
 
 def sizes(part: Part) -> Sizes:
-    """The sizes of a layer's mixer, by its class's keys."""
+    """The sizes of a layer's mixer, from its class's keys."""
     words = ("heads", "head_dim", "key_heads", "key_dim", "conv")
     return Sizes(*(part.size(word) for word in words))
 
 
 def weights(part: Part) -> list[Weight]:
-    """The linears, the convolution, a decay and a bias of it a head, and the norm of a head."""
+    """Weights of the linear layers, the convolution, a decay and its bias per head, and the norm of a head."""
     one, name, hidden = sizes(part), part.found.mixer, part.model.hidden_size
     rows = [Weight(name=f"{name}.{each}", shape=(one.heads,), split="tensor") for each in ("dt_bias", "A_log")]
     rows.append(Weight(name=f"{name}.conv1d.weight", shape=(one.convolved, 1, one.conv), split="tensor"))
@@ -69,7 +69,7 @@ def weights(part: Part) -> list[Weight]:
 
 
 def _inputs(part: Part, one: Sizes) -> dict[str, int]:
-    """The linears that read the norm's output, and what each makes: two of them, or one for each of four things."""
+    """The linear layers that read the norm's output, with their outputs: two fused ones, or four."""
     if part.size("joined"):
         return {"in_proj_qkvz": one.convolved + one.values, "in_proj_ba": 2 * one.heads}
     made = {"in_proj_qkv": one.convolved, "in_proj_z": one.values}
@@ -77,12 +77,12 @@ def _inputs(part: Part, one: Sizes) -> dict[str, int]:
 
 
 def readers(part: Part) -> tuple[str, ...]:
-    """The first linears."""
+    """The first linear layers."""
     return tuple(_inputs(part, sizes(part)))
 
 
 def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
-    """The convolution's input, what the rule keeps, and the norm of its output."""
+    """Tensors saved by the convolution, the delta rule, and the norm of its output."""
     one = sizes(part)
     rule = _kernels(one, engine) if engine.scan_kernels else _torch(one, engine)
     return [
@@ -95,18 +95,18 @@ def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
 
 
 def _convolution(one: Sizes, engine: EngineTraits) -> int:
-    """Its input; in torch its output, too, which has ``conv - 1`` places more than the sequence has tokens."""
+    """Bytes of its input, and in torch also of its output, ``conv - 1`` places longer than the sequence."""
     length = engine.sequence_length
     made = 0 if engine.scan_kernels else Fraction(one.convolved * (length + one.conv - 1), length)
     return ceil(engine.size * (one.convolved + made))
 
 
 def _torch(one: Sizes, engine: EngineTraits) -> int:
-    """Numbers of ``torch_chunk_gated_delta_rule``: in fp32, but for the operands of products, which autocast narrows.
+    """Bytes of ``torch_chunk_gated_delta_rule``: in fp32, except the operands of products, which autocast narrows.
 
-    Queries and keys as they are and as they meet the products, in fp32 in copies; five matrices of a chunk: decays,
-    products with keys of keys and of queries, the system and attention inside a chunk; states before each chunk. A
-    sequence is padded to whole chunks.
+    Queries and keys as they are and as operands of the products, copies in fp32; five matrices of a chunk: decays,
+    products of keys with keys and of queries with keys, the system and attention inside a chunk; states before each
+    chunk. A sequence is padded to whole chunks.
     """
     narrow, wide = engine.size if engine.autocast else _FP32, engine.size == _FP32
     keys = 6 * _FP32 * one.keys if not engine.autocast else (5 * _FP32 + 3 * narrow) * one.keys
@@ -121,24 +121,24 @@ def _torch(one: Sizes, engine: EngineTraits) -> int:
 
 
 def _norm(one: Sizes, engine: EngineTraits) -> int:
-    """Its fp32 input, the normalised values, the gate and its activation in fp32, and their product's other side."""
+    """Bytes of its fp32 input, the normalised values, gate, its fp32 activation, and the product's other operand."""
     return (3 * _FP32 + engine.size + engine.residual_size) * one.values + _FP32 * one.heads
 
 
 def _kernels(one: Sizes, engine: EngineTraits) -> int:
     """Bytes that ``ChunkGatedDeltaRuleFunction`` of ``fla`` 0.6 saves (``ops/gated_delta_rule/chunk.py``).
 
-    Queries and keys of unit length with their lengths, values, the summed decays, the gate of what is written, and the
-    inverse of each chunk's system in the compute format.
+    Normalised queries and keys with their norms, values, the cumulative decays, the write gate, and the inverse of each
+    chunk's system in the compute format.
     """
     keys = 2 * one.key_heads * (engine.size * one.key_dim + _FP32)
     return keys + engine.size * one.values + one.heads * (_FP32 + engine.size * (1 + _CHUNK))
 
 
 def gradients(part: Part, engine: EngineTraits) -> list[SavedTensor]:
-    """The most of what the backward pass has besides.
+    """The most that the backward pass holds besides.
 
-    As kernels (``chunk_gated_delta_rule_bwd``) what the forward pass had between its parts, again, with the gradients:
+    As kernels (``chunk_gated_delta_rule_bwd``) the recomputed intermediates of the forward pass with their gradients:
     five tensors of the keys' size, six of the values', and the states of each chunk and their gradient. In torch four
     fp32 tensors of the values' size, in the norm.
     """
@@ -152,9 +152,9 @@ def gradients(part: Part, engine: EngineTraits) -> list[SavedTensor]:
 def scans(part: Part, size: int) -> Scans:
     """The kernels of ``fla``, each reading its operands and writing its result once (``ops/gated_delta_rule``).
 
-    Forward: the convolution; both lengths; the system of a chunk and its inverse; keys and values as it makes them;
-    states from chunk to chunk; the output. Backward repeats the fourth and the fifth, and has the products of each
-    gradient.
+    Forward: the convolution; both norms; the system of a chunk and its inverse; the keys and values it gives; states
+    from chunk to chunk; the output. Backward repeats the keys and values and the states, and computes the products of
+    each gradient.
     """
     one = sizes(part)
     pairs, short = one.heads * _CHUNK, 2 * one.key_heads * one.key_dim

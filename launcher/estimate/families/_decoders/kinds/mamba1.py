@@ -1,8 +1,8 @@
 """Mamba (arXiv:2312.00752); Jamba and Falcon-Mamba have norms of time step, input and output of the state.
 
-In torch it is a loop over tokens, which names the decays, the inputs and the states of every token; as kernels
-``selective_scan_fn`` of ``mamba_ssm`` and ``causal_conv1d_fn``, which keep no state but one of 2,048 tokens, or, but
-in Jamba, the whole mixer as ``mamba_inner_fn``, which computes the convolution and the time steps again.
+In torch it is a loop over tokens, which holds the decays, the inputs and the states of every token; as kernels
+``selective_scan_fn`` of ``mamba_ssm`` and ``causal_conv1d_fn``, which keep one state per 2,048 tokens, or, except in
+Jamba, the whole mixer as ``mamba_inner_fn``, which recomputes the convolution and the time steps.
 """
 
 from dataclasses import replace
@@ -20,15 +20,15 @@ MODULE: Module = "mixer"
 PACKAGES = ("mamba-ssm", "causal-conv1d")
 UNWRAPPED: tuple[str, ...] = ("dt_proj",)  # The class reads its weight and leaves its module out.
 _FP32 = 4
-_KERNEL_CHUNK = 2048  # Tokens of which the kernel keeps a state (``csrc/selective_scan/selective_scan.cpp``).
+_KERNEL_CHUNK = 2048  # Tokens per state that the kernel keeps (``csrc/selective_scan/selective_scan.cpp``).
 
 
 class Sizes(NamedTuple):
-    """Sizes of one mixer; elements."""
+    """Sizes of one mixer, in elements."""
 
     inner: int
-    state: int  # Of the state, for each element of ``inner``.
-    rank: int  # Of the time step.
+    state: int  # Size of the state per element of ``inner``.
+    rank: int  # Rank of the time step.
     conv: int  # Tokens that the convolution sees.
     norms: int  # 1 if time step, B and C have norms with weights, 2 if without, 0 if none.
 
@@ -39,14 +39,14 @@ class Sizes(NamedTuple):
 
 
 def sizes(part: Part) -> Sizes:
-    """The sizes of a layer's mixer, by its class's keys; a rank that is not a number is a 16th of the hidden size."""
+    """The sizes of a layer's mixer, from its class's keys; a non-numeric rank is a 16th of the hidden size."""
     inner, expand, state, rank, conv, norms = map(part.size, ("inner", "expand", "state", "rank", "conv", "norms"))
     hidden = part.model.hidden_size
     return Sizes(inner or expand * hidden, state, rank or -(-hidden // 16), conv, norms)
 
 
 def weights(part: Part) -> list[Weight]:
-    """Four linears, the convolution, the decays, a skip, and the norms that have weights."""
+    """Weights of four linear layers, the convolution, the decays, a skip, and the norms that have weights."""
     one, name, hidden = sizes(part), part.found.mixer, part.model.hidden_size
     bias = bool(part.size("bias"))
     rows = [Weight(name=f"{name}.A_log", shape=(one.inner, one.state), split="tensor", module=MODULE, whole=True)]
@@ -64,12 +64,12 @@ def weights(part: Part) -> list[Weight]:
 
 
 def readers(part: Part) -> tuple[str, ...]:
-    """The first linear."""
+    """The first linear layer."""
     return ("in_proj",)
 
 
 def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
-    """The projection and the convolution, the small norms, and what the scan keeps."""
+    """Tensors saved by the projection and the convolution, the small norms, and the scan."""
     one, size = sizes(part), engine.size
     whole = engine.scan_kernels and one.norms != 1
     scan = _kernels(one, engine, whole=whole) if engine.scan_kernels else _torch(one, engine)
@@ -82,18 +82,18 @@ def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
 
 
 def _small(one: Sizes, size: int) -> int:
-    """Outputs of ``x_proj``; before norms in fp32, behind them the time step, and all where there are weights."""
+    """Bytes of ``x_proj``'s outputs: fp32 before norms, then the time step, and all of them if norms have weights."""
     if not one.norms:
         return size * one.small
     return (_FP32 + size * (one.norms == 1)) * one.small + size * one.rank + 3 * _FP32
 
 
 def _torch(one: Sizes, engine: EngineTraits) -> int:
-    """The convolution's output, ``conv - 1`` places longer than the sequence, and numbers of ``mamba_selective_scan``.
+    """Bytes of the convolution's output, ``conv - 1`` places longer than the sequence, and of ``mamba_selective_scan``.
 
-    Four tensors as wide as ``inner`` in the compute format, the input and the output of the scan in fp32, decays,
-    inputs and states of each token in fp32, and states in the compute format where that is another. Autocast copies
-    what the convolution reads.
+    Four tensors of width ``inner`` in the compute format, the input and the output of the scan in fp32, decays, inputs
+    and states of each token in fp32, and states in the compute format if that is narrower. Autocast copies the
+    convolution's input.
     """
     size, length = engine.size, engine.sequence_length
     narrow = 0 if size == _FP32 else size
@@ -103,19 +103,19 @@ def _torch(one: Sizes, engine: EngineTraits) -> int:
 
 
 def _kernels(one: Sizes, engine: EngineTraits, *, whole: bool) -> int:
-    """Bytes saved beside the projection: by ``SelectiveScanFn`` input, time steps, output, B, C and fp32 states.
+    """Bytes saved beside the projection: input, time steps, output, B, C and fp32 states by ``SelectiveScanFn``.
 
-    ``MambaInnerFn``, the ``whole`` mixer, computes input and time steps again (``checkpoint_lvl`` 1).
+    ``MambaInnerFn``, the ``whole`` mixer, recomputes input and time steps (``checkpoint_lvl`` 1).
     """
     states = Fraction(2 * _FP32 * one.inner * one.state, _KERNEL_CHUNK)
     return ceil(engine.size * ((1 if whole else 3) * one.inner + 2 * one.state) + states)
 
 
 def gradients(part: Part, engine: EngineTraits) -> list[SavedTensor]:
-    """The most of what the backward pass has besides.
+    """The most that the backward pass holds besides.
 
     As kernels the gradients of the scan's input, time steps, gate and output, and of the projection. In torch those of
-    decays and of inputs of all tokens, and a tensor as large for each while one token's gradient is added to them.
+    decays and of inputs of all tokens, and a tensor as large as each while one token's gradient is added to them.
     """
     one = sizes(part)
     if engine.scan_kernels:
@@ -124,7 +124,7 @@ def gradients(part: Part, engine: EngineTraits) -> list[SavedTensor]:
 
 
 def scans(part: Part, size: int) -> Scans:
-    """The convolution and the scan, each reading and writing once; the scan's exponentials are left out."""
+    """The kernels of the convolution and the scan, each reading and writing once; the scan's exponentials left out."""
     one = sizes(part)
     convolution, norms = Scan(0, 2 * size * one.inner), Scan(0, 3 * 3 * size * one.small)
     scan = Scan(0, size * (5 * one.inner + 2 * one.state))

@@ -1,8 +1,8 @@
 """Mamba-2 (arXiv:2405.21060): a state space whose scan runs in chunks of the sequence.
 
-In torch it is ``mamba2_chunk_scan`` of transformers' classes, which names ``heads x chunk`` numbers of a token several
-times; as Triton's kernels ``mamba_split_conv1d_scan_combined`` of ``mamba_ssm``, which keeps the projection and the
-scan's output and computes the rest again.
+In torch it is ``mamba2_chunk_scan`` of transformers' classes, which holds several tensors of ``heads x chunk`` numbers
+per token; as Triton kernels ``mamba_split_conv1d_scan_combined`` of ``mamba_ssm``, which keeps the projection and the
+scan's output and recomputes the rest.
 """
 
 from dataclasses import replace
@@ -23,19 +23,19 @@ _FP32 = 4
 
 
 class Sizes(NamedTuple):
-    """Sizes of one mixer; elements."""
+    """Sizes of one mixer, in elements."""
 
     heads: int
     head_dim: int
-    state: int  # Of the state, for each element of a head.
-    groups: int  # Of heads that share what enters and leaves the state.
+    state: int  # Size of the state per element of a head.
+    groups: int  # Groups of heads that share the state's inputs and outputs, B and C.
     conv: int  # Tokens that the convolution sees.
     chunk: int  # Tokens of a chunk.
     norm: bool  # True if a norm follows the scan.
 
     @property
     def inner(self) -> int:
-        """All heads."""
+        """Width of all heads."""
         return self.heads * self.head_dim
 
     @property
@@ -45,12 +45,12 @@ class Sizes(NamedTuple):
 
     @property
     def projected(self) -> int:
-        """What the first linear makes: the gate, what is convolved, and a time step a head."""
+        """Width of the first linear layer's output: the gate, the convolved part, and a time step per head."""
         return self.inner + self.convolved + self.heads
 
 
 def sizes(part: Part) -> Sizes:
-    """The sizes of a layer's mixer, by its class's keys."""
+    """The sizes of a layer's mixer, from its class's keys."""
     heads, state, groups, conv, chunk = (part.size(word) for word in ("heads", "state", "groups", "conv", "chunk"))
     inner = part.size("inner") or part.model.hidden_size * (part.size("expand") or 2)
     head_dim = part.size("head_dim") or inner // max(heads, 1)
@@ -58,7 +58,7 @@ def sizes(part: Part) -> Sizes:
 
 
 def weights(part: Part) -> list[Weight]:
-    """The two linears, the convolution, a decay, a skip and a bias of the time step a head, and the norm."""
+    """Weights of two linear layers, the convolution, the norm, and per head a decay, a skip and a time step bias."""
     one, name, hidden = sizes(part), part.found.mixer, part.model.hidden_size
     bias = bool(part.size("bias"))
     conv = [Weight(name=f"{name}.conv1d.weight", shape=(one.convolved, 1, one.conv), split="tensor")]
@@ -74,12 +74,12 @@ def weights(part: Part) -> list[Weight]:
 
 
 def readers(part: Part) -> tuple[str, ...]:
-    """The first linear."""
+    """The first linear layer."""
     return ("in_proj",)
 
 
 def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
-    """What the scan keeps: as kernels the projection and the scan's output, in torch all that it names."""
+    """Tensors that the scan keeps: as kernels the projection and the scan's output, in torch all its operands."""
     one = sizes(part)
     if engine.scan_kernels:
         statistic = _FP32 * one.groups if one.norm else 0
@@ -106,9 +106,9 @@ def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
 
 
 def _convolution(one: Sizes, engine: EngineTraits) -> int:
-    """Its input, a slice of the whole projection or under autocast a copy, and its output before the activation.
+    """Bytes of its input, a slice of the whole projection or under autocast a copy, and its output before activation.
 
-    The output has ``conv - 1`` places more than the sequence has tokens.
+    The output is ``conv - 1`` places longer than the sequence.
     """
     length = engine.sequence_length
     made = Fraction(one.convolved * (length + one.conv - 1), length)
@@ -116,7 +116,7 @@ def _convolution(one: Sizes, engine: EngineTraits) -> int:
 
 
 def _time_steps(one: Sizes, engine: EngineTraits) -> int:
-    """Before and behind the softplus, once in fp32, or twice where that is a copy; decays of a chunk three times."""
+    """Bytes of time steps before and after the softplus, once in fp32 or twice if copied; a chunk's decays 3 times."""
     copies = 1 if engine.size == _FP32 else 2
     return one.heads * (2 * engine.size + copies * _FP32 + 3 * _FP32)
 
@@ -140,10 +140,10 @@ def _scan(one: Sizes, engine: EngineTraits) -> int:
 
 
 def _named(one: Sizes, engine: EngineTraits) -> int:
-    """Bytes of a token that the scan holds at its fullest where nothing is saved: the fp32 tensors that it names.
+    """Bytes per token that the scan holds at its peak if nothing is saved: the fp32 tensors that it references.
 
     ``L``, ``G`` and ``M``; ``B``, ``C`` and ``B_decay``; the inputs with and without time steps; states and those of
-    each chunk. At its end four products and the output before and behind the skip; at the product of ``C`` and the
+    each chunk. At its end four products and the output before and after the skip; at the product of ``C`` and the
     states two products, and copies of both operands.
     """
     chunks = ceil(Fraction(engine.sequence_length, one.chunk))
@@ -154,11 +154,11 @@ def _named(one: Sizes, engine: EngineTraits) -> int:
 
 
 def _locals(one: Sizes, engine: EngineTraits) -> int:
-    """Bytes of a token that the scan names at its end beside what it saves.
+    """Bytes per token that the scan references at its end beside what it saves.
 
-    ``M``; padded ``C`` and ``B_decay``; the padded input, the skip, what earlier chunks add, and both sums with it in
-    fp32; what the chunk itself adds; and the state before the first chunk. Around it the convolution's output is
-    named, of which the scan has copies where it is narrower, and the projection, of which autocast has them.
+    ``M``; padded ``C`` and ``B_decay``; the padded input, the skip, the contribution of earlier chunks, and both sums
+    with it in fp32; the chunk's own contribution; and the state before the first chunk. The caller references the
+    convolution's output, which the scan copies if it is narrower, and the projection, which autocast copies.
     """
     narrow, copied = engine.size if engine.autocast else _FP32, one.convolved if engine.size < _FP32 else 0
     around = engine.size * (copied + (one.projected if engine.autocast else 0))
@@ -167,7 +167,7 @@ def _locals(one: Sizes, engine: EngineTraits) -> int:
 
 
 def _norm(one: Sizes, engine: EngineTraits) -> int:
-    """The gate's activation and the output multiplied by it, in groups, and their deviations; in fp32.
+    """Bytes of the gate's activation and the output multiplied by it, in groups, and their deviations; in fp32.
 
     Without a norm the activation has the compute format, and the output is the scan's.
     """
@@ -178,7 +178,7 @@ def _norm(one: Sizes, engine: EngineTraits) -> int:
 
 
 def gradients(part: Part, engine: EngineTraits) -> list[SavedTensor]:
-    """The most of what the backward pass has besides."""
+    """The most that the backward pass holds besides."""
     one = sizes(part)
     if engine.scan_kernels:
         return [SavedTensor("inside the scan's backward pass", kernels(one, engine), "tensor", "mixer")]
@@ -186,18 +186,18 @@ def gradients(part: Part, engine: EngineTraits) -> list[SavedTensor]:
 
 
 def _norm_backward(one: Sizes, engine: EngineTraits) -> int:
-    """At its start, in the norm: three fp32 gradients of the heads, and that of the projection's input if narrower."""
+    """Bytes at its start, in the norm: three fp32 gradients of the heads; if narrower, the projection's input's too."""
     return (3 * _FP32 + (engine.size if engine.size < _FP32 else 0)) * one.inner
 
 
 def kernels(one: Sizes, engine: EngineTraits) -> int:
-    """What the backward pass of the kernels holds where it has most, at the gradient of what leaves the state.
+    """Bytes that the kernels' backward pass holds at its peak, at the gradient of the state's outputs.
 
     ``MambaSplitConv1dScanCombinedFn.backward`` and ``_mamba_chunk_scan_combined_bwd`` of ``mamba_ssm`` 2.3,
-    ``ops/triton/ssd_combined.py``: the convolution's output again, the gradient of the projection and of what was
-    convolved, the norm's output again, and the gradient behind and before it, in the compute format; a chunk's scores
-    of each group, and its states, in fp32 and in the compute format, with their gradient; what enters and leaves the
-    state has fp32 gradients of each group, for one program at least.
+    ``ops/triton/ssd_combined.py``: the recomputed output of the convolution, the gradients of the projection and of its
+    convolved part, the recomputed output of the norm, and the gradients after and before it, in the compute format; a
+    chunk's scores per group, and its states, in fp32 and in the compute format, with their gradient; the state's inputs
+    and outputs have fp32 gradients per group, for at least one program.
     """
     size = engine.size
     kept = size * (2 * one.convolved + one.projected + 3 * one.inner)
@@ -207,15 +207,15 @@ def kernels(one: Sizes, engine: EngineTraits) -> int:
 
 
 def scans(part: Part, size: int) -> Scans:
-    """Those of a layer's mixer."""
+    """The scan kernels of a layer's mixer."""
     return scans_of(sizes(part), size)
 
 
 def scans_of(one: Sizes, size: int) -> Scans:
     """The kernels of ``mamba_ssm``, each reading its operands and writing its result once (``ops/triton/ssd_*.py``).
 
-    Forward: the convolution; decays of a chunk; its scores ``C B``; states of a chunk ``B x``; their passage from
-    chunk to chunk; and the output, of the scores and of the states. Backward repeats the first five, and has the
+    Forward: the convolution; decays of a chunk; its scores ``C B``; states of a chunk ``B x``; passing them from chunk
+    to chunk; and the output, from the scores and from the states. Backward repeats the first five, and computes the
     products of each gradient.
     """
     scores, group = one.heads * one.chunk, one.groups * one.state

@@ -1,4 +1,4 @@
-"""The MLP: up and down, with a gate or without, and the activation between."""
+"""The MLP: up and down, with or without a gate, and the activation in between."""
 
 from launcher.estimate.families import _transformers
 from launcher.estimate.families._decoders import values
@@ -13,14 +13,14 @@ from launcher.spec import ModelSpec
 
 MODULE: Module = "mlp"
 _INSIDE = {"relu": 0, "gelu_new": 4, "xielu": 4}
-"""Tensors that an activation saves besides its output, where it is not its input alone."""
+"""Number of tensors that an activation saves besides its output, where it is not just its input."""
 
 _GRADIENTS = {"gelu": 1, "gelu_pytorch_tanh": 1, "relu": 1, "relu2": 3}
-"""Gradients of the width of an MLP without a gate that its backward pass holds at once, where these are not two."""
+"""Gradients of the MLP's width that the backward pass holds at once without a gate, where these are not two."""
 
 
 def weights(part: Part) -> list[Weight]:
-    """Its linears, and the learned numbers of its activation."""
+    """Weights of its linear layers, and the learned parameters of its activation."""
     model, found = part.model, part.found
     hidden, width, bias = model.hidden_size, width_of(model, found), values.flag(model, found.mlp_bias)
     inside = f"{found.mlp}." if found.mlp else ""
@@ -34,13 +34,13 @@ def weights(part: Part) -> list[Weight]:
 
 
 def readers(part: Part) -> tuple[str, ...]:
-    """Gate and up."""
+    """The gate and up projections."""
     found = part.found
     return (found.gate, found.up) if found.gate else (found.up, *found.beside.values())
 
 
 def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
-    """Gate, up, activation and product; without a gate, tensors that the activation saves, and its output."""
+    """Gate, up, activation and product; without a gate, the tensors that the activation saves, and its output."""
     model, found = part.model, part.found
     one, name = engine.size * width_of(model, found), activation(model)
     if found.gated:
@@ -70,14 +70,14 @@ def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
 
 
 def gradients(part: Part, engine: EngineTraits) -> list[SavedTensor]:
-    """Gradients of its width: two, one where the activation's gradient needs its input alone, three of a square."""
+    """Gradients of its width: two, one if the activation's gradient needs only its input, three for a square."""
     model = part.model
     count = 2 if part.found.gated else _GRADIENTS.get(activation(model), 2)
     return [SavedTensor("gradients of the MLP", count * engine.size * width_of(model, part.found), "tensor", "mlp")]
 
 
 def width_of(model: ModelSpec, found: Decoder) -> int:
-    """Its width."""
+    """The width of the MLP."""
     return values.count(model, found.mlp_width) or model.intermediate_size
 
 

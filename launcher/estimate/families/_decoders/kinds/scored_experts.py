@@ -1,6 +1,6 @@
-"""Llama 4's experts: each token is copied to every expert, multiplied by its score, and all of them are computed.
+"""Llama 4's experts: each token is copied to every expert and multiplied by its score, and all copies are computed.
 
-An expert that a token is not sent to has the score 0 (``Llama4TextMoe.forward`` in transformers 5.23).
+An expert that the router did not choose has the score 0 (``Llama4TextMoe.forward`` in transformers 5.23).
 """
 
 from launcher.estimate.families._decoders.kinds import Part, experts
@@ -16,9 +16,9 @@ readers = experts.readers
 
 
 def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
-    """Copies before and behind their scores, gate and up in one, activation and product of each expert; its scores.
+    """Copies before and after scoring, fused gate and up, activation and product of each expert, and the scores.
 
-    The products are those of all experts in one (``torch.bmm``), in the compute format.
+    The products of all experts are one ``torch.bmm``, in the compute format.
     """
     model, size, number = part.model, engine.size, part.model.num_experts
     one = size * number * model.moe_intermediate_size
@@ -36,7 +36,7 @@ def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
 
 
 def gradients(part: Part, engine: EngineTraits) -> list[SavedTensor]:
-    """Gradients of the product, of up and of the activation, where the product itself is gone."""
+    """Gradients of the product, of up and of the activation, once the product itself is freed."""
     model = part.model
     inside = 2 * engine.size * model.num_experts * model.moe_intermediate_size
     return [SavedTensor("gradients of the experts", inside, "token", "mlp")]

@@ -1,7 +1,7 @@
-"""DBRX's experts, the rows of all of them one below the other in a matrix, which a loop computes one after the other.
+"""DBRX's experts, whose rows are stacked in one matrix and which a loop computes one after the other.
 
 ``DbrxExperts`` of ``modeling_dbrx.py`` in transformers 5.23; what one expert saves is counted for even routing. The
-matrices that each expert's gradient makes are in ``estimate.memory.scores``.
+matrices of each expert's gradient are counted in ``estimate.memory.scores``.
 """
 
 from dataclasses import replace
@@ -19,7 +19,7 @@ _INDEX = 8  # An expert choice and a place are int64.
 
 
 def weights(part: Part) -> list[Weight]:
-    """The router, and gate, up and down of the experts, each with its inputs' width last."""
+    """Weights of the router, and gate, up and down of the experts, each with the input width last."""
     model, name = part.model, experts.described(part).name
     router = f"{name}.{experts.described(part).router}"
     rows = linear(router, model.num_experts, model.hidden_size, bias=False, split=False)
@@ -29,16 +29,16 @@ def weights(part: Part) -> list[Weight]:
 
 
 def readers(part: Part) -> tuple[str, ...]:
-    """The router: an expert takes copies of its tokens."""
+    """Only the router, since an expert takes copies of its tokens."""
     return (experts.described(part).router.rpartition(".")[2],)
 
 
 def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
-    """The router's softmax, weights and their norm; of each choice its place, input, activations, output and weight.
+    """The router's softmax, weights and their norm; for each choice its index, input, activations, output and weight.
 
-    While one expert is computed its own tensors are there, the weighted output of the one before, the sum and a mask of
-    the choices in int64. The sum over experts keeps what it adds (``index_add``, tools/autograd/derivatives.yaml).
-    Under autocast gate and up cast their input, each for itself.
+    While one expert is computed, its own tensors exist, the weighted output of the previous one, the sum and an int64
+    mask of the choices. The sum over experts keeps its operands (``index_add``, tools/autograd/derivatives.yaml).
+    Under autocast gate and up each cast their input.
     """
     model, size, whole = part.model, engine.size, engine.residual_size
     hidden, width, choices = model.hidden_size, model.moe_intermediate_size, model.num_experts_per_tok
@@ -62,7 +62,7 @@ def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
 
 
 def gradients(part: Part, engine: EngineTraits) -> list[SavedTensor]:
-    """Gradients inside one expert: of its output, or of product, gate and up, when product and output are gone."""
+    """Gradients inside one expert: of its output, or of product, gate and up once product and output are freed."""
     model, size, whole = part.model, engine.size, engine.residual_size
     width, hidden = model.moe_intermediate_size, model.hidden_size
     one = max((whole + 2 * size) * hidden, 2 * size * width - (size + whole) * hidden)
