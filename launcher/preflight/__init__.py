@@ -1,1 +1,1 @@
-"""The pre-flight: a run assessed, its verdict, the ways out, its trace and its plan, with nothing started."""
+"""The pre-flight check: assessment, verdict, ways out, trace and plan of a run, without starting anything."""

@@ -1,9 +1,9 @@
-"""The pre-flight: all errors and warnings of a run, its memory, the verdict and the ways out, with nothing started.
+"""The pre-flight check: a run's errors, warnings, memory, verdict and ways out, without starting anything.
 
-First every rule is asked (``launcher.preflight.findings``). Only a run without errors is estimated, since formulas rest
-on degrees that divide. The memory model gets family, strategies and backend as arguments (:func:`parts`), so that a
-measured framework that we do not launch can take the backend's place. The search for ways out judges neighbours by the
-same rules and by the smaller estimate ``needs``. The answer is also the document of ``launch check --json``.
+Every rule runs first (``launcher.preflight.findings``). Only a run without errors is estimated, because the formulas
+assume degrees that divide evenly. The memory model takes family, strategies and backend as arguments (:func:`parts`),
+so that a measured framework that launch does not run can stand in for the backend. The search for ways out judges
+neighbouring runs by the same rules and by ``needs``, the smaller estimate. ``launch check --json`` prints the answer.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -42,25 +42,23 @@ class Assessment:
     spec: RunSpec  # The run.
     errors: tuple[ConfigError, ...] = ()  # All errors; the rest is empty where there are any.
     warnings: tuple[ConfigError, ...] = ()  # Pitfalls of a valid run.
-    # The memory estimate; None for an invalid run, and where it is not known what the run builds.
-    estimate: MemoryEstimate | None = None
+    estimate: MemoryEstimate | None = None  # The memory estimate; None for an invalid run or an unknown model.
     verdict: Verdict = verdict.INVALID  # The verdict on its memory.
-    # Changes with which it would fit, the cheapest first; only where it does not. Of a run that is tight, those with
-    # which it fits for certain.
+    # Changes that make a run fit, the cheapest first; for a tight run, changes after which it fits for certain. Empty
+    # for a run that fits.
     fixes: tuple[Fix, ...] = ()
-    nearest: Fix | None = None  # Where no change suffices, the one that comes nearest; it is not enough.
-    as_typed: bool = True  # False where a word could not be read: ``spec`` is then not the run that was meant.
-    here: tuple[ConfigError, ...] = ()  # The part of its warnings that comes from a look at this machine.
-    data: Seen | None = None  # What a look at the data has found; None where nobody looked.
-    # The predicted speed, of a run that does not fit as if it did; None where it is unknown.
+    nearest: Fix | None = None  # If no change suffices, the one that comes closest.
+    as_typed: bool = True  # False if a group could not be read: ``spec`` is then not the run that the user meant.
+    here: tuple[ConfigError, ...] = ()  # Those of its warnings that depend on this machine.
+    data: Seen | None = None  # What a look at the data found; None if nobody looked.
+    # The predicted speed, for a run that does not fit as if it did; None if unknown.
     speed: SpeedEstimate | None = None
-    speed_unknown: str | None = None  # Why it is unknown; None where it is not, and of an invalid run.
-    # What was measured of a rank of it (``launch rehearse``); None where nothing was.
-    rehearsed: Evidence | None = None
-    saves: Saves | None = None  # What its checkpoints take; None for an invalid run.
+    speed_unknown: str | None = None  # Why the speed is unknown; None if it is known, or if the run is invalid.
+    rehearsed: Evidence | None = None  # The measurement of one of its ranks (``launch rehearse``), if there is one.
+    saves: Saves | None = None  # Size and time of its checkpoints; None for an invalid run.
 
     def refused(self, found: Iterable[ConfigError]) -> "Assessment":
-        """The same run with more errors: it is invalid, and has no estimate."""
+        """The assessment with more errors, which make the run invalid and remove its estimate."""
         errors = distinct((*self.errors, *found))
         return Assessment(spec=self.spec, errors=errors, warnings=self.warnings, as_typed=self.as_typed, data=self.data)
 
@@ -76,18 +74,18 @@ def assess(
     measured: Measured | None = None,
     stored: Stored | None = None,
 ) -> Assessment:
-    """Judge a run.
+    """Judge a run: rules, memory, verdict, ways out, speed and checkpoints.
 
     Args:
         spec: The run.
-        earlier: Errors found while it was read; they stand before those of the rules, and alone where a whole group
-            could not be read: its default stands in for it then, about which nobody has asked.
-        refined: Another engine's estimate of the run, from the formula's; the ways out are searched by formula.
-        native: Asks the validator of the run's own engine, where no rule of ours has found an error.
-        search: How to look for ways out where the run needs more than there is; None is not at all.
-        plays: Whether what torch's allocator would reserve is played; else it is said to be what the run needs.
-        measured: Gives the constant of the user's own measured runs; None takes the shipped one.
-        stored: Gives what was measured of the cluster's storage; None asks for nothing.
+        earlier: Errors found while reading it. They come before those of the rules. If a whole group could not be read,
+            they are the only errors: the rules would judge the default that stands in for the group.
+        refined: Replaces the formula's estimate by another engine's; the search for ways out keeps the formula.
+        native: Runs the engine's own validator, once no rule of ours has found an error.
+        search: Searches for ways out if the run does not fit; None skips the search.
+        plays: Whether to simulate torch's allocator for the reserved bytes; otherwise they equal the needed bytes.
+        measured: Gives the constant of the user's own measured runs; None uses the shipped one.
+        stored: Gives the measured speed of the cluster's storage; None if there is no measurement to use.
     """
     unread = tuple(earlier)
     stands_in = any(hasattr(spec, error.path) for error in unread)
@@ -125,7 +123,7 @@ def _invalid(spec: RunSpec, found: tuple[ConfigError, ...], judgement: Judgement
 
 
 def _unknown(spec: RunSpec, judgement: Judgement) -> Assessment:
-    """The answer about a valid run that builds an unknown model: no figure of another model stands in."""
+    """The assessment of a valid run that builds an unknown model, without figures of any other model."""
     judged = verdict.unknown(spec)
     return Assessment(
         spec=spec,
@@ -141,13 +139,13 @@ def estimated(spec: RunSpec, *, plays: bool = True) -> MemoryEstimate:
 
 
 def unmeasured(spec: RunSpec) -> tuple[str, ...]:
-    """The parts of a run's mode that nothing measured backs."""
+    """The parts of a run's mode that no measurement backs."""
     backend = backends.of(spec)
     return modes.unmeasured(spec, backend.framework, backend.mode(spec))
 
 
 def going_on(spec: RunSpec) -> RunSpec:
-    """A run as it goes on from a checkpoint of its own, so that its load is predicted with that of the checkpoint."""
+    """The run resumed from its own checkpoint, so that the estimate includes loading it."""
     return spec if spec.save.load is not None else edit.changed(spec, "save.load", "checkpoints")
 
 
@@ -162,10 +160,10 @@ def terms_of(spec: RunSpec) -> tuple[RankTerms, ...]:
 
 
 def ways_out(spec: RunSpec, adjusted: Adjusted | None = None, measured: Measured | None = None) -> fixes.Search:
-    """Changes with which a run that ran out of memory fits for certain, or else most likely, the cheapest first.
+    """Changes after which a run that ran out of memory fits for certain, or else most likely; the cheapest first.
 
-    None of them trains other parameters than the run has begun to train. ``adjusted`` puts what was measured of the run
-    into the estimates of its neighbours.
+    None of them changes which parameters are trained. ``adjusted`` corrects the estimates of neighbouring runs by what
+    was measured in this one.
     """
     own = needs(spec, **parts(spec), adjusted=adjusted)
     speed = pricing.predicted(spec, parts, verdict.judge(spec, own), measured).speed
@@ -173,7 +171,7 @@ def ways_out(spec: RunSpec, adjusted: Adjusted | None = None, measured: Measured
 
 
 def search_safely(spec: RunSpec, own: Needs, adjusted: Adjusted | None) -> fixes.Search:
-    """Changes with which the whole error band lies below the capacity, or else the middle of it."""
+    """Changes that bring the whole error band below the capacity, or failing that its middle."""
     if verdict.judge(spec, own, safely=True).excess_bytes == 0:
         return fixes.Search()
     found = fixes.search(spec, _judge(spec, own, safely=True, adjusted=adjusted), TRAINS_OTHERS)
@@ -183,12 +181,12 @@ def search_safely(spec: RunSpec, own: Needs, adjusted: Adjusted | None) -> fixes
 
 
 def parts(spec: RunSpec) -> Parts:
-    """Arguments of the memory model for a run: family, strategies and backend, so that it looks nothing up."""
+    """Family, strategies and backend of a run, the arguments with which the memory model needs no lookups."""
     return {"family": families.of(spec.model), "strategies": modules_of("strategies"), "backend": backends.of(spec)}
 
 
 def _ways_out(spec: RunSpec, judged: Verdict, formula: Needs, search: Searching) -> fixes.Search:
-    """Changes that make a run fit; for one that is tight those that are safe, if there are any."""
+    """Changes that make a run fit; for a tight run, safe ones if there are any."""
     if judged.name == "tight":
         found = search(spec, _judge(spec, formula, safely=True))
         if found.found:
@@ -197,7 +195,7 @@ def _ways_out(spec: RunSpec, judged: Verdict, formula: Needs, search: Searching)
 
 
 def _judge(start: RunSpec, formula: Needs, *, safely: bool = False, adjusted: Adjusted | None = None) -> NeighbourJudge:
-    """Judges the neighbours of a valid run, and the run itself, whose needs are known, by formula or ``adjusted``."""
+    """A judge of the valid run ``start``, whose needs are known, and of its neighbours, by formula or ``adjusted``."""
 
     def judged(spec: RunSpec, *, roughly: bool = False) -> Verdict | None:
         if spec is start:
@@ -214,17 +212,17 @@ def _judge(start: RunSpec, formula: Needs, *, safely: bool = False, adjusted: Ad
 
 
 def judge(spec: RunSpec) -> Judgement:
-    """The judgement of the run's own engine."""
+    """The judgement of the engine's own validator."""
     return backends.of(spec).native(spec)
 
 
 def validator(spec: RunSpec) -> str | None:
-    """The program whose own validator :func:`judge` asks about a run; None where nothing is started for it."""
+    """The program whose validator :func:`judge` runs; None if it starts no program for this run."""
     return None if spec.script is not None else backends.of(spec).profile.validator
 
 
 def judge_all(specs: Sequence[RunSpec]) -> tuple[Judgement, ...]:
-    """The judgements of :func:`judge` on several runs; a backend that has ``natives`` is asked for its own at once."""
+    """The judgements of several runs by their engines; a backend with ``natives`` judges all of its runs at once."""
     found: dict[str, list[RunSpec]] = {}
     for spec in specs:
         found.setdefault(spec.backend.name, []).append(spec)
@@ -241,7 +239,7 @@ _NOTHING = dict.fromkeys(("spec_hash", "gpu", "world", *_FIGURES, "fixes", "spee
 
 
 def invalid_as_json(errors: Iterable[ConfigError], warnings: Iterable[ConfigError] = ()) -> JsonObject:
-    """The document of a configuration that is wrong: its errors, and null for the rest."""
+    """The document of an invalid configuration: its errors and warnings, and null for the rest."""
     return {
         "schema": 1,
         "verdict": "invalid",
@@ -275,7 +273,7 @@ def as_json(assessment: Assessment) -> JsonObject:
 
 
 def world_as_json(spec: RunSpec) -> dict[str, int]:
-    """The degrees of the world and the micro-batches of a step."""
+    """The parallel degrees and the number of micro-batches in a step."""
     degrees = {name: getattr(spec.parallel, name) for name in ("tensor", "pipeline", "context", "expert")}
     accumulation = spec.gradient_accumulation
     return {"gpus": spec.gpus, "data": spec.data_degree, **degrees, "gradient_accumulation": accumulation}

@@ -1,6 +1,6 @@
-"""One run judged with all that this machine shows of it: its rules, its data, its files and its chat template.
+"""Judges one run with everything that this machine can see of it: rules, data, files and chat template.
 
-A single run and every point of a sweep are judged here, so that what is said of one is said of the other.
+A single run and every point of a sweep are judged here, so that both get the same findings.
 """
 
 from collections.abc import Callable, Iterable
@@ -24,19 +24,19 @@ from launcher.spec import RunSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judging:
-    """The way in which a command judges runs; by default by formulas and shipped constants, with nothing started."""
+    """How a command judges runs; by default with formulas and shipped constants, without starting anything."""
 
-    refined: Refinement | None = None  # Another memory engine than the formulas.
-    native: Callable[[RunSpec], Judgement] | None = None  # Asks the engine's own validator.
-    search: Searching | None = fixes.search  # Looks for ways out; None is not at all.
-    plays: bool = True  # Whether what torch's allocator would reserve is played, which takes longer than all else.
+    refined: Refinement | None = None  # A memory engine that replaces the formulas.
+    native: Callable[[RunSpec], Judgement] | None = None  # Runs the engine's own validator.
+    search: Searching | None = fixes.search  # Searches for ways out; None skips the search.
+    plays: bool = True  # Whether to simulate torch's allocator, which takes longer than everything else.
     looking: DataLook = look.look  # Looks at data.
-    python: job_python.Asking = job_python.kept  # Finds out the packages of the job's Python.
-    measured: Measured | None = None  # The user's own measured runs; None takes the shipped constants.
+    python: job_python.Asking = job_python.kept  # Finds the packages of the job's Python.
+    measured: Measured | None = None  # The user's own measured runs; None uses the shipped constants.
 
 
 def assess_here(spec: RunSpec, judging: Judging, *, earlier: Iterable[ConfigError] = ()) -> Assessment:
-    """Judge a run and look at its data; what this machine lacks stands last among the warnings."""
+    """Judge a run and look at its data; warnings about this machine come last."""
     measured = judging.measured
     judged = assess(
         spec,
@@ -58,29 +58,29 @@ def assess_here(spec: RunSpec, judging: Judging, *, earlier: Iterable[ConfigErro
 
 
 def judge_by_rehearsal(assessment: Assessment, words: str) -> Assessment:
-    """A valid run with the verdict of its rehearsal in place of the estimate's for the device (``run --rehearsed``).
+    """The assessment with the rehearsal's verdict on the device instead of the estimate's (``run --rehearsed``).
 
-    Raises ConfigErrors: There is no rehearsal of it, it decides nothing, or its packages were others.
+    Raises ConfigErrors: The run has no rehearsal, it is inconclusive, or it used other package versions.
     """
     spec, found = assessment.spec, assessment.rehearsed
     again = f"launch rehearse {words}".rstrip()
     if errors := evidence.not_rehearsed(spec):
         raise ConfigErrors(errors)
     if found is None:
-        rule = "no rank of this run has been rehearsed by you, by all that decides its memory"
+        rule = "you have not rehearsed this run, or any other with the same memory-relevant settings"
         raise ConfigErrors([ConfigError("--rehearsed", None, rule, [again])])
     measured = found.verdict(spec.rank_memory_bytes)
     if measured == "unknown":
-        rule = f"{found.as_text(spec)}: too little was measured, or on too small a device"
+        rule = f"{found.as_text(spec)}: too little was measured, or the device was too small"
         raise ConfigErrors([ConfigError("--rehearsed", None, rule, [again])])
     if others := _other_versions(spec, found):
-        rule = f"it was rehearsed with other versions: {others}"
+        rule = f"it was rehearsed with other package versions: {others}"
         raise ConfigErrors([ConfigError("--rehearsed", None, rule, [again])])
     return replace(assessment, verdict=_measured_verdict(assessment.verdict, found, measured))
 
 
 def _other_versions(spec: RunSpec, found: Evidence) -> str:
-    """Packages of the rehearsal whose versions are known to be others for the run; empty where there are none."""
+    """Packages known to have another version now than in the rehearsal, in words; empty if there are none."""
     there = job_python.kept(spec)
     packages = versions.here().packages if there is None else there.packages
     pairs = ((name, version, packages.get(name)) for name, version in found.versions.items())

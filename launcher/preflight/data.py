@@ -1,7 +1,7 @@
-"""A look at the data of a run, judged by its settings: too few tokens, ids without a row, how long an epoch is.
+"""Checks a run's data against its settings: too few tokens, token ids beyond the vocabulary, length of an epoch.
 
-What this machine does not have is an error of a run that is for this machine, and else a warning: the job looks again
-before it builds its model. Where a package lacks, nothing was looked at, which is said.
+Data that this machine does not have are an error for a run on this machine, and otherwise a warning, because the job
+looks again before it builds its model. If a package is missing, a warning says that the data were not looked at.
 """
 
 from collections.abc import Iterator
@@ -24,22 +24,22 @@ from launcher.spec import RunSpec, edit
 
 @dataclass(frozen=True)
 class Seen:
-    """The result of a look at the data of a run; ``survey`` is None where there was nothing to look at here."""
+    """The result of looking at a run's data."""
 
     spec: RunSpec  # The run.
-    survey: Survey | None = None  # What was seen.
-    errors: tuple[ConfigError, ...] = ()  # Reasons why the run cannot train on them.
-    warnings: tuple[ConfigError, ...] = ()  # What was not seen, or may go wrong.
+    survey: Survey | None = None  # What was seen; None if there was nothing to look at here.
+    errors: tuple[ConfigError, ...] = ()  # Reasons why the run cannot train on the data.
+    warnings: tuple[ConfigError, ...] = ()  # What was not looked at, or may go wrong.
 
     @cached_property
     def samples(self) -> int | None:
-        """Samples of one epoch, without those that are held out; None where the tokens are unknown."""
+        """Samples in one epoch, without held-out ones; None if the number of tokens is unknown."""
         found = None if self.survey is None else sizes_of(self.spec, self.survey)
         return None if found is None else trained(self.spec, found)
 
     @cached_property
     def conversations(self) -> dict[str, float] | None:
-        """The shares of conversations that are cut off, padding and wholly masked; None for other data."""
+        """The shares of cut-off conversations, of padding and of fully masked conversations; None for other data."""
         samples, length = None if self.survey is None else self.survey.samples, self.spec.sequence_length
         if not samples:
             return None
@@ -73,11 +73,11 @@ class Seen:
 
 
 def seen(spec: RunSpec, looking: DataLook = look.look) -> Seen:
-    """Look at a run's data, in a time that does not grow with their size."""
+    """Look at a run's data, in time that does not grow with their size."""
     if spec.script is not None or (spec.backend.path is not None and spec.data.source == "tokens"):
-        return Seen(spec)  # A script has data of its own; the other path is the prefix of Megatron's indexed data.
+        return Seen(spec)  # A script reads its own data; the other path is the prefix of Megatron's indexed data.
     if bool(spec.task.rows) != (spec.data.source == "rows"):
-        return Seen(spec)  # A rule says that the task reads other data.
+        return Seen(spec)  # A rule reports that the task reads other data.
     try:
         survey = looking(spec.data, spec.task.name)
     except PackageMissing as error:
@@ -85,9 +85,7 @@ def seen(spec: RunSpec, looking: DataLook = look.look) -> Seen:
     except NotHere as error:
         if this_machine.is_meant(spec, machine.facts()):
             return Seen(spec, errors=(error.finding,))
-        rule = (
-            "this machine does not have it, so nothing was looked at; the job looks first, before it builds the model"
-        )
+        rule = "it is not on this machine, so it was not checked; the job checks it before it builds the model"
         return Seen(spec, warnings=(ConfigError(error.finding.path, error.finding.found, rule, ["data=synthetic"]),))
     except Unusable as error:
         return Seen(spec, errors=(error.finding,))
@@ -97,13 +95,13 @@ def seen(spec: RunSpec, looking: DataLook = look.look) -> Seen:
 
 
 def _not_fetched(spec: RunSpec) -> Iterator[ConfigError]:
-    """A data set of the Hub that is not in the cache: nothing of it was looked at, and its size is not known."""
+    """A warning for a data set of the Hub that is not in the cache, so that neither content nor size is known."""
     missing = [each.path for each in spec.data.sets if is_on_hub(each) and not files_of(each)]
     if not missing:
         return
-    rule = "it is not in this machine's cache of the Hugging Face Hub, so nothing was looked at; the job fetches it"
+    rule = "it is not in this machine's Hugging Face cache, so it was not checked; the job downloads it"
     if spec.cluster.kind == "slurm":
-        rule += ", for which its first node needs the network, unless its token ids are made here first"
+        rule += ", so its first node needs network access, unless you tokenize the data here first"
     path = "data.mix" if spec.data.mix else "data.path"
     yield ConfigError(path, ", ".join(map(str, missing)), rule, ["launch prepare ..., with the same words"])
 
@@ -113,20 +111,20 @@ def _errors(spec: RunSpec, survey: Survey) -> Iterator[ConfigError]:
     missing = [name for name in spec.task.rows if survey.columns and name not in survey.columns]
     if missing:
         read, held = (", ".join(each) for each in (spec.task.rows, survey.columns))
-        rule = f"task={spec.task.name} reads the columns {read}; these have {held}, and no {', no '.join(missing)}"
+        rule = f"task={spec.task.name} reads the columns {read}; the data have {held}, and no {', no '.join(missing)}"
         from launcher.data import task_rows  # Late, because few runs read rows.
 
         yield ConfigError("task.name", spec.task.name, rule, task_rows.other_tasks(survey.columns, spec.task.name))
         return
     if is_counted(spec) and not backends.of(spec).profile.counts_epochs and not is_exact(spec, survey):
-        rule = "its engine is told the steps before the data are opened, and only a part of these was counted"
+        rule = "the engine needs the number of steps before it opens the data, and only part of the data was counted"
         yield ConfigError(
             edit.length_key(spec), edit.length_value(spec), rule, [f"train.steps={spec.steps} train.epochs=null"]
         )
     named = survey.vocabulary is not None and spec.data.tokenizer == "bytes"  # A rule knows its ids without a look.
     if survey.largest >= spec.model.vocab_size and not named:
         rows = max(survey.largest + 1, survey.vocabulary or 0)
-        rule = f"the data hold token id {survey.largest}, and the model has rows for ids below it"
+        rule = f"the data contain token id {survey.largest}, but the model's embedding ends below it"
         yield ConfigError("model.vocab_size", spec.model.vocab_size, rule, [f"model.vocab_size={rows}"])
     if tokens is None or survey.tokens_error > tokens // 2:
         return
@@ -135,14 +133,14 @@ def _errors(spec: RunSpec, survey: Survey) -> Iterator[ConfigError]:
     if _all_cut_off(spec, survey):
         yield from _cut_off(spec, survey)
     elif not samples and survey.samples is not None:
-        rule = "no conversation has anything to learn from: none has an assistant's turn with text"
+        rule = "no conversation has a turn to train on: none has an assistant turn with text"
         yield ConfigError("data.path", path, rule, ["data.train_on=all"])
     elif not samples:
-        rule = f"{tokens} tokens are too few: a sample is {length} tokens and one more"
+        rule = f"{tokens} tokens are too few: a sample takes {length} tokens plus one"
         shorter = [f"train.sequence_length={tokens - 1}"] if tokens > 1 else []
         yield ConfigError("data.path", path, rule, ["data=synthetic data.path=null", *shorter])
     elif any(held_out(spec, size) >= size for size in sizes):
-        rule = f"all of the data are {samples} samples, and as many are held out for evaluation"
+        rule = f"the data have {samples} samples, and all of them are held out for evaluation"
         yield ConfigError(
             "data.eval_fraction",
             spec.data.eval_fraction,
@@ -152,7 +150,7 @@ def _errors(spec: RunSpec, survey: Survey) -> Iterator[ConfigError]:
 
 
 def _all_cut_off(spec: RunSpec, survey: Survey) -> bool:
-    """True if nothing would be trained: the sequence ends before the first label of every conversation."""
+    """True if nothing would be trained: every conversation is cut off before its first label."""
     samples = survey.samples or ()
     return bool(samples) and is_exact(spec, survey) and untrained(spec, survey) == len(samples)
 
@@ -161,12 +159,12 @@ def _cut_off(spec: RunSpec, survey: Survey) -> Iterator[ConfigError]:
     if number := untrained(spec, survey):
         ends, length, answer = needed(spec, survey), spec.sequence_length, spec.task.completion_length
         longest = max((end for end in ends if end is not None), default=0)
-        rule = f"{number} of {len(ends)} conversations are cut off before anything that is trained"
+        rule = f"{number} of {len(ends)} conversations are cut off before their first trained token"
         ways = [f"train.sequence_length={longest + 1}"] if longest > length else []
         if spec.task.name == "reward":
-            rule = f"{number} of {len(ends)} pairs have a longer answer, and TRL leaves these out"
+            rule = f"{number} of {len(ends)} pairs have a longer answer, and TRL drops these pairs"
         if spec.task.name == "grpo":
-            rule = f"{number} of {len(ends)} prompts and an answer are longer, and TRL cuts neither of them"
+            rule = f"{number} of {len(ends)} prompts plus an answer are longer, and TRL truncates neither"
             shorter = answer + length - longest
             ways = [f"train.sequence_length={longest}"] + [f"task.completion_length={shorter}"] * (shorter > 0)
         yield ConfigError("train.sequence_length", length, rule, ways)
@@ -175,7 +173,7 @@ def _cut_off(spec: RunSpec, survey: Survey) -> Iterator[ConfigError]:
 def _warnings(spec: RunSpec, survey: Survey) -> Iterator[ConfigError]:
     if is_counted(spec) and not is_exact(spec, survey) and spec.data.samples is not None:
         rule = (
-            "an epoch is about so many samples, as a part of the data shows; the job counts all, and its steps follow"
+            "this is an estimate of an epoch from part of the data; the job counts all samples and sets its steps by it"
         )
         yield ConfigError("data.samples", spec.data.samples, rule)
     if not _all_cut_off(spec, survey):
@@ -186,11 +184,11 @@ def _warnings(spec: RunSpec, survey: Survey) -> Iterator[ConfigError]:
         yield _not_looked(survey.missing)
     if survey.vocabulary is not None and survey.largest < spec.model.vocab_size < survey.vocabulary:
         rule = (
-            f"data.tokenizer={spec.data.tokenizer} has ids up to {survey.vocabulary - 1}, more than the model has rows"
+            f"data.tokenizer={spec.data.tokenizer} has ids up to {survey.vocabulary - 1}, beyond the model's embedding"
         )
         yield ConfigError("model.vocab_size", spec.model.vocab_size, rule, [f"model.vocab_size={survey.vocabulary}"])
 
 
 def _not_looked(error: Unusable) -> ConfigError:
     found = error.finding
-    return ConfigError(found.path, found.found, f"not looked at: {found.rule}", found.way_out)
+    return ConfigError(found.path, found.found, f"not checked: {found.rule}", found.way_out)

@@ -1,9 +1,9 @@
-"""Rehearsals as evidence: a rank of a run measured before the run is started.
+"""Rehearsals as evidence: one rank of a run measured before the run starts.
 
-``launch rehearse`` keeps its answers in the user's state folder, by what decides a run's memory (:func:`key`): neither
-its name nor its length, its data, its learning rate or the place where it is submitted. ``check`` and ``run`` name the
-answer to a run of theirs, and ``run --rehearsed`` takes its verdict in place of the estimate's for the device; host
-memory and disk stay the estimate's.
+``launch rehearse`` stores its results in the user's state folder, keyed by the settings that determine memory
+(:func:`key`); name, length, data, learning rate and cluster are not among them. ``check`` and ``run`` report the stored
+result of a run, and ``run --rehearsed`` uses its verdict on the device instead of the estimate's; the verdict on host
+memory and disk stays the estimate's.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from launcher.base.units import gib
 from launcher.spec import RunSpec
 
 type Measured = Literal["fits", "tight", "does_not_fit", "unknown"]
-"""A verdict by measurement; unknown where nothing was measured that could decide."""
+"""A verdict by measurement; unknown if the measurement is inconclusive."""
 
 FOLDER = "rehearsals"
 RESULT, SUBMITTED = "rehearsal.json", "submitted.json"
@@ -33,7 +33,7 @@ _DECIDING = {
     "cluster": ("nodes", "gpus_per_node", "environment"),
     "optimizer": ("name", "fused", "foreach"),
 }
-"""Of these groups, the keys on which the memory of a rank depends; the capacity is compared when it is read."""
+"""Keys of these groups that affect a rank's memory; the capacity is compared when a result is read."""
 
 _OTHERS = {
     "model": ("name", "source", "weights", "trust_remote_code"),
@@ -45,13 +45,13 @@ _OTHERS = {
         *("micro_batch_size", "global_batch_size", "gradient_accumulation", "sequence_length"),
     ),
 }
-"""Of these, the keys on which it does not depend. The batch counts by its three numbers, however they were typed."""
+"""Keys of these groups that do not affect it. The batch enters by its three numbers, however they were typed."""
 
 _WHOLE = ("backend", "zero", "checkpointing", "adapter")
 
 
 def key(spec: RunSpec) -> str:
-    """Twelve hexadecimal digits of all that decides what a rank of the run holds."""
+    """Twelve hexadecimal digits that identify everything that determines a rank's memory."""
     content: JsonObject = {group: asdict(getattr(spec, group)) for group in _WHOLE}
     for group, names in _DECIDING.items():
         content[group] = {name: getattr(getattr(spec, group), name) for name in names}
@@ -64,39 +64,39 @@ def key(spec: RunSpec) -> str:
 
 
 def place(spec: RunSpec) -> Path:
-    """The folder of a run's rehearsal, which need not be there."""
+    """The folder of a run's rehearsal, which may not exist."""
     return cache.folder("state") / FOLDER / key(spec)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """The answer of one rehearsal, as far as a later check or run needs it."""
+    """The result of one rehearsal, as far as a later check or run needs it."""
 
-    time: float  # Of day, in seconds.
+    time: float  # When it ended, in seconds since the epoch.
     node: str  # The machine.
     device: str  # ``cpu`` or ``cuda``.
     device_name: str  # The GPU's name, or the processor's.
-    device_bytes: int | None  # That a process can have of that device; None is unknown.
+    device_bytes: int | None  # Memory of that device that a process can use; None if unknown.
     rank: int  # The rank that needed the most.
     stage: int  # Its pipeline stage.
-    predicted_bytes: int  # Its allocated peak by the estimate.
-    measured_bytes: int | None  # The same measured, or extrapolated; None where memory ended first.
-    least_bytes: int | None  # What it needs at least: allocated, with what lies outside of the allocator.
-    used_bytes: int | None  # What it has taken: reserved, with what lies outside.
-    ran_out: bool  # True where memory ended first.
-    # Layers of the models that were built, where these were less deep; empty of the whole model.
+    predicted_bytes: int  # Its estimated allocated peak.
+    measured_bytes: int | None  # The same measured, or extrapolated; None if it ran out of memory.
+    least_bytes: int | None  # The least it needs: allocated bytes plus those outside the allocator.
+    used_bytes: int | None  # What it used: reserved bytes plus those outside the allocator.
+    ran_out: bool  # True if it ran out of memory.
+    # Layers of the shallower models that were built instead of the whole one; empty if that was built.
     depths: tuple[int, ...]
-    partial: bool  # True where too little was measured for a verdict.
-    versions: Mapping[str, str]  # Of the packages that took part.
-    directory: str  # Where all of the answer lies.
+    partial: bool  # True if too little was measured for a verdict.
+    versions: Mapping[str, str]  # Versions of the packages involved.
+    directory: str  # The folder with the full result.
 
     @property
     def is_whole(self) -> bool:
-        """True if it decides for a device of any size."""
+        """True if it gives a verdict for a device of any size."""
         return not (self.ran_out or self.partial or self.least_bytes is None or self.used_bytes is None)
 
     def verdict(self, capacity: int | None) -> Measured:
-        """The verdict for a device of this capacity; unknown where the measurement cannot decide."""
+        """The verdict for a device of this capacity; unknown if the measurement is inconclusive."""
         if self.ran_out:
             smaller = capacity is not None and self.device_bytes is not None and capacity <= self.device_bytes
             return "does_not_fit" if smaller or capacity is None else "unknown"
@@ -111,35 +111,33 @@ class Evidence:
         return {**asdict(self), "verdict": self.verdict(spec.rank_memory_bytes)}
 
     def as_text(self, spec: RunSpec) -> str:
-        """One sentence."""
+        """One sentence: when and where it was rehearsed, measured against predicted bytes, and the verdict."""
         day = time.strftime("%Y-%m-%d", time.localtime(self.time))
         rank = f"rank {self.rank} of {spec.gpus}" + (f", stage {self.stage}" if spec.parallel.pipeline > 1 else "")
         start = f"rehearsed {day} on {self.device_name} ({rank})"
         if self.measured_bytes is None:
             of = "memory" if self.device_bytes is None else gib(self.device_bytes)
-            return f"{start}: it ran out of {of}; {gib(self.predicted_bytes)} were predicted"
+            return f"{start}: it ran out of {of}; predicted {gib(self.predicted_bytes)}"
         how = f", from {' and '.join(map(str, self.depths))} layers" if self.depths else ""
         error = self.predicted_bytes / self.measured_bytes - 1 if self.measured_bytes else 0.0
-        figures = (
-            f"{gib(self.measured_bytes)} measured{how} beside {gib(self.predicted_bytes)} predicted ({error:+.1%})"
-        )
-        return f"{start}: {figures}; measured, it {_SAID[self.verdict(spec.rank_memory_bytes)]}"
+        figures = f"{gib(self.measured_bytes)} measured{how}, {gib(self.predicted_bytes)} predicted ({error:+.1%})"
+        return f"{start}: {figures}; by measurement it {_SAID[self.verdict(spec.rank_memory_bytes)]}"
 
 
 _SAID: dict[Measured, str] = {
     "fits": "fits",
-    "tight": "fits, but the allocator has to free what it keeps",
+    "tight": "fits, but only if the allocator frees cached blocks",
     "does_not_fit": "does not fit",
-    "unknown": "decides nothing",
+    "unknown": "is undecided",
 }
 
 
 def read(spec: RunSpec) -> Evidence | None:
-    """The kept rehearsal of a run; None where there is none, or one of another version of the file.
+    """The stored rehearsal of a run; None if there is none, or if its file has another schema.
 
-    A script has none: the engines' own workers are rehearsed, and whatever it builds, it is other code.
+    A script has none: a rehearsal runs the engines' own workers, which are not the script's code.
     """
-    # Whoever has rehearsed nothing pays for nothing.
+    # A user without rehearsals pays no more than this look-up.
     if spec.script is not None or not (cache.folder("state") / FOLDER).is_dir():
         return None
     folder = place(spec)
@@ -150,7 +148,7 @@ def read(spec: RunSpec) -> Evidence | None:
 
 
 def submitted(folder: Path) -> Path | None:
-    """The run directory of the rehearsal that was submitted last; None where none was."""
+    """The run directory of the last submitted rehearsal; None if none was submitted."""
     content = files.read_json(folder / SUBMITTED)
     return None if content is None or not isinstance(content.get("directory"), str) else Path(content["directory"])
 
@@ -164,11 +162,11 @@ def _read(path: Path) -> Evidence | None:
 
 
 def not_rehearsed(spec: RunSpec) -> tuple[ConfigError, ...]:
-    """The refusal to rehearse what trains by itself: a script of the user's own, and TRL's trainers."""
-    rule = "trains by itself: only runs of the engines' own workers are rehearsed"
+    """The refusal to rehearse runs with a training loop of their own: the user's scripts and TRL's trainers."""
+    rule = "has its own training loop: launch rehearses only runs of its own workers"
     if spec.script is not None:
-        return (ConfigError("script", spec.script, f"a script of your own {rule}", ["script=null"]),)
+        return (ConfigError("script", spec.script, f"your script {rule}", ["script=null"]),)
     if not backends.of(spec).profile.rehearsed:
-        rule = f"its trainer {rule}; the first steps of a run measure it"
+        rule = f"its trainer {rule}; measure it with the first steps of a run"
         return (ConfigError("backend.name", spec.backend.name, rule, ["launch train.steps=2"]),)
     return ()

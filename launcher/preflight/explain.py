@@ -1,8 +1,8 @@
 """``check --explain PILE``: every term of a pile with its symbols, numbers, bytes, moments and source.
 
-The terms are those of the estimate, of its worst rank. Those that are alive at the rank's peak come first and sum to
-the pile that ``check`` prints; the others show what the pile is at other moments. Last comes the error band of the
-verdict: the measured runs that its ends are taken from.
+The terms are those of the estimate's worst rank. Terms that are live at the rank's peak come first and sum to the pile
+that ``check`` prints; the others make up the pile at other moments. The error band of the verdict comes last, with the
+measured runs that it is taken from.
 """
 
 from collections.abc import Iterable
@@ -26,8 +26,8 @@ class Explanation:
     pile: Pile  # The pile.
     stage: int  # The rank's pipeline stage.
     moment: str  # When the rank is at its peak.
-    at_peak: tuple[MemoryTerm, ...]  # The terms that are alive then, the largest first.
-    elsewhere: tuple[MemoryTerm, ...]  # Those that are not.
+    at_peak: tuple[MemoryTerm, ...]  # The terms that are live then, the largest first.
+    elsewhere: tuple[MemoryTerm, ...]  # The terms that are not.
     band: Band  # The measured runs behind the error band of the verdict.
 
     @property

@@ -1,6 +1,6 @@
 """All errors and warnings of a run, rule by rule: the general rules, then the model family's and the backend's.
 
-Each error's ways out are tried on the specification, and those that lead into another error are left out.
+Each error's ways out are tried on the specification, and those that lead to another error are dropped.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -18,15 +18,15 @@ from launcher.spec.parse import accepts, applied, known_keys
 
 _WAYS_SHOWN = 4
 LEFT_OUT_OF_CHANGES = (places, sbatch, secrets)
-"""Rules that no neighbour of a valid run breaks, since none changes a name, a place, a variable or Slurm's words."""
+"""Rules that no neighbour of a valid run breaks, since none changes a name, a path, a variable or Slurm options."""
 
 type Rule = Callable[[RunSpec], Iterable[ConfigError]]
 
 
 def errors(spec: RunSpec) -> tuple[ConfigError, ...]:
-    """All errors of a run, each with the ways out that lead into no other error, if there are any.
+    """All errors of a run, each with the ways out that lead to no other error, if there are any.
 
-    A finding of the backend is left out where a general rule has one of the same key and ways out.
+    A backend's finding is dropped if a general rule has one with the same key and ways out.
     """
     known = {error.path for error in broken_rules(spec)}
     if not known:
@@ -38,7 +38,7 @@ def errors(spec: RunSpec) -> tuple[ConfigError, ...]:
 
 
 def broken_rules(spec: RunSpec) -> Iterator[ConfigError]:
-    """Errors of a run, rule by rule, with every way out that a rule knows."""
+    """Errors of a run, rule by rule, with every way out that a rule offers."""
     yield from _found(_general(), spec)
     yield from backends.of(spec).check(spec)
 
@@ -49,7 +49,7 @@ def broken_by_change(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def warnings(spec: RunSpec) -> tuple[ConfigError, ...]:
-    """Pitfalls of a valid run, as far as the configuration alone shows them."""
+    """Pitfalls of a valid run that the configuration alone shows."""
     return distinct((*_found(_general(), spec, "warnings"), *backends.of(spec).warnings(spec)))
 
 
@@ -80,7 +80,7 @@ def modules_of(package: str) -> tuple[ModuleType, ...]:
 
 
 def distinct(found: Iterable[ConfigError]) -> tuple[ConfigError, ...]:
-    """Each finding once: several rules may share a part that finds it."""
+    """Each finding once; several rules may share the check that finds it."""
     kept: dict[tuple[str, str], ConfigError] = {}
     for error in found:
         kept.setdefault((error.path, error.rule), error)
@@ -88,18 +88,18 @@ def distinct(found: Iterable[ConfigError]) -> tuple[ConfigError, ...]:
 
 
 def _with_sound_ways(error: ConfigError, spec: RunSpec, known: set[str]) -> ConfigError:
-    """Keep the ways out that end this error and begin no other; where none is so good, keep them all."""
+    """Keep the ways out that end this error and cause no other; if there are none, keep them all."""
     readable = [way for way in error.way_out if is_readable(way)]
     sound = [way for way in readable if _is_sound(way, error, spec, known)]
     return ConfigError(error.path, error.found, error.rule, (sound or readable)[:_WAYS_SHOWN])
 
 
 def is_readable(way: str) -> bool:
-    """False for a way out with a value that its key does not take, as one from another program's file may have."""
+    """False if a way out has a value that its key does not accept, as values from another program's file may be."""
     return all(accepts(path, value) for path, value in edit.values(way).items() if path in known_keys())
 
 
 def _is_sound(way: str, error: ConfigError, spec: RunSpec, known: set[str]) -> bool:
-    """Judge one override. The choice of an option cannot be judged without composing, and counts as sound."""
+    """True if an override causes no other error; the choice of an option needs composition and counts as sound."""
     after = applied(spec, way)
     return True if after is None else {left.path for left in broken_rules(after)} <= known - {error.path}

@@ -1,12 +1,11 @@
 """The ways out of a run that does not fit: neighbours of its specification that are valid and fit.
 
-Neighbours are tried one at a time, then in pairs, then as a chain that takes the strongest one again and again. Found
-fixes are those of the first of these stages that finds enough, in the order of the table in ``preflight.changes``,
-which is that of cost; where speeds can be predicted, ``launcher.preflight.pricing`` sorts them by it. Where less than
-two single changes suffice that leave the training what it is and ask for no more GPUs, pairs come beside them, and
-before those that do not. A chain is tried with the GPUs of the run first. Whatever asks for more GPUs than the run has
-stands behind all that does not, the fewest first. Where the disk alone is too small, only changes of what is kept on it
-are tried.
+Neighbours are tried one at a time, then in pairs, then as a greedy chain that adds the most effective change each time.
+The first stage that finds enough fixes decides. They come in the order of the table in ``preflight.changes``, by cost;
+if speeds can be predicted, ``launcher.preflight.pricing`` sorts them by speed. If fewer than two single changes suffice
+without changing the training or adding GPUs, pairs are listed too, before the single changes that do either. A chain is
+tried with the run's own GPUs first. Fixes that need more GPUs come after all others, the fewest GPUs first. If only the
+disk is too small, only changes of what is kept on disk are tried.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -22,22 +21,22 @@ from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
 from launcher.spec.change import Change, Neighbour
 
-_SHOWN, _PAIRS_SHOWN = 5, 3  # Ways out that a person can weigh at once, and pairs among them.
-_LONGEST_CHAIN = 5  # Changes at most: a way out of more is another run.
-_ENOUGH = 2  # Ways out from which on a person can choose.
+_SHOWN, _PAIRS_SHOWN = 5, 3  # As many ways out as a person can weigh at once, and pairs among them.
+_LONGEST_CHAIN = 5  # Most changes in a chain: with more it would be a different run.
+_ENOUGH = 2  # Fewest ways out that leave the user a choice.
 _NODE, _MODEST = 8, 4
-"""GPUs, and times those of the run, up to which more of them are an answer that is enough by itself."""
+"""A fix that needs at most this many GPUs, or this many times the run's own, is enough of an answer by itself."""
 
 
 class NeighbourJudge(Protocol):
     """Judges the neighbours of a run by the rules and the estimate."""
 
     def __call__(self, spec: RunSpec, /, *, roughly: bool = False) -> Verdict | None:
-        """The verdict on a run; None where it is invalid.
+        """The verdict on a run; None if it is invalid.
 
         Args:
             spec: The run.
-            roughly: True if of a run that does not fit no more is asked than that, which takes half of the time.
+            roughly: True if it is enough to know that a run does not fit, which takes half the time.
         """
 
 
@@ -45,21 +44,21 @@ class NeighbourJudge(Protocol):
 class Fix:
     """One way out."""
 
-    overrides: tuple[str, ...]  # To be pasted behind the command line.
-    spec: RunSpec  # The run that they give.
-    peak_bytes: int  # Bytes that the worst rank then needs, with context and communicators: the figure of the verdict.
-    excess_bytes: int  # Bytes by which device, host and disk are too small even so; 0 where it fits.
+    overrides: tuple[str, ...]  # To append to the command line.
+    spec: RunSpec  # The resulting run.
+    peak_bytes: int  # Bytes that its worst rank needs, with context and communicators, as in the verdict.
+    excess_bytes: int  # Bytes by which device, host and disk are still too small; 0 if it fits.
     cost: str  # Its cost, in words.
-    stays: str = ""  # The part of it that stands beside a predicted speed, since it is more than time.
-    # Its tokens a second, of all ranks together, over those of the run as it was asked for; None is unknown.
+    stays: str = ""  # The part of the cost that a predicted speed does not cover.
+    # Its tokens a second, of all ranks together, over those of the original run; None if unknown.
     speed: float | None = None
-    # What it gives up, by the place of its changes in ``preflight.changes.GIVES_UP``; 0 is nothing there.
+    # The largest value of its changes in ``preflight.changes.GIVES_UP``; 0 if none is listed there.
     group: int = 0
-    shortfall_by_moment: tuple[int, ...] = ()  # As the verdict has it: bytes that each moment and place lacks.
+    shortfall_by_moment: tuple[int, ...] = ()  # Bytes missing at each moment and place, as in the verdict.
 
     @property
     def price(self) -> str:
-        """Its cost as a clause: a share of speed and what stays beside it, or words alone where that is unknown."""
+        """Its cost as a clause: the relative speed and other costs, or the cost in words if no speed is known."""
         if self.speed is None:
             return f"costs {self.cost}"
         return compared(self.speed) + (f"; costs {self.stays}" if self.stays else "")
@@ -76,7 +75,7 @@ class Fix:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """The result of a search: fixes, or the neighbour that comes nearest and is not enough."""
+    """The result of a search: fixes, or else the neighbour that comes closest to fitting."""
 
     found: tuple[Fix, ...] = ()
     nearest: Fix | None = None
@@ -86,7 +85,7 @@ type Searching = Callable[[RunSpec, NeighbourJudge], Search]
 
 
 def search(spec: RunSpec, judge: NeighbourJudge, without: Collection[Neighbour] = ()) -> Search:
-    """Find changes with which a valid run fits; ``judge`` gives None for an invalid one, ``without`` is left out."""
+    """Find changes that make a valid run fit; ``judge`` gives None for an invalid run, ``without`` is not tried."""
     tree = _Tree(spec, judge)
     tree.neighbours = tuple(neighbour for neighbour in tree.neighbours if neighbour not in without)
     singles, single_fixes = _single_fixes(tree)
@@ -110,7 +109,7 @@ def search(spec: RunSpec, judge: NeighbourJudge, without: Collection[Neighbour] 
 
 
 def search_singles(spec: RunSpec, judge: NeighbourJudge) -> Search:
-    """Look for single changes with which a run fits, and for nothing more, in a fraction of the time."""
+    """Find single changes that make a run fit, and nothing more, in a fraction of the time."""
     tree = _Tree(spec, partial(judge, roughly=True))
     hopeless = _hopeless(spec, judge)
     tree.neighbours = tuple(neighbour for neighbour in tree.neighbours if neighbour not in hopeless)
@@ -118,7 +117,7 @@ def search_singles(spec: RunSpec, judge: NeighbourJudge) -> Search:
 
 
 def _hopeless(spec: RunSpec, judge: NeighbourJudge) -> Collection[Neighbour]:
-    """Single changes that leave what lacks as it is: on the device alone, or there even between two steps."""
+    """Single changes that cannot help: they do not touch the device, or not what it holds between two steps."""
     start = judge(spec)
     if start is None or start.headroom_bytes is None:
         return ()
@@ -130,25 +129,25 @@ def _hopeless(spec: RunSpec, judge: NeighbourJudge) -> Collection[Neighbour]:
 
 
 type _Step = tuple[Neighbour, int]
-"""A neighbour and which of its variants, counted from the weakest."""
+"""A neighbour and the index of its variant, counted from the weakest."""
 
 type _Steps = tuple[_Step, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """Changes that lead to a valid run, with that run as a fix."""
+    """Steps that lead to a valid run, and that run as a fix."""
 
     steps: _Steps
     fix: Fix
 
 
 class _Tree:
-    """The runs that steps lead to from one run: each change is made once, and each run judged once."""
+    """The runs reachable from one run by steps; each change is computed once, and each run judged once."""
 
     def __init__(self, spec: RunSpec, judge: Callable[[RunSpec], Verdict | None]) -> None:
         self._judge, self._spec = judge, spec
-        # Each is made once.
+        # Caches: each is computed once.
         self.variants, self.fix, self._changed = cache(self._variants), cache(self._fix), cache(self._changes)
         start = self.fix(())
         assert start is not None, "only a valid run is searched"
@@ -157,15 +156,15 @@ class _Tree:
         self.neighbours = ON_DISK if disk > 0 and all(lacks <= 0 for lacks in memory) else NEIGHBOURS
 
     def asks_for_more(self, fix: Fix) -> bool:
-        """True if it takes more GPUs than the run has."""
+        """True if it needs more GPUs than the run has."""
         return fix.spec.gpus > self._spec.gpus
 
     def is_modest(self, fix: Fix) -> bool:
-        """True if it asks for no more than a few times the GPUs, or a usual node of them."""
+        """True if it needs at most four times the run's GPUs, or one typical node."""
         return fix.spec.gpus <= max(_NODE, _MODEST * self._spec.gpus)
 
     def _variants(self, steps: _Steps, neighbour: Neighbour) -> tuple[Change, ...]:
-        """The variants of one neighbour after the steps; none where the steps are not possible."""
+        """The variants of one neighbour after the steps; none if the steps are impossible."""
         changes = self._changed(steps)
         return () if changes is None else tuple(neighbour(changes[-1].spec if changes else self._spec))
 
@@ -177,7 +176,7 @@ class _Tree:
         return (*earlier, variants[index]) if earlier is not None and index < len(variants) else None
 
     def _fix(self, steps: _Steps) -> Fix | None:
-        """Take the steps one after the other; None where one is not possible or the end is invalid."""
+        """The run after the steps as a fix; None if a step is impossible or the run invalid."""
         changes = self._changed(steps)
         if changes is None:
             return None
@@ -198,7 +197,7 @@ class _Tree:
 
 
 def _single_fixes(tree: _Tree) -> tuple[dict[Neighbour, _Candidate | None], dict[Neighbour, Fix]]:
-    """The strongest valid variant of each neighbour, up to as many as are shown that suffice, and those that do."""
+    """The strongest valid variant of each neighbour, and the fixes among them; stops once enough are found to show."""
     singles: dict[Neighbour, _Candidate | None] = {}
     fixes: dict[Neighbour, Fix] = {}
     for neighbour in tree.neighbours:
@@ -211,9 +210,9 @@ def _single_fixes(tree: _Tree) -> tuple[dict[Neighbour, _Candidate | None], dict
 
 
 def _is_promising(tree: _Tree, candidate: _Candidate) -> bool:
-    """True if a change helps where memory lacks, or makes another change possible as more ranks do for sharding.
+    """True if a change helps at a moment of shortage, or enables another change, as more ranks enable sharding.
 
-    That the peak at another moment hides its help is no reason to leave it out: the other half of a pair may end that.
+    A change whose help is hidden by the peak at another moment counts: the other half of a pair may lower that peak.
     """
     compared = zip(candidate.fix.shortfall_by_moment, tree.start.shortfall_by_moment, strict=True)
     if any(after < before for after, before in compared if before > 0):
@@ -232,7 +231,7 @@ def _strongest(tree: _Tree, steps: _Steps, neighbour: Neighbour) -> _Candidate |
 
 
 def _relaxed(tree: _Tree, found: _Candidate) -> Fix:
-    """The weakest variants, step by step, and the fewest steps with which it still fits."""
+    """The fix reduced to the weakest variants and the fewest steps that still fit."""
     steps, best, position = found.steps, found.fix, 0
     while position < len(steps):
         before, (neighbour, strength), after = steps[:position], steps[position], steps[position + 1 :]
@@ -249,7 +248,7 @@ def _relaxed(tree: _Tree, found: _Candidate) -> Fix:
 
 
 def _pairs(tree: _Tree, promising: Mapping[Neighbour, _Candidate | None]) -> Iterator[_Candidate]:
-    """Pairs in the order of their cheaper part; where that is not possible alone, it comes second."""
+    """Pairs in the order of their cheaper change; if that is invalid alone, it is applied second."""
     for first, second in combinations(promising, 2):
         valid, other = (promising[first], second) if promising[first] else (promising[second], first)
         if valid is not None and (pair := _strongest(tree, valid.steps, other)):
@@ -269,9 +268,9 @@ def _until(candidates: Iterable[_Candidate], tree: _Tree) -> Iterator[_Candidate
 def _in_order(
     tree: _Tree, enough: Collection[Neighbour], pair_fixes: Sequence[Fix], single_fixes: Mapping[Neighbour, Fix]
 ) -> tuple[Fix, ...]:
-    """Single changes that are enough, pairs, and the rest, then those with more GPUs, the fewest first.
+    """Single changes that are enough, pairs and the rest, then fixes with more GPUs, the fewest first.
 
-    Those with many GPUs come only where there is little else.
+    Fixes with many GPUs are listed only if there are hardly any others.
     """
     first = [fix for neighbour, fix in single_fixes.items() if neighbour in enough]
     last = [fix for neighbour, fix in single_fixes.items() if neighbour not in enough]
@@ -285,9 +284,9 @@ def _in_order(
 def _chain(
     tree: _Tree, promising: Iterable[Neighbour], tried: Iterable[_Candidate | None], most: int | None
 ) -> _Candidate | None:
-    """From the best so far, take the change that lowers the excess most, until the run fits or nothing helps.
+    """The best candidate extended by the change that lowers the excess most, until it fits or nothing helps.
 
-    ``most`` are the GPUs that it may take; None is any number.
+    ``most`` is the largest number of GPUs allowed; None allows any number.
     """
     untaken, best = set(promising), _closest(tried, most)
     while best is not None and best.fix.excess_bytes and len(best.steps) < _LONGEST_CHAIN:

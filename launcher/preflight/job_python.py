@@ -1,8 +1,9 @@
-"""The Python that runs a Slurm job, and its packages where it is not this one.
+"""The Python interpreter that runs a Slurm job, and its packages if it is not this one.
 
-``cluster.python`` that this machine has is asked once, by a process of its own; its answer is kept by the times and
-sizes of the interpreter and of the folders of its packages. One that only the nodes have, a container's among them, is
-known where ``launch doctor`` has asked a node, which is kept as well. A run is never submitted to find out.
+If this machine has ``cluster.python``, it is asked once in a subprocess, and the answer is cached by modification time
+and size of the interpreter and of its package folders. The packages of an interpreter that only the nodes have, such as
+a container's, are known after ``launch doctor`` has asked a node; that answer is cached too. No job is ever submitted
+just to find out.
 """
 
 import json
@@ -22,8 +23,8 @@ from launcher.spec import ClusterSpec, RunSpec
 type Asking = Callable[[RunSpec], Environment | None]
 
 _KIND, _ON_NODES = "python", "python-of-nodes"
-_TIMEOUT_S = 20  # Seconds for a Python's answer; on a cold network file system the start of one takes most of them.
-_OLDEST_PYTHON = (3, 12)  # As ``requires-python`` of ``pyproject.toml`` has it.
+_TIMEOUT_S = 20  # Seconds to wait for an answer; on a cold network file system starting Python takes most of them.
+_OLDEST_PYTHON = (3, 12)  # As in ``requires-python`` of ``pyproject.toml``.
 _PROGRAM = """
 import json, sys
 from importlib import metadata, util
@@ -40,7 +41,7 @@ print(json.dumps({"python": list(sys.version_info[:3]), "packages": found}))
 
 
 class Unasked(Exception):
-    """The packages of the job's Python are not known; the text says why."""
+    """Raised if the packages of the job's Python are unknown; the text says why."""
 
 
 def needed(spec: RunSpec) -> list[str]:
@@ -53,12 +54,12 @@ def needed(spec: RunSpec) -> list[str]:
 
 
 def borrowed(spec: RunSpec) -> list[Borrowed]:
-    """Settings of a run that need packages beside its engine's; a script of the user's own asks nothing of them."""
+    """Settings of a run that need packages besides the engine's; none for a user's script."""
     return [each for each in backends.of(spec).profile.borrowed if spec.script is None and each.asked(spec)]
 
 
 def kept(spec: RunSpec) -> Environment | None:
-    """The packages of a job's Python as far as they are known, without starting anything; None where they are not."""
+    """The packages of a job's Python, found without starting anything; None if they are unknown."""
     cluster = spec.cluster
     if cluster.kind == "local" or (cluster.python is None and cluster.container == "none"):
         return versions.here()
@@ -70,7 +71,7 @@ def kept(spec: RunSpec) -> Environment | None:
 
 
 def asked(spec: RunSpec) -> Environment | None:
-    """As :func:`kept`, but asks a ``cluster.python`` of this machine. Raises Unasked if only a node can tell."""
+    """Like :func:`kept`, but runs ``cluster.python`` if this machine has it. Raises Unasked if only a node has it."""
     if (known := kept(spec)) is not None:
         return known
     path = _here(spec.cluster)
@@ -79,16 +80,16 @@ def asked(spec: RunSpec) -> Environment | None:
 
 
 def note(cluster: ClusterSpec, node: Mapping[str, Any], date: str) -> None:
-    """Keep a node's answer to ``launch doctor``, for every later run with the same Python."""
+    """Cache a node's answer to ``launch doctor`` for later runs with the same Python."""
     numbers = [int(part) for part in str(node["python"]).split(".")[:3] if part.isdigit()]
     answer = {"python": numbers, "packages": dict(node["packages"]), "host": node["host"], "date": date}
     cache.keep(_ON_NODES, _way(cluster), answer)
 
 
 def findings(packages: Mapping[str, str], where: str = "") -> Iterator[str]:
-    """Packages out of the range that is driven, and what the installed versions lack, in sentences.
+    """Sentences about packages outside the supported range, and about what the installed versions lack.
 
-    ``where`` stands behind "torch 2.7", such as " on node7".
+    ``where`` follows the version: " on node7" gives "torch 2.7 on node7".
     """
     profiles = [registry.load("backends", name).profile for name in registry.names("backends")]
     needs = dict.fromkeys(need for profile in profiles for need in profile.needs)
@@ -107,9 +108,9 @@ def findings(packages: Mapping[str, str], where: str = "") -> Iterator[str]:
 
 
 def errors(spec: RunSpec, asking: Asking = kept) -> Iterator[ConfigError]:
-    """Packages of the job's Python that are known to be out of range, and settings that they lack.
+    """Errors of a job's Python: packages known to be out of range, and settings that they do not support.
 
-    Lines before the job (``cluster.modules``, ``cluster.setup``) may bring others: then only a node knows.
+    ``cluster.modules`` and ``cluster.setup`` may load other packages, so with these set there are no errors.
     """
     there = asking(spec)
     if there is not None and not (spec.cluster.modules or spec.cluster.setup):
@@ -117,13 +118,13 @@ def errors(spec: RunSpec, asking: Asking = kept) -> Iterator[ConfigError]:
 
 
 def warnings(spec: RunSpec, asking: Asking = kept) -> Iterator[ConfigError]:
-    """All that is known against the job's Python: :func:`errors`, packages that it lacks, or that nobody can ask it."""
+    """Warnings about a job's Python: :func:`errors`, missing packages, or that its packages are unknown."""
     cluster = spec.cluster
     key = "cluster.python" if cluster.python is not None else "cluster.container_image"
     try:
         there = asking(spec)
     except Unasked as reason:
-        yield ConfigError(key, _named(cluster), f"its packages are not known here: {reason}", [_doctor(cluster)])
+        yield ConfigError(key, _named(cluster), f"its packages are unknown here: {reason}", [_doctor(cluster)])
         return
     if there is None:
         return
@@ -158,21 +159,21 @@ def _doctor(cluster: ClusterSpec) -> str:
 
 
 def _here(cluster: ClusterSpec) -> Path:
-    """The job's interpreter on this machine. Raises Unasked if it is a container's, or found on the nodes alone."""
+    """The job's interpreter on this machine. Raises Unasked if it is a container's, or exists only on the nodes."""
     if cluster.container != "none":
-        raise Unasked("they are those of the container")
+        raise Unasked("they are inside the container")
     path = Path(cluster.python or "")
     if not path.is_absolute():
-        raise Unasked(f"the nodes look {cluster.python} up by their own PATH")
+        raise Unasked(f"each node finds {cluster.python} through its own PATH")
     import shutil  # Late, as in `launcher.base.machine`.
 
     if shutil.which(path) is None:
-        raise Unasked("this machine has no such program, the nodes may have")
+        raise Unasked("this machine has no such program, but the nodes may have it")
     return path
 
 
 def _question(path: Path) -> list[object]:
-    """All that the packages of an interpreter depend on: itself, and the folders that pip writes to."""
+    """A cache key for an interpreter's packages: its own file and the folders that pip writes to."""
     seen = [path, files.real(path), *sorted(path.parent.parent.glob("lib*/python3*/*-packages"))]
     facts: list[object] = []
     for each in seen:
@@ -185,17 +186,17 @@ def _question(path: Path) -> list[object]:
 
 
 def _unasked() -> Any:
-    raise Unasked("it was not asked yet")
+    raise Unasked("it has not been asked yet")
 
 
 def _answer(path: Path) -> JsonObject:
-    """The interpreter's own answer. Raises Unasked if it gives none."""
-    import subprocess  # Late, because few runs have a Python that is to be asked.
+    """The interpreter's version and packages, by running it. Raises Unasked if it gives no answer."""
+    import subprocess  # Late, because few runs have a Python that must be asked.
 
     try:
         done = subprocess.run(
             [path, "-c", _PROGRAM, *versions.PACKAGES],
-            cwd="/",  # Where nothing is imported from by chance; -P is of Python 3.11 and newer.
+            cwd="/",  # A folder from which nothing is imported by accident; -P needs Python 3.11.
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -210,7 +211,7 @@ def _answer(path: Path) -> JsonObject:
         raise Unasked(f"it cannot be started: {os.strerror(error.errno or 0)}") from None
     except (ValueError, KeyError, TypeError):
         said = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-        raise Unasked(f"it did not say them: {said}") from None
+        raise Unasked(f"it did not list them: {said}") from None
 
 
 def _on_a_node(cluster: ClusterSpec) -> Environment | None:
@@ -218,11 +219,11 @@ def _on_a_node(cluster: ClusterSpec) -> Environment | None:
         answer = cache.answer(_ON_NODES, _way(cluster), _unasked)
     except Unasked:
         return None
-    return _environment(cluster, answer, f" on {answer['host']}, as it told launch doctor on {answer['date']}")
+    return _environment(cluster, answer, f" on {answer['host']}, by launch doctor on {answer['date']}")
 
 
 def _way(cluster: ClusterSpec) -> list[object]:
-    """The settings of a cluster that decide which Python a job finds on a node."""
+    """The cluster settings that determine which Python a job finds on a node."""
     words = (cluster.python, cluster.container, cluster.container_image, cluster.partition)
     return [*words, [*cluster.modules], [*cluster.setup]]
 

@@ -1,4 +1,4 @@
-"""``plan(assessment)``: all that is decided about a run before anything is done.
+"""``plan(assessment)``: everything decided about a run before anything is started.
 
 The dry run is the run minus its last call.
 """
@@ -24,9 +24,9 @@ class Plan:
 
 
 def plan(assessment: Assessment, *, python: str) -> Plan:
-    """Translate a run that has been judged into its job, which ``python`` starts.
+    """Translate an assessed run into its job, which ``python`` starts.
 
-    Raises ConfigErrors: The specification breaks rules. A run that does not fit is no error here: the plan says so.
+    Raises ConfigErrors: The specification breaks rules. A run that does not fit is not an error here: its plan says so.
     """
     if assessment.errors:
         raise ConfigErrors(assessment.errors)
@@ -35,29 +35,29 @@ def plan(assessment: Assessment, *, python: str) -> Plan:
 
 
 def translate(spec: RunSpec, *, python: str) -> Job:
-    """The job of a valid specification, with the environment that every backend shares."""
+    """The job of a valid specification, including the environment common to all backends."""
     job = backends.of(spec).translate(spec, python)
     if spec.script is not None:
         starter = Path(run_script.__file__)
         argv = torchrun.command(spec, python, (f"{RUN}/{starter.name}",), spec.script_args)
         files = {**job.files, starter.name: starter.read_text()}
         job = replace(job, argv=argv, worker_argv=spec.script_args, files=files)
-    # Later ones win: the backend knows more than we do here, and the user more than either.
+    # Later ones win: the backend overrides the common defaults, and the user overrides both.
     common = {**_common_environment(spec), **torchrun.environment(job.argv)}
     environment = {**common, **job.environment, **spec.cluster.environment}
     return replace(job, environment=environment, pass_environment=spec.cluster.pass_environment)
 
 
 def _common_environment(spec: RunSpec) -> dict[str, str]:
-    """Variables of every job. A user's own script finds the run by the three that start with ``LAUNCH_``."""
+    """Environment variables of every job. A user's script finds the run through those that start with ``LAUNCH_``."""
     environment = {
         **torchrun.ENVIRONMENT,
         "LAUNCH_RUN": RUN,
         "LAUNCH_SPEC": f"{RUN}/spec.json",
         "LAUNCH_CHECKPOINTS": f"{RUN}/checkpoints",
-        "OMP_NUM_THREADS": "1",  # What torchrun sets with a warning when it is missing.
+        "OMP_NUM_THREADS": "1",  # torchrun would set the same, with a warning.
         "PYTHONUNBUFFERED": "1",
-        "TOKENIZERS_PARALLELISM": "false",  # The ranks are the parallelism; forked loaders would warn.
+        "TOKENIZERS_PARALLELISM": "false",  # The ranks already run in parallel; forked data loaders would warn.
     }
     interface = spec.cluster.interface or ("lo" if spec.cluster.kind == "local" else None)
     if interface is not None:

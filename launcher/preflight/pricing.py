@@ -1,7 +1,7 @@
-"""The speed of a run, and its ways out priced by it: the model of speed asked with the parts of the memory model.
+"""The predicted speed of a run, and of its ways out relative to it.
 
-Of a run that does not fit the speed is that of the same run on a card with memory enough, with which its ways out are
-compared. One estimate is made for the run and one for each way out that was found, at most a handful.
+The speed of a run that does not fit is that of the same run on a card with enough memory; its ways out are compared
+with that. There is one estimate for the run and one for each way out found, a handful at most.
 """
 
 from collections.abc import Callable
@@ -18,18 +18,18 @@ from launcher.spec import RunSpec
 type PartsOf = Callable[[RunSpec], Parts]
 
 type Measured = Callable[[RunSpec], Constant | None]
-"""The constant of the user's own measured runs for a run; None where the shipped one is taken."""
+"""Gives the constant of the user's own measured runs for a run; None to use the shipped one."""
 
 
 class PredictedSpeed(NamedTuple):
-    """The speed of a run, or the reason why it is unknown."""
+    """The predicted speed of a run, or why it is unknown."""
 
     speed: SpeedEstimate | None
     unknown: str | None
 
 
 def predicted(spec: RunSpec, parts: PartsOf, verdict: Verdict, measured: Measured | None = None) -> PredictedSpeed:
-    """The speed of a valid run; its ``verdict`` says how full its card is."""
+    """The predicted speed of a valid run; ``verdict`` says how full its card is."""
     own = parts(spec)
     if spec.hardware.device == "cpu" and own["backend"].execution(spec) is not None:
         return PredictedSpeed(None, OF_CPU)
@@ -44,10 +44,10 @@ def predicted(spec: RunSpec, parts: PartsOf, verdict: Verdict, measured: Measure
 def priced(
     search: Search, run: RunSpec, speed: SpeedEstimate | None, parts: PartsOf, measured: Measured | None = None
 ) -> Search:
-    """Ways out with their speed, the fastest first among those that give up the same and take as many GPUs.
+    """Ways out with their speed, the fastest first among those that give up the same and need as many GPUs.
 
-    Speeds that are told in the same words leave the order as it was, and one that is unknown stands behind. An unknown
-    ``speed`` of the ``run`` as it was asked for leaves all as it is.
+    Speeds that read the same keep their order, and unknown speeds come last. If ``speed``, that of the original
+    ``run``, is unknown, the search is returned unchanged.
     """
     if speed is None:
         return search

@@ -1,8 +1,8 @@
-"""The cost of a run's checkpoints, bytes and seconds of a save by the storage's bandwidth, beside disk and time limit.
+"""Size and time of a run's checkpoints, and warnings if the disk, the save margin or the time limit is too small.
 
-The bandwidth is what ``cluster.storage_bandwidth`` says, else what earlier runs of this kind of cluster measured. Where
-neither is known no time is predicted, but none can be shorter than on the fastest storage that NVIDIA recommends, so
-that a margin which no storage could keep is found even then.
+The bandwidth comes from ``cluster.storage_bandwidth``, or from earlier measured runs on this kind of cluster. If
+neither is known, no time is predicted; the time on the fastest storage that NVIDIA recommends is then a lower bound,
+which still finds a save margin that no storage could meet.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,27 +24,27 @@ from launcher.spec import RunSpec
 if TYPE_CHECKING:
     from launcher.preflight.measured.constants import Storage
 
-_ROUND_MIN = 10  # Minutes to which a limit that is proposed is rounded up.
+_ROUND_MIN = 10  # A proposed time limit is rounded up to a multiple of so many minutes.
 
 type Stored = Callable[[RunSpec, int], Storage | None]
-"""Gives the measured speed of the storage of a run's cluster, for checkpoints of so many bytes."""
+"""Gives the measured storage bandwidth of a run's cluster, for checkpoints of so many bytes."""
 
 _NODE, _UNIT, _NODES = 20e9, 62e9, 32
-"""Bytes/s of writing of one node, of one scalable unit, and its nodes: "best" in the table of storage performance of
-NVIDIA's DGX SuperPOD reference architecture for H100 (RA-11333)."""
+"""Write bandwidth in bytes/s of one node and of one scalable unit, and the unit's nodes: "best" in the table of storage
+performance of NVIDIA's DGX SuperPOD reference architecture for H100 (RA-11333)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saves:
-    """The checkpoints of a run."""
+    """Size and time of a run's checkpoints."""
 
     disk: DiskSpace  # Their bytes.
-    least_seconds: float  # Those that a save takes on the fastest storage.
-    seconds: float | None = None  # Until a checkpoint is whole; None where the bandwidth is unknown.
-    # Those for which training waits; None where that is unknown, as of most background saves.
+    least_seconds: float  # Time of a save on the fastest storage.
+    seconds: float | None = None  # Time until a checkpoint is complete; None if the bandwidth is unknown.
+    # Time that training waits for a save; None if unknown, as for most background saves.
     blocking_seconds: float | None = None
     bandwidth: float | None = None  # Bytes/s of all ranks together.
-    source: str = ""  # Whose bandwidth it is, in words.
+    source: str = ""  # Where the bandwidth comes from, in words.
 
     def as_dict(self) -> dict[str, object]:
         """The key ``disk`` of ``launch check --json``."""
@@ -60,13 +60,13 @@ class Saves:
 
 
 def predicted(spec: RunSpec, disk: DiskSpace, stored: Stored | None = None) -> Saves:
-    """The bytes and seconds of a valid run's checkpoints."""
+    """The size and the time of a valid run's checkpoints."""
     size, nodes = disk.checkpoint_bytes, spec.cluster.nodes
     least = size / min(_NODE * nodes, _UNIT * ceil(nodes / _NODES))
     given = spec.cluster.storage_bandwidth
     own = None if given is not None or stored is None else stored(spec, size)
     bandwidth = own.bandwidth if own is not None else given
-    if bandwidth is None or spec.script is not None:  # What a script of the user's own saves is not known.
+    if bandwidth is None or spec.script is not None:  # What a user's script saves is unknown.
         return Saves(disk=disk, least_seconds=least)
     seconds = size / bandwidth
     share = (None if own is None else own.blocking) if spec.save.asynchronous else 1.0
@@ -92,10 +92,10 @@ def _is_here(spec: RunSpec) -> bool:
 
 
 def too_large_here(spec: RunSpec, disk: DiskSpace) -> Iterator[ConfigError]:
-    """A warning where the file system of the run's folder on this machine has less room than the checkpoints take.
+    """A warning if the checkpoints need more than is free on the file system of the run's folder on this machine.
 
-    Where ``hardware.disk_bytes`` is known the verdict says it. A run for another machine, of which this one shows
-    nothing, is warned of where its settings keep more than the one at its end.
+    If ``hardware.disk_bytes`` is known, the verdict covers it. A run for another machine, whose disks this one cannot
+    see, gets the warning only if it saves during the run and not just at its end.
     """
     if disk.capacity_bytes is not None or spec.script is not None:
         return
@@ -106,7 +106,7 @@ def too_large_here(spec: RunSpec, disk: DiskSpace) -> Iterator[ConfigError]:
     number, keep = disk.kept_bytes // disk.checkpoint_bytes, spec.save.keep
     each = f"{number} of {gib(disk.checkpoint_bytes)}" if number > 1 else "one"
     rule = (
-        f"the checkpoints take {gib(disk.kept_bytes)} ({each}{', the one in writing among them' * (number > keep)}), "
+        f"the checkpoints take {gib(disk.kept_bytes)} ({each}{', including the one being written' * (number > keep)}), "
         f"and the file system of {folder} on this machine has {gib(free)} free"
     )
     fewer = free // disk.checkpoint_bytes - 1
@@ -117,11 +117,11 @@ def too_large_here(spec: RunSpec, disk: DiskSpace) -> Iterator[ConfigError]:
 
 
 def too_late(spec: RunSpec, speed: SpeedEstimate | None, saves: Saves) -> Iterator[ConfigError]:
-    """Warnings of a valid run in a queue whose time limit comes before its end, or before a save of it is whole.
+    """Warnings if a Slurm run's time limit ends before the run, or before a checkpoint is complete.
 
-    A limit that is over is no failure: the job is told ``cluster.save_margin_s`` before it, saves after its step, and
-    goes back into the queue where ``cluster.requeues`` lets it. So only where the fastest speed of the error band would
-    not do; evaluations and starts are not counted.
+    Reaching the limit is not a failure: Slurm signals the job ``cluster.save_margin_s`` before it, the job saves after
+    the current step, and is requeued if ``cluster.requeues`` allows it. So there is a warning only if even the fastest
+    speed of the error band is too slow; evaluations and start-up are not counted.
     """
     if spec.cluster.kind != "slurm" or spec.script is not None:
         return
@@ -134,14 +134,14 @@ def too_late(spec: RunSpec, speed: SpeedEstimate | None, saves: Saves) -> Iterat
 
 
 def _margin(spec: RunSpec, ends: tuple[float, ...] | None, saves: Saves) -> Iterator[ConfigError]:
-    """A margin in which the job cannot end its step and write the checkpoint whole, also one in the background."""
+    """A warning if the job cannot finish its step and write a complete checkpoint within the save margin."""
     limit, margin, (fastest, slowest) = spec.cluster.time_limit_min, spec.cluster.save_margin_s, ends or (0.0, 0.0)
     save = saves.least_seconds if saves.seconds is None else saves.seconds
     if fastest + save <= margin:
         return
     parts = []
     if ends is not None:
-        parts.append(f"ends the step that it is in first, which takes {_between(fastest, slowest)} by the estimate")
+        parts.append(f"first finishes its current step, which takes an estimated {_between(fastest, slowest)}")
     if fastest <= margin or saves.seconds is not None:
         parts.append(_written(spec, saves))
     rule = f"the job is told to save {margin} s before its time limit, and {', and '.join(parts)}"
@@ -151,7 +151,7 @@ def _margin(spec: RunSpec, ends: tuple[float, ...] | None, saves: Saves) -> Iter
 
 
 def _written(spec: RunSpec, saves: Saves) -> str:
-    """The checkpoint and the time that it takes, or the least that any storage known to us would take."""
+    """The checkpoint's size and the time to write it, or the time on the fastest recommended storage."""
     size = gib(saves.disk.checkpoint_bytes)
     if saves.seconds is not None and saves.bandwidth is not None:
         rate = rounded(saves.bandwidth / 1e9)
@@ -170,7 +170,7 @@ def _limit(spec: RunSpec, limit_min: int, fastest: float, slowest: float) -> Ite
     needed = ceil((spec.steps * slowest + margin) / 60 / _ROUND_MIN) * _ROUND_MIN
     least = ceil(spec.steps * fastest / max(1, limit - margin))
     rule = (
-        f"{spec.steps:,} steps take {_between(spec.steps * fastest, spec.steps * slowest)} by the estimate:"
+        f"{spec.steps:,} steps take an estimated {_between(spec.steps * fastest, spec.steps * slowest)}:"
         f" {_afterwards(spec.cluster.requeues, least)}"
     )
     yield ConfigError("cluster.time_limit_min", limit_min, rule, [f"cluster.time_limit_min={needed}"])
@@ -181,8 +181,8 @@ def _between(low: float, high: float) -> str:
 
 
 def _afterwards(requeues: int, least: int) -> str:
-    """How the run goes on after the time limit, and in how many jobs at least."""
+    """What happens at the time limit, and how often at least."""
     if requeues:
         times = "once" if least == 2 else f"{least - 1} times"
-        return f"the job saves, goes back into the queue and on from there, at least {times}"
-    return "the job saves and ends, as cluster.requeues=0; launch resume goes on"
+        return f"the job saves, is requeued and continues from there, at least {times}"
+    return "with cluster.requeues=0 the job saves and ends; launch resume continues it"

@@ -1,7 +1,7 @@
-"""Saved weights and checkpoints compared with the model before the queue: which tensors they lack or have otherwise.
+"""Compares saved weights and checkpoints with the model before submission: missing tensors and wrong shapes.
 
-Only headers are read (``launcher.saved.headers``). The names that a family's tensors have in a Hugging Face folder are
-those that its worker reads; a family that names none is not compared here.
+Only headers are read (``launcher.saved.headers``). A family lists the names of its tensors in a Hugging Face folder,
+which are those that its worker reads; a family that lists none is not compared.
 """
 
 import re
@@ -21,7 +21,7 @@ _IN_NETWORK = "model.network."  # The prefix of a tensor's name in the checkpoin
 
 
 def weights(spec: RunSpec) -> Iterator[ConfigError]:
-    """Faults of ``model.weights``, where this machine sees it."""
+    """Errors of ``model.weights``, if this machine has the folder."""
     folder, wanted = Path(spec.model.weights or ""), expected(spec.model)
     if spec.model.weights is None or not folder.is_dir() or wanted is None:
         return
@@ -30,19 +30,19 @@ def weights(spec: RunSpec) -> Iterator[ConfigError]:
     except headers.Unreadable as error:
         from launcher.config.hub import repository as hub  # Late, because few runs need it.
 
-        if hub.command(folder) is None:  # What of the Hub is not fetched yet has its own words.
+        if hub.command(folder) is None:  # Weights not yet downloaded from the Hub have a message of their own.
             yield ConfigError("model.weights", spec.model.weights, str(error), ["model.weights=null"])
         return
     if scales := [f"{name}{end}" for name in found for end in headers.SCALES if f"{name}{end}" in found]:
-        rule = f"its weights are quantised ({_some(scales)}), and weights are read in 16 or 32 bits"
+        rule = f"its weights are quantised ({_some(scales)}), and launch reads weights in 16 or 32 bits only"
         yield ConfigError("model.weights", spec.model.weights, rule, ["model.weights=null"])
         return
     prefix = f"{next(iter(wanted)).partition('.')[0]}."
-    there = {name: found.get(name, found.get(name.removeprefix(prefix))) for name in wanted}  # GPT-2's lack it.
+    # GPT-2's names lack the prefix.
+    there = {name: found.get(name, found.get(name.removeprefix(prefix))) for name in wanted}
     names = families.of(spec.model).traits.names
-    if (
-        names is not None and spec.data.special_tokens and spec.task.name == "pretrain"
-    ):  # TRL loads what the folder has.
+    # TRL loads the vocabulary of the folder.
+    if names is not None and spec.data.special_tokens and spec.task.name == "pretrain":
         for name in (names.embedding, names.head):
             shape = there.get(name)
             if shape is not None and shape[0] < wanted[name][0] and shape[1:] == wanted[name][1:]:
@@ -51,11 +51,11 @@ def weights(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 _ONE = re.compile(r"(.+)\.(?:mlp|block_sparse_moe)\.experts\.(\d+)\.(gate_proj|up_proj|down_proj|w[123])\.weight")
-"""The tensor of one expert, as Mixtral's files (``w1`` and ``w3`` are gate and up) and those of others name it."""
+"""The name of one expert's tensor in Mixtral's files (``w1`` is gate, ``w3`` is up) and in those of other models."""
 
 
 def _with_stacked(found: Shapes) -> Shapes:
-    """The shapes by the names of the model, which holds the experts of a layer as one tensor, gate above up."""
+    """The shapes under the model's names, which stack a layer's experts into one tensor, gate above up."""
     rest, stacked = dict[str, tuple[int, ...]](), dict[str, tuple[int, ...]]()
     for name, shape in found.items():
         match = _ONE.fullmatch(name)
@@ -70,7 +70,7 @@ def _with_stacked(found: Shapes) -> Shapes:
 
 
 def checkpoint(spec: RunSpec, folder: Path) -> Iterator[ConfigError]:
-    """Tensors and files that a checkpoint of ``torch.distributed.checkpoint`` lacks."""
+    """Errors of a ``torch.distributed.checkpoint`` folder: missing files, missing or wrong tensors."""
     try:
         found = headers.distributed(folder)
     except headers.Unreadable as error:
@@ -121,7 +121,7 @@ def _shape(shape: tuple[int, ...]) -> str:
 
 
 def _ways(spec: RunSpec, path: str, place: str, found: Shapes) -> Iterator[str]:
-    """The model that the folder describes itself, the sizes that its shapes say, or none of it."""
+    """Ways out: the model in the folder's own configuration, the sizes that its shapes imply, or not loading it."""
     if (Path(place) / "config.json").is_file():
         yield f"launch import hf {place}/config.json"
     sizes = _sizes(spec.model, found)
@@ -148,7 +148,7 @@ def _sizes(model: ModelSpec, found: Shapes) -> dict[str, int]:
 
 
 def expected(model: ModelSpec) -> Shapes | None:
-    """The tensors of a model by the names and in the shapes of its Hugging Face folder; None where nobody says."""
+    """Names and shapes of a model's tensors in a Hugging Face folder; None if its family does not list them."""
     family = families.of(model)
     names = family.traits.names
     if names is None or family.transformers_config(model) is None:
@@ -170,6 +170,6 @@ def _outer(weight: Weight, names: CheckpointNames) -> str:
 
 
 def _stored(weight: Weight, *, transposed: bool) -> tuple[int, ...]:
-    """The shape in the file: equal tensors of experts are one, and ``Conv1D`` holds its columns first."""
+    """The shape in the file: tensors of equal experts are stacked, and ``Conv1D`` stores the transposed matrix."""
     shape = weight.shape[::-1] if transposed and len(weight.shape) == 2 else weight.shape
     return (weight.copies, *shape) if weight.copies > 1 else shape

@@ -1,7 +1,7 @@
-"""Obstacles between a valid run and this machine: its GPUs, missing packages, missing files.
+"""What keeps this machine from starting a valid run: its GPUs, missing packages, missing files.
 
-They are no part of the rules: ``check`` judges a run for any machine, ``run`` also asks whether this one can start it.
-Packages are looked for without being imported. A Slurm job runs elsewhere, so for it missing files are warnings
+These checks are separate from the rules: ``check`` judges a run for any machine, ``run`` also asks whether this machine
+can start it. Packages are found without importing them. A Slurm job runs elsewhere, so its missing files are warnings
 (:func:`not_seen_here`), never errors.
 """
 
@@ -28,9 +28,9 @@ from launcher.spec.parse import closest
 
 
 def obstacles(spec: RunSpec, machine: Machine) -> list[ConfigError]:
-    """Errors of a run that this machine cannot start, all at once.
+    """All reasons why this machine cannot start a run.
 
-    A Slurm job runs elsewhere; of that it is only known which packages its Python has, where that was asked before.
+    A Slurm job runs elsewhere; only the packages of its Python may be known here, if it was asked before.
     """
     if spec.cluster.kind != "local":
         return [*job_python.errors(spec), *_unknown_tasks(spec)]
@@ -47,7 +47,7 @@ def obstacles(spec: RunSpec, machine: Machine) -> list[ConfigError]:
 
 
 def is_meant(spec: RunSpec, machine: Machine) -> bool:
-    """True if this machine is the one that the run is for, and not only the one on which it is judged."""
+    """True if the run is meant for this machine, rather than only judged on it."""
     return spec.cluster.kind == "local" and next(_hardware(spec, machine), None) is None
 
 
@@ -55,12 +55,15 @@ def _hardware(spec: RunSpec, machine: Machine) -> Iterator[ConfigError]:
     cluster, here = spec.cluster, len(machine.gpus)
     if cluster.nodes > 1:
         yield ConfigError(
-            "cluster.nodes", cluster.nodes, "cluster=local is this one machine", ["cluster.nodes=1", "cluster=slurm"]
+            "cluster.nodes",
+            cluster.nodes,
+            "cluster=local is one machine, this one",
+            ["cluster.nodes=1", "cluster=slurm"],
         )
     if spec.hardware.device == "cpu":
         return
     if not here:
-        rule = "this machine has no GPU; `launch check` judges any hardware, `run` needs it"
+        rule = "this machine has no GPU; `launch check` works without the hardware, `run` needs it"
         yield ConfigError("hardware.name", spec.hardware.name, rule, ["hardware=auto", "cluster=slurm"])
         return
     if cluster.gpus_per_node > here:
@@ -68,13 +71,13 @@ def _hardware(spec: RunSpec, machine: Machine) -> Iterator[ConfigError]:
         yield ConfigError("cluster.gpus_per_node", cluster.gpus_per_node, rule, [f"cluster.gpus_per_node={here}"])
     smallest = min(gpu.memory_bytes for gpu in machine.gpus)
     if spec.hardware.memory_bytes is not None and spec.hardware.memory_bytes > smallest:
-        rule = f"the check was for more memory than the {machine.gpus[0].name} of this machine has, {smallest} bytes"
+        rule = f"the run was checked for more memory than this machine's {machine.gpus[0].name} has, {smallest} bytes"
         yield ConfigError("hardware.name", spec.hardware.name, rule, ["hardware=auto"])
 
 
 def _compiler(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.train.compile and spec.hardware.device == "cpu" and cxx() is None:
-        rule = "torch.compile needs a C++ compiler on the CPU, and this machine has no g++ (or what CXX names)"
+        rule = "torch.compile on a CPU needs a C++ compiler, and this machine has no g++ and no compiler in CXX"
         yield ConfigError("train.compile", True, rule, ["train.compile=false"])
 
 
@@ -101,7 +104,7 @@ def _packages(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError("data.source", spec.data.source, rule, [package.install(package.TRAINING), "data=synthetic"])
 
 
-_MODULES = {"flash-linear-attention": "fla"}  # Modules of packages that have another name.
+_MODULES = {"flash-linear-attention": "fla"}  # Packages whose module has another name.
 
 
 def _not_installed(packages: Sequence[str]) -> str:
@@ -109,16 +112,16 @@ def _not_installed(packages: Sequence[str]) -> str:
 
 
 def _asks_the_hub(spec: RunSpec) -> bool:
-    """True if the data are a name of the Hugging Face Hub, which only the package datasets reads."""
+    """True if the data are on the Hugging Face Hub, which only the package datasets reads."""
     try:
         return any(is_on_hub(each) and not files_of(each) for each in spec.data.sets)
-    except Unusable:  # Which the look at the data says.
+    except Unusable:  # The look at the data reports it.
         return False
 
 
 def _script(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.script is not None and not Path(spec.script).is_file():
-        rule = "it is no regular file" if Path(spec.script).exists() else "there is no such file"
+        rule = "it is not a regular file" if Path(spec.script).exists() else "there is no such file"
         yield ConfigError("script", spec.script, rule, ["script=path/to/train.py"])
 
 
@@ -141,9 +144,9 @@ def _weights(folder: Path) -> Iterator[ConfigError]:
 
 
 def not_seen_here(spec: RunSpec) -> Iterator[ConfigError]:
-    """Files that the run names and this machine lacks: a warning, since the nodes of a queue may have their own disks.
+    """Warnings for files of the run that this machine lacks; the nodes of a cluster may have disks of their own.
 
-    Only names are looked up and nothing is read; data are looked at by :mod:`launcher.preflight.data`.
+    Only existence is checked and nothing is read; :mod:`launcher.preflight.data` looks at the data.
     """
     named = {"script": spec.script, "model.weights": spec.model.weights, "save.load": spec.save.load}
     for path, value in named.items():
@@ -153,7 +156,7 @@ def not_seen_here(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def without_template(spec: RunSpec) -> Iterator[ConfigError]:
-    """A tokenizer that has no chat template, so that conversations are written by a shipped one."""
+    """A warning if the tokenizer has no chat template, so that a shipped one renders the conversations."""
     data = spec.data
     here = data.tokenizer == "bytes" or hub.tokenizer_folder(data.tokenizer) is not None
     if not data.is_chat or spec.script is not None or not here:
@@ -161,7 +164,7 @@ def without_template(spec: RunSpec) -> Iterator[ConfigError]:
     from launcher.data.template import GENERAL, PLAIN, lacks_own
 
     lacks = False
-    with suppress(Unusable):  # A damaged file of the tokenizer, which the look at the data says.
+    with suppress(Unusable):  # The tokenizer's file is damaged; the look at the data reports it.
         lacks = lacks_own(data)
     if lacks:
         rule = f"data.tokenizer={data.tokenizer} has no chat template, so the shipped template {PLAIN} is used"
@@ -173,7 +176,7 @@ _WORD = re.compile(r"[^\s,\[\]'\"]+")
 
 
 def _unknown_tasks(spec: RunSpec) -> Iterator[ConfigError]:
-    """Names that the package does not have, and files that are not there; nothing where it is not installed here."""
+    """Errors for task names that lm-eval does not have, if it is installed here, and for missing task files."""
     for task in spec.eval.tasks:
         if task.endswith((".yaml", ".yml")):
             if spec.cluster.kind == "local" and not Path(task).is_file():
@@ -185,7 +188,7 @@ def _unknown_tasks(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def known_tasks() -> list[str]:
-    """The names of all tasks, groups and tags of the installed package; none where it is not installed."""
+    """The names of all tasks, groups and tags of the installed lm-eval; empty if it is not installed."""
     found = find_spec("lm_eval")
     if found is None or found.origin is None:
         return []

@@ -1,9 +1,9 @@
-"""``check --engine trace``: the workers' own code under fake tensors, in a process of its own.
+"""``check --engine trace``: memory from the worker's own code, run with fake tensors in a subprocess.
 
 Planning imports no torch, so the trace is a program (``python -m launcher.worker.trace``) that reads a ``spec.json``
-and leaves a report. Its allocated, needed and reserved bytes, phases and piles take the place of the formulas'.
-Allocations that fake tensors do not see stay the formulas': libraries' workspaces, context, communicators, host memory,
-disk; so does the width of the error band, moved to the trace's numbers.
+and writes a report. Its allocated, needed and reserved bytes, phases and piles replace those of the formulas. What fake
+tensors cannot show still comes from the formulas: libraries' workspaces, context, communicators, host memory and disk,
+and the width of the error band, which is scaled to the trace's numbers.
 """
 
 import json
@@ -30,22 +30,22 @@ _TIMEOUT_S = 600
 _SOURCE = "trace of the worker under fake tensors; replay through a model of CUDACachingAllocator"
 _NO_TORCH = "the trace needs torch, which is not installed for this Python"
 _CACHE_PILES = ("workspace",)
-"""Taken from torch's allocator by libraries, where fake tensors do not see it; the formula's are added."""
+"""Piles that libraries take from torch's allocator unseen by fake tensors; the formula's bytes are added."""
 
 
 def traced(
     spec: RunSpec, formula: MemoryEstimate, *, python: str = sys.executable, rank: int | None = None
 ) -> MemoryEstimate:
-    """The estimate with the trace of a rank, by default of the one that needs the most, in the formula's place.
+    """The estimate with one rank's trace replacing the formula, by default the rank that needs the most.
 
     Host memory, disk, the number of parameters, libraries' workspaces, context and communicators stay the formula's.
-    Raises ConfigErrors if the run cannot be traced, or the interpreter ``python`` lacks torch.
+    Raises ConfigErrors if the run cannot be traced, or if the interpreter ``python`` lacks torch.
     """
     return merged(document(spec, python=python, rank=rank), formula)
 
 
 def document(spec: RunSpec, *, python: str = sys.executable, rank: int | None = None) -> JsonObject:
-    """The report of ``launcher.worker.trace``; raises ConfigErrors as :func:`traced` does."""
+    """The report of ``launcher.worker.trace``. Raises ConfigErrors as :func:`traced` does."""
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "spec.json", Path(folder) / "trace.json"
         source.write_text(json.dumps(to_dict(spec)))
@@ -67,7 +67,7 @@ def document(spec: RunSpec, *, python: str = sys.executable, rank: int | None = 
 
 
 def _reason(errors: str) -> str:
-    """The error of a process that wrote no report; libraries may speak after it as they end."""
+    """The error in the output of a process that wrote no report; libraries may print more after it as they exit."""
     if "No module named 'torch'" in errors:
         return _NO_TORCH
     lines = [
@@ -77,7 +77,7 @@ def _reason(errors: str) -> str:
 
 
 def merged(report: JsonObject, formula: MemoryEstimate) -> MemoryEstimate:
-    """The estimate of a report of the trace, in the places that the formula leaves to it."""
+    """The formula's estimate with the trace report's numbers in place of its own."""
     library = [pile for pile in formula.piles if pile.pile in _CACHE_PILES]
     outside = [pile for pile in formula.piles if pile.pile in OUTSIDE_PILES]
     extra = sum(pile.bytes for pile in library)
@@ -97,7 +97,7 @@ def merged(report: JsonObject, formula: MemoryEstimate) -> MemoryEstimate:
 
 
 def _peak(formula: Peak, phase: Phase, allocated: int, needed: int, reserved: int, device: int) -> Peak:
-    """The formula's band, moved to the trace's numbers."""
+    """The trace's peak, with the formula's error band scaled to it."""
     scale = allocated / formula.allocated_bytes
     return Peak(
         allocated_bytes=allocated,
@@ -112,14 +112,14 @@ def _peak(formula: Peak, phase: Phase, allocated: int, needed: int, reserved: in
 
 
 def _phases(traced_phases: dict[str, int], formula: MemoryEstimate, extra: int) -> dict[Phase, int]:
-    """Peaks by phase; a checkpoint is not traced, so that its phase is the formula's."""
+    """Peaks by phase; saving is not traced, so its phase stays the formula's."""
     return {
         phase: traced_phases[phase] + extra if phase in traced_phases else formula.phases[phase] for phase in PHASES
     }
 
 
 def _piles(report: JsonObject, allocated: int) -> list[PileBytes]:
-    """The piles of the report, rounded so that they sum to the allocated bytes."""
+    """The report's piles, adjusted so that they sum to the allocated bytes."""
     found = {cast("Pile", name): int(size) for name, size in report["piles"].items()}
     largest = max(found, key=lambda pile: found[pile])
     found[largest] += allocated - sum(found.values())  # Extrapolated piles are rounded one by one.

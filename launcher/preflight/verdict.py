@@ -1,9 +1,9 @@
 """The verdict on a run: its estimate against the device, the host and the disk.
 
-The device is compared with the error band around ``needed``: it does not fit where even the lower end is above the
-capacity, it is tight where the capacity lies within the band. Host memory and disk have no band. A capacity that is
-unknown refuses nothing that some device could hold. For the search for ways out a verdict also says what is lacking at
-each moment of a step: a change that helps at any such moment may be half of an answer.
+The device's capacity is compared with the error band around ``needed``: a run does not fit if even the lower end is
+above it, and is tight if it lies within the band. Host memory and disk have no band. If a capacity is unknown, a run is
+refused only if no device could hold it. For the search for ways out, a verdict also says how much is missing at each
+moment of a step: a change that helps at any one of them may be half of an answer.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,10 +20,10 @@ from launcher.spec.values import Device
 type VerdictName = Literal["fits", "tight", "does_not_fit", "invalid", "unknown"]
 
 MOST_OF_ANY: Mapping[Device, int] = {"cpu": 2**46, "cuda": 2**40}
-"""Bytes that no rank has, for where its memory is unknown: 64 TiB are the most of one machine (HPE Superdome Flex), and
-a TiB is three times the largest card of ``conf/hardware``."""
+"""More bytes than any rank has, the limit if its memory is unknown: 64 TiB is the most of one machine (HPE Superdome
+Flex), and 1 TiB is three times the largest card in ``conf/hardware``."""
 
-_CROWDED = 0.5  # Share of the device that whole copies of the model states may take before DDP gets a warning.
+_CROWDED = 0.5  # Share of the device that replicated model states may take before DDP gets a warning.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,45 +37,45 @@ class Shortage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The answer in one word, and the figures that it rests on."""
+    """The verdict in one word, and the figures behind it."""
 
-    # ``tight`` is a fit within the estimate's error band; ``unknown`` is that of a run that builds an unknown model.
+    # ``tight``: the capacity lies within the estimate's error band; ``unknown``: the run builds an unknown model.
     name: VerdictName
-    # ``needed`` with context and communicators on the worst rank; None for an invalid or unknown run.
+    # ``needed`` plus context and communicators on the worst rank; None for an invalid or unknown run.
     used_bytes: int | None = None
-    # Bytes that a rank may use; None is unknown, and then nothing is refused that some device has.
+    # Bytes that a rank may use; None if unknown, and then no run is refused that some device could hold.
     capacity_bytes: int | None = None
     shortages: tuple[Shortage, ...] = ()  # The places that are too small; empty unless it does not fit.
-    # Bytes that the device lacks at each moment, then host and disk; negative where there is room.
+    # Bytes missing on the device at each moment, then on host and disk; negative if there is room.
     shortfall_by_moment: tuple[int, ...] = ()
-    # The probability that the device suffices, by the error band; 0 where host or disk do not, 1 where the device's
-    # capacity is unknown.
+    # The probability that the device suffices, by the error band; 0 if host or disk do not, 1 if the device's capacity
+    # is unknown.
     chance: float = 1.0
-    # Bytes that must stay free beside the used ones: the upper half of the band where one asks for a run that is safe.
+    # Bytes that must stay free in addition: the upper half of the band if the run should fit for certain.
     margin_bytes: int = 0
 
     @property
     def headroom_bytes(self) -> int | None:
-        """Bytes left on the worst rank's device; negative where it does not fit, None where that is unknown."""
+        """Bytes left on the worst rank's device; negative if it does not fit, None if unknown."""
         if self.used_bytes is None or self.capacity_bytes is None:
             return None
         return self.capacity_bytes - self.used_bytes
 
     @property
     def excess_bytes(self) -> int:
-        """Bytes that all places lack together; a device also where it lacks them within the estimate's error."""
+        """Bytes missing in all places together, on the device including the margin."""
         elsewhere = sum(s.used_bytes - s.capacity_bytes for s in self.shortages if s.place != "device")
         headroom = self.headroom_bytes
         return elsewhere + (0 if headroom is None else max(0, self.margin_bytes - headroom))
 
     @property
     def fits(self) -> bool | None:
-        """True if it fits, where ``tight`` counts as fitting; None where that is unknown."""
+        """True if it fits or is tight; None if unknown."""
         return None if self.name == "unknown" else self.name in ("fits", "tight")
 
     @property
     def may_start(self) -> bool:
-        """True if the run is not refused: an unknown need refuses nothing."""
+        """True unless the run does not fit or is invalid; an unknown run may start."""
         return self.fits is not False
 
 
@@ -83,10 +83,10 @@ INVALID = Verdict(name="invalid")
 
 
 def judge(spec: RunSpec, needs: Needs, *, safely: bool = False) -> Verdict:
-    """Compare the needs of a run with the capacities.
+    """The verdict on a run, from its needs and its capacities.
 
-    The device decides by the band around ``needed``, with context and communicators added at both ends: above the
-    capacity as a whole it does not fit, across it it is tight. Host and disk have no band.
+    The device is judged by the band around ``needed``, plus context and communicators: the run does not fit if the
+    whole band is above the capacity, and is tight if the band contains it. Host and disk have no band.
     """
     outside, capacity = needs.outside_bytes, _capacity(spec, needs)
     used = needs.peak.needed_bytes + outside
@@ -113,7 +113,7 @@ def unknown(spec: RunSpec) -> Verdict:
 
 
 def beyond(capacity: int) -> Verdict:
-    """The verdict on a run whose needs in part alone are more than the device has."""
+    """The verdict on a run of which a part alone needs more than the device has."""
     short = Shortage(place="device", used_bytes=capacity + 1, capacity_bytes=capacity)
     return Verdict(
         name="does_not_fit", used_bytes=capacity + 1, capacity_bytes=capacity, shortages=(short,), chance=0.0
@@ -121,7 +121,7 @@ def beyond(capacity: int) -> Verdict:
 
 
 def _capacity(spec: RunSpec, needs: Needs) -> int | None:
-    """Bytes that a rank may use; where that is unknown, None, unless the run needs more than any device has."""
+    """Bytes that a rank may use; None if unknown, unless the run needs more than any device has."""
     known = spec.rank_memory_bytes
     most = MOST_OF_ANY[spec.hardware.device] if known is None else 0
     return most if known is None and needs.peak.low_bytes + needs.outside_bytes > most else known
@@ -139,7 +139,7 @@ def _shortages(spec: RunSpec, needs: Needs) -> Iterator[Shortage]:
 
 
 def _shortfall_by_moment(spec: RunSpec, needs: Needs, margin: int) -> tuple[int, ...]:
-    """Bytes that each moment, the host and the disk lack (:class:`Verdict`); 0 where a capacity is unknown."""
+    """Bytes missing at each moment, on the host and on the disk (:class:`Verdict`); 0 if a capacity is unknown."""
     capacity, disk = _capacity(spec, needs), needs.disk
     device = (0,) if capacity is None else tuple(used + margin - capacity for used in needs.moments)
     kept = 0 if disk.capacity_bytes is None else disk.kept_bytes - disk.capacity_bytes
@@ -147,14 +147,14 @@ def _shortfall_by_moment(spec: RunSpec, needs: Needs, margin: int) -> tuple[int,
 
 
 def _host_shortfall(spec: RunSpec, needs: Needs) -> int:
-    """Bytes that a node's host lacks. On the CPU the devices are the host: only offloaded bytes come beside them."""
+    """Bytes missing on a node's host. For CPU ranks the device is the host, so only offloaded bytes are added to it."""
     inside = spec.cluster.gpus_per_node * needs.peak.device_bytes if spec.hardware.device == "cpu" else 0
     capacity = needs.host.capacity_bytes
     return 0 if capacity is None else needs.host.bytes_per_node - max(capacity, inside)
 
 
 def remarks(spec: RunSpec, estimate: MemoryEstimate) -> Iterator[ConfigError]:
-    """Warnings that need the estimate: whole copies of the states on crowded devices, and a model beyond one node."""
+    """Warnings that need the estimate: replicated states that crowd the device, and a model too large for one node."""
     yield from _tasks(spec, estimate.parameters.total)
     capacity = spec.rank_memory_bytes
     whole = not spec.parallel.shard and spec.zero.stage == 0 and spec.data_degree > 1
@@ -162,19 +162,19 @@ def remarks(spec: RunSpec, estimate: MemoryEstimate) -> Iterator[ConfigError]:
         return
     share = estimate.static_bytes / capacity
     rule = (
-        f"every data rank holds all model states, {gib(estimate.static_bytes)} or {share:.0%} of the device:"
-        f" sharded over {spec.data_degree} ranks they would take a fraction of it"
+        f"every data rank holds all model states, {gib(estimate.static_bytes)} or {share:.0%} of the device;"
+        f" sharded over {spec.data_degree} ranks, each would hold a fraction of them"
     )
     yield ConfigError("zero.stage", 0, rule, backends.of(spec).profile.shards_instead)
 
 
 def _tasks(spec: RunSpec, parameters: int) -> Iterator[ConfigError]:
-    """A warning where the devices of one node cannot hold the whole model that tasks are tried on."""
+    """A warning if one node's devices cannot hold the whole model, on which tasks are evaluated."""
     device, wide = spec.rank_memory_bytes, spec.precision.compute == "fp32"
     number, size = spec.cluster.gpus_per_node, parameters * (4 if wide else 2)
     if spec.eval.tasks and device is not None and size > number * device:
         rule = (
-            f"tasks are tried on the whole model on one node: {gib(size)} in {'32' if wide else '16'} bits, and its "
-            f"{number} devices have {gib(number * device)}"
+            f"tasks are evaluated on the whole model on one node: it needs {gib(size)} in {'32' if wide else '16'} "
+            f"bits, and the node's {number} devices have {gib(number * device)}"
         )
         yield ConfigError("eval.tasks", list(spec.eval.tasks), rule, ["eval.tasks=[]"])

@@ -74,14 +74,14 @@ def test_conversations_are_looked_at_as_the_samples_that_they_become(capsys: pyt
     assert (shares["cut"], shares["masked"]) == (2 / 3, 1 / 3)
     assert 0.2 < shares["padding"] < 0.33
     warning = said["train.sequence_length"]
-    assert warning["rule"] == "1 of 3 conversations are cut off before anything that is trained"
+    assert warning["rule"] == "1 of 3 conversations are cut off before their first trained token"
     (way,) = warning["way_out"]
     assert _check(capsys, *words, way, "model.max_position_embeddings=420")["data"]["conversations"]["masked"] == 0
     assert main(["check", *ON, *words]) == 0
     assert "67% of the samples are cut off" in " ".join(capsys.readouterr().out.split())
     Path("pairs.jsonl").write_text(json.dumps(rows[3]))
     document = _check(capsys, *words, status=2)
-    assert document["errors"][0]["rule"].startswith("no conversation has anything to learn from")
+    assert document["errors"][0]["rule"].startswith("no conversation has a turn to train on")
     Path("pairs.txt").write_text("text")
     document = _check(capsys, "data=chat", "data.path=pairs.txt", status=2)
     assert document["errors"][0]["way_out"] == ["data=text data.path=pairs.txt"]
@@ -108,7 +108,7 @@ def test_conversations_that_are_all_cut_off_before_an_answer_are_refused(capsys:
     Path("long.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     document = _check(capsys, "data=chat", "data.path=long.jsonl", "train.sequence_length=128", status=2)
     (error,) = document["errors"]
-    assert error["rule"] == "3 of 3 conversations are cut off before anything that is trained"
+    assert error["rule"] == "3 of 3 conversations are cut off before their first trained token"
     (way,) = error["way_out"]
     assert "train.sequence_length" not in {warning["path"] for warning in document["warnings"]}
     _check(capsys, "data=chat", "data.path=long.jsonl", way, "model.max_position_embeddings=512")
@@ -144,19 +144,19 @@ def test_conversations_that_are_all_cut_off_before_an_answer_are_refused(capsys:
         (
             ("data=tokens", "data.path=ids.bin"),
             "model.vocab_size",
-            "the data hold token id 28013, and the model has rows for ids below it",
+            "the data contain token id 28013, but the model's embedding ends below it",
             ["model.vocab_size=28014"],
         ),
         (
             ("data=text", "data.path=short.txt"),
             "data.path",
-            "5 tokens are too few: a sample is 256 tokens and one more",
+            "5 tokens are too few: a sample takes 256 tokens plus one",
             ["data=synthetic data.path=null", "train.sequence_length=4"],
         ),
         (
             ("data=text", "data.path=medium.txt", "train.eval_every=5"),
             "data.eval_fraction",
-            "all of the data are 1 samples, and as many are held out for evaluation",
+            "the data have 1 samples, and all of them are held out for evaluation",
             ["train.eval_every=null", "data=synthetic data.path=null"],
         ),
     ],
@@ -189,7 +189,7 @@ def test_a_machine_that_the_run_is_not_for_need_not_have_the_data(capsys: pytest
     for words in (("cluster=slurm", *missing), missing):
         document = _check(capsys, *words)
         (found,) = [warning for warning in document["warnings"] if warning["path"] == "data.path"]
-        assert found["rule"].endswith("nothing was looked at; the job looks first, before it builds the model")
+        assert found["rule"].endswith("so it was not checked; the job checks it before it builds the model")
     broken = _check(capsys, "cluster=slurm", "data=text", "data.path=chat.jsonl", status=2)
     assert broken["errors"][0]["path"] == "data.column"
 
@@ -216,9 +216,9 @@ def test_a_tokenizer_with_more_ids_than_the_model_has_rows_is_said(capsys: pytes
     document = _check(capsys, *given)
     assert (document["data"]["tokens"], document["data"]["vocabulary"]) == (100 * 40 + 100, 301)
     (found,) = [warning for warning in document["warnings"] if warning["path"] == "model.vocab_size"]
-    assert found["rule"] == "data.tokenizer=words has ids up to 300, more than the model has rows"
+    assert found["rule"] == "data.tokenizer=words has ids up to 300, beyond the model's embedding"
     document = _check(capsys, *given[:3], "model.vocab_size=2", status=2)
-    assert document["errors"][0]["rule"] == "the data hold token id 2, and the model has rows for ids below it"
+    assert document["errors"][0]["rule"] == "the data contain token id 2, but the model's embedding ends below it"
     Path("words/tokenizer.json").write_text("{")
     document = _check(capsys, *given, status=2)
     assert document["errors"][0]["rule"].startswith("it cannot be read as a tokenizer: ")

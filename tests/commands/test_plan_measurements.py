@@ -101,7 +101,7 @@ def test_the_listing_says_which_runs_are_there_why_one_does_not_count_and_what_f
         "  PyTorch FSDP on h100_80g (local): 0.500 of the formulas, from 3 runs that deviate by 13.5%",
         "  Megatron-Core on h100_80g (local): none yet, 1 layout of the 3 that it takes",
         "measured peaks of 5 runs: 0.98 of the prediction, the middle one",
-        "a line is left out that is no measured run: line 6: it is no row of schema 1",
+        "a line is left out that is no measured run: line 6: it is not a row of schema 1",
     ]
     document = launch("plan", "--measurements", "--json").json["measurements"]
     assert list(document) == ["file", "rows", "constants", "unreadable"]

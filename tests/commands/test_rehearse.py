@@ -95,7 +95,7 @@ def test_words_that_are_wrong_are_refused(
 def test_a_script_of_the_users_own_is_not_rehearsed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "train.py").write_text("")
     assert cli.main(["rehearse", "script=train.py", "model=tiny", "hardware=cpu"]) == 2
-    assert "a script of your own trains by itself" in " ".join(capsys.readouterr().err.split())
+    assert "your script has its own training loop" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_rehearsal_that_was_submitted_is_no_run_that_goes_on_otherwise(here: Path) -> None:

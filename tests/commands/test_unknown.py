@@ -103,4 +103,4 @@ def test_a_rehearsal_of_another_run_is_no_evidence_for_a_script(
     assert asked(capsys, "check", "model=tiny", "cluster.gpus_per_node=1")[1]["rehearsed"] is not None
     assert asked(capsys, "check", *words)[1]["rehearsed"] is None
     assert cli.main(["run", *words, "--rehearsed"]) == 2
-    assert "a script of your own trains by itself" in " ".join(capsys.readouterr().err.split())
+    assert "your script has its own training loop" in " ".join(capsys.readouterr().err.split())

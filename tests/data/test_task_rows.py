@@ -60,7 +60,7 @@ def test_a_check_counts_the_tokens_of_the_longest_answer_and_rows_that_the_lengt
     assert seen.survey.samples == ((6 + 8, 6), (100 + 8, 100))
     assert seen.survey.tokens == 122
     [warning] = seen.warnings
-    assert warning.rule == "1 of 2 conversations are cut off before anything that is trained"
+    assert warning.rule == "1 of 2 conversations are cut off before their first trained token"
     assert seen.samples == 1, "TRL leaves it out"
 
 
@@ -73,7 +73,7 @@ def test_pairs_that_are_longer_are_none_to_the_trainer_of_rewards(
     seen = data.seen(make_spec("task=reward", "data=rows", where, f"train.sequence_length={length}"))
     assert seen.samples == trained
     rules = [each.rule for each in (seen.errors if error else seen.warnings)]
-    left_out = [f"{2 - trained} of 2 pairs have a longer answer, and TRL leaves these out"] if trained < 2 else []
+    left_out = [f"{2 - trained} of 2 pairs have a longer answer, and TRL drops these pairs"] if trained < 2 else []
     assert rules == left_out
 
 
@@ -88,7 +88,7 @@ def test_a_prompt_needs_room_for_its_answer_and_has_no_label_of_its_own(
     seen = data.seen(make_spec("task=grpo", "data=rows", "task.rewards=[rewards.length]", where, *words))
     assert seen.errors == ()
     assert [(each.rule, list(each.way_out)) for each in seen.warnings] == (
-        [] if ways is None else [("1 of 2 prompts and an answer are longer, and TRL cuts neither of them", ways)]
+        [] if ways is None else [("1 of 2 prompts plus an answer are longer, and TRL truncates neither", ways)]
     )
 
 

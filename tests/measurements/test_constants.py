@@ -136,5 +136,5 @@ def test_lines_that_are_no_rows_and_a_file_that_cannot_be_read_are_said_once(tmp
         measured.tell(told.append)
         measured.tell(told.append)
     assert len(told) == 2
-    assert told[0].startswith(f"launch: {path}: 1 line is no measured run and left out: ")
+    assert told[0].startswith(f"launch: {path}: ignored 1 line that is not a measured run: ")
     assert told[1] == f"launch: the measured runs of {tmp_path} cannot be read: Is a directory"

@@ -26,8 +26,8 @@ def changed(**values: Any) -> bytes:
     ("line", "reason"),
     [
         (b"{", "Expecting"),
-        (b"[1]", "it is no row of schema 1"),
-        (changed(schema=2), "it is no row of schema 1"),
+        (b"[1]", "it is not a row of schema 1"),
+        (changed(schema=2), "it is not a row of schema 1"),
         (changed(id=None), "id must be a text"),
         (changed(id="\x1b[2J"), "id must be a text"),
         (changed(layout="x" * 2000), "layout must be a text"),

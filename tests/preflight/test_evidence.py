@@ -136,9 +136,9 @@ def test_a_measured_verdict_takes_the_place_of_the_estimate() -> None:
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        (None, "no rank of this run has been rehearsed by you"),
+        (None, "you have not rehearsed this run"),
         (replace(FOUND, partial=True), "too little was measured"),
-        (replace(FOUND, versions={"torch": "1.0"}), "it was rehearsed with other versions: torch 1.0, now "),
+        (replace(FOUND, versions={"torch": "1.0"}), "it was rehearsed with other package versions: torch 1.0, now "),
     ],
 )
 def test_what_is_demanded_and_not_there_is_refused_with_the_words_to_type(found: Evidence | None, said: str) -> None:

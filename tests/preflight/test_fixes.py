@@ -160,8 +160,8 @@ def test_changes_of_the_training_say_that_they_are() -> None:
     assert {change.overrides[0].partition("=")[0] for change in other} == {
         *("adapter", "train.sequence_length", "cluster.gpus_per_node"),
     }
-    assert all("the numbers of the training" in change.cost for change in numbers)
-    assert all("another training" in change.cost for change in other)
+    assert all("change the training numerically" in change.cost for change in numbers)
+    assert all("change of the training" in change.cost for change in other)
 
 
 def test_a_change_counts_although_the_peak_of_another_moment_hides_its_help() -> None:

@@ -102,10 +102,10 @@ def test_what_only_some_runs_import_is_installed_by_the_extra_that_brings_it(
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (("cluster.python=python3",), "the nodes look python3 up by their own PATH"),
+        (("cluster.python=python3",), "each node finds python3 through its own PATH"),
         (("cluster.python=/nowhere/bin/python",), "this machine has no such program, the nodes may have"),
-        (("cluster.container=pyxis", "cluster.container_image=nvcr.io/x"), "they are those of the container"),
-        (("cluster.python=FOLDER/env/bin/python",), "it did not say them: exit status 0"),
+        (("cluster.container=pyxis", "cluster.container_image=nvcr.io/x"), "they are inside the container"),
+        (("cluster.python=FOLDER/env/bin/python",), "it did not list them: exit status 0"),
     ],
 )
 def test_a_python_that_cannot_be_asked_is_said_with_the_command_that_can(
@@ -113,8 +113,8 @@ def test_a_python_that_cannot_be_asked_is_said_with_the_command_that_can(
 ) -> None:
     interpreter(folder, said="no JSON")
     given = [word.replace("FOLDER", str(folder)) for word in words]
-    [found] = [text for text in warned(capsys, *given) if "packages are not known here" in text]
-    assert f"its packages are not known here: {reason}: launch doctor {' '.join(given)}" in found
+    [found] = [text for text in warned(capsys, *given) if "packages are unknown here" in text]
+    assert f"its packages are unknown here: {reason}: launch doctor {' '.join(given)}" in found
 
 
 def test_a_python_that_hangs_costs_a_limited_time(
@@ -147,7 +147,7 @@ def test_what_a_node_told_the_doctor_is_known_to_later_checks(folder: Path, caps
     node = {"host": "node7", "python": "3.12.3", "packages": {**PACKAGES, "torch": "2.7.0a0+7c8ec84dab.nv25.03"}}
     job_python.note(make_spec(*WORDS, *words).cluster, node, "2026-11-22")
     [found] = [text for text in warned(capsys, *words) if "torch" in text]
-    assert "torch 2.7.0a0+7c8ec84dab.nv25.03 is installed on node7, as it told launch doctor on 2026-11-22;" in found
+    assert "torch 2.7.0a0+7c8ec84dab.nv25.03 is installed on node7, by launch doctor on 2026-11-22;" in found
     assert any("are not known here" in text for text in warned(capsys, words[0], "cluster.container_image=other"))
 
 

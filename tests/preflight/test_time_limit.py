@@ -45,12 +45,12 @@ def test_steps_that_even_at_the_fastest_take_longer_than_the_limit_are_warned_of
     [warning] = said(run(30))
     assert (warning.where, warning.way_out) == ("cluster.time_limit_min=30", ("cluster.time_limit_min=130",))
     assert warning.rule == (
-        "1,000 steps take 83 min to 2 h 05 min by the estimate: the job saves, goes back into the queue and on from"
-        " there, at least 2 times"
+        "1,000 steps take an estimated 83 min to 2 h 05 min: the job saves, is requeued and continues from there,"
+        " at least 2 times"
     )
     assert said(run(130)) == []
     [ends] = said(run(30, requeues=0))
-    assert ends.rule.endswith("the job saves and ends, as cluster.requeues=0; launch resume goes on")
+    assert ends.rule.endswith("with cluster.requeues=0 the job saves and ends; launch resume continues it")
 
 
 @pytest.mark.parametrize(("minutes", "warned"), [(84, True), (85, False)])
@@ -62,8 +62,8 @@ def test_a_step_that_is_longer_than_the_margin_to_save_in_is_warned_of() -> None
     [warning] = said(run(600, margin=4))
     assert (warning.where, warning.way_out) == ("cluster.save_margin_s=4", ("cluster.save_margin_s=16",))
     assert warning.rule == (
-        "the job is told to save 4 s before its time limit, and ends the step that it is in first, which takes 5 s to"
-        " 8 s by the estimate"
+        "the job is told to save 4 s before its time limit, and first finishes its current step, which takes an"
+        " estimated 5 s to 8 s"
     )
     assert said(run(600, margin=6)) == []
 

@@ -106,8 +106,8 @@ def test_whole_copies_on_a_crowded_device_are_a_warning(preset: str, way: str) -
     estimate = estimate_of(low=20 * GIB, needed=20 * GIB, high=20 * GIB, static=24 * GIB)
     (remark,) = verdict.remarks(spec, estimate)
     assert str(remark) == (
-        "zero.stage=0: every data rank holds all model states, 24.00 GiB or 75% of the device:"
-        " sharded over 8 ranks they would take a fraction of it"
+        "zero.stage=0: every data rank holds all model states, 24.00 GiB or 75% of the device;"
+        " sharded over 8 ranks, each would hold a fraction of them"
     )
     assert remark.way_out[0] == way
 

@@ -64,4 +64,4 @@ def test_weights_in_8_bits_are_refused_before_the_queue(tmp_path: Path) -> None:
     header = json.dumps(tensors).encode()
     (tmp_path / headers.SINGLE).write_bytes(struct.pack("<Q", len(header)) + header + bytes(16))
     [error] = stored.weights(make_spec("model=tiny", f"model.weights={tmp_path}"))
-    assert error.rule == f"its weights are quantised ({name}_scale_inv), and weights are read in 16 or 32 bits"
+    assert error.rule == f"its weights are quantised ({name}_scale_inv), and launch reads weights in 16 or 32 bits only"

@@ -164,7 +164,7 @@ def test_what_a_look_at_the_data_finds_is_said_once_for_all_points(
     swept = (*words, "train.global_batch_size=1", "train.steps=2", "optimizer.lr=1e-3,1e-4", "train.seed=1,2,3")
     assert main(["check", "-m", *swept]) == 0
     said = " ".join(capsys.readouterr().err.split())
-    cut = "1 of 3 conversations are cut off before anything that is trained; try train.sequence_length="
+    cut = "1 of 3 conversations are cut off before their first trained token; try train.sequence_length="
     assert said.count("warning: train.sequence_length=256: ") == said.count(cut) == 1
     assert "(points 000 001 002 003 and 2 more)" in said
     plain = "warning: data.template: data.tokenizer=bytes has no chat template, so the shipped template plain is used"

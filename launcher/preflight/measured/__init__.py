@@ -1,5 +1,5 @@
-"""Measured runs, kept in a file of the user or of a cluster, as the constant of later estimates.
+"""Measured runs, kept in a user's or a cluster's file, which calibrate later estimates.
 
-``file`` is the file, ``constants`` what follows from its rows, and ``known`` what a command asks.
-``launcher.rundir.measured_run`` enters a run when it has finished.
+``file`` reads and writes the file, ``constants`` derives constants from its rows, and ``known`` serves them to
+commands. ``launcher.rundir.measured_run`` adds a run when it has finished.
 """

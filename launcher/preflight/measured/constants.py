@@ -1,11 +1,10 @@
-"""The constants of estimates that measured runs give: of the model of speed, and the speed of storage.
+"""Constants for estimates, derived from measured runs: of the speed model, and of storage bandwidth.
 
-A constant of speed is that of the same card, framework and cluster, models with experts apart.
+A speed constant holds for one card, framework and cluster, with a separate one for models with experts.
 
-Of each layout the newest run counts, with one vote; from three layouts on the median of measured / uncorrected speed
-takes the place of the shipped constant. Runs that were predicted beside another calibration do not count, since what a
-constant corrects was another prediction then. Versions of a framework are not told apart: what is measured anew takes
-the place of what was measured before.
+The newest run of each layout counts once; from three layouts on, the median of measured / uncorrected speed replaces
+the shipped constant. Runs predicted with another calibration do not count, because the constant would correct another
+prediction. Versions of a framework are not distinguished: a newer measurement replaces an older one.
 """
 
 import math
@@ -21,18 +20,18 @@ from launcher.estimate.speed.card import card_of
 from launcher.preflight.measured.file import Row
 from launcher.spec import RunSpec
 
-LEAST_LAYOUTS = 3  # Of fewer the median is that of one run or two, which may be unlike the run that is asked about.
+LEAST_LAYOUTS = 3  # With fewer, the median would be one or two runs, which may be unlike the run to predict.
 _WEIGHT = calibration.LEAST_ROWS  # Runs that the shipped band counts as: the fewest for which one is shipped.
-_Z = 1.645  # Standard deviations of a normal distribution within which nine of ten values are, as in the shipped band.
+_Z = 1.645  # Nine of ten values of a normal distribution lie within so many deviations, as in the shipped band.
 _SMALLER = 100
-"""Times by which a measured checkpoint may be smaller than one that is asked about, if it has less than a GiB: of small
-ones the seconds are those of opening files and of waiting for each other, and say nothing of bytes."""
+"""A measured checkpoint below 1 GiB may be so many times smaller than the predicted one: the time of a small one goes
+into opening files and synchronizing ranks, and says nothing about bandwidth."""
 
-_NEWEST = 5  # Runs whose median is taken: storage changes, and one run may have met others on it.
+_NEWEST = 5  # Runs in the median: storage changes over time, and a single run may have shared it with others.
 
 
 class Key(NamedTuple):
-    """The facts that runs of one constant share."""
+    """What all runs behind one constant have in common."""
 
     hardware: str
     framework: str
@@ -49,7 +48,7 @@ class Key(NamedTuple):
 
 
 class Anchor(NamedTuple):
-    """One measured run, whose constant is that of the runs that are like it."""
+    """One measured run whose constant is used for runs like it."""
 
     name: str  # Its name, as ``launch status`` shows it.
     spec: RunSpec  # The run.
@@ -57,16 +56,16 @@ class Anchor(NamedTuple):
 
 
 class Own(NamedTuple):
-    """The measured runs of one key."""
+    """Statistics of the measured runs of one key."""
 
     value: float  # The median of their ratios.
-    deviation: float  # The standard deviation of the logarithms of the ratios over it.
-    runs: int  # The runs, one of each layout.
-    nodes: int  # The nodes of the largest.
+    deviation: float  # The standard deviation of the logarithms of ratio / median.
+    runs: int  # The number of runs, one per layout.
+    nodes: int  # The number of nodes of the largest.
 
 
 def of_rows(rows: Iterable[Row]) -> dict[Key, Own]:
-    """The constants of all keys with enough measured runs."""
+    """The statistics of all keys with enough measured runs."""
     layouts: dict[Key, dict[str, Row]] = {}
     for row in rows:
         if counts(row):
@@ -75,18 +74,18 @@ def of_rows(rows: Iterable[Row]) -> dict[Key, Own]:
 
 
 def counts(row: Row) -> bool:
-    """True if a run may be in a constant."""
+    """True if a run may contribute to a constant."""
     return why_not(row) is None
 
 
 def why_not(row: Row) -> str | None:
-    """The reason why a run is in no constant; None where it may be."""
+    """Why a run contributes to no constant; None if it may."""
     if row.left_out is not None:
         return row.left_out
     if row.ratio is None:
         return "its speed was not predicted" if row.predicted.uncorrected is None else "its speed was not measured"
     if row.calibration != calibration.version():
-        return "it was predicted by another version of the model of speed"
+        return "it was predicted by another version of the speed model"
     return None
 
 
@@ -100,7 +99,7 @@ def _own(rows: Sequence[Row]) -> Own:
 
 
 def constant_of(spec: RunSpec, table: Mapping[Key, Own]) -> Constant | None:
-    """The constant of a run; None where too little was measured of its key."""
+    """The constant for a run; None if too few runs of its key were measured."""
     card, execution = card_of(spec.hardware), backends.of(spec).execution(spec)
     if card is None or execution is None:
         return None
@@ -117,10 +116,10 @@ def constant_of(spec: RunSpec, table: Mapping[Key, Own]) -> Constant | None:
 
 
 def anchored(spec: RunSpec, anchor: Anchor) -> Constant | None:
-    """The constant of an anchor for a run by its engine on its card, with or without experts as it; None for another.
+    """The anchor's constant, for a run with its engine, its card, and experts if it has them; None for other runs.
 
-    The band is that in which measured runs on several nodes lay around what such a run of one node says of them, of the
-    same layout but for copies, or of others (``anchored`` of ``calibration.json``).
+    The band says how far measured runs on several nodes were from the prediction anchored to a run on one node, either
+    of the same layout except for replicas, or of another (``anchored`` in ``calibration.json``).
     """
     if _stack(spec) != _stack(anchor.spec):
         return None
@@ -136,7 +135,7 @@ def _stack(spec: RunSpec) -> tuple[object, ...]:
 
 
 def layout_of(spec: RunSpec) -> tuple[object, ...]:
-    """The model and all of a run's layout but its copies: equal of runs that differ in nodes and batch alone."""
+    """A run's model and layout without its replicas: equal for runs that differ only in nodes and global batch."""
     parallel = replace(spec.parallel, replicate=1)
     batch = (spec.micro_batch_size, spec.sequence_length)
     return spec.model, parallel, spec.zero, spec.precision, spec.checkpointing, spec.adapter, batch
@@ -161,9 +160,9 @@ def banded(own: Own, shipped: Constant, whose: str) -> Constant:
     """The constant of measured runs with its band, ``w^2 = (k a^2 + n (z s)^2) / (k + n)`` on each side.
 
     Args:
-        own: The ``n`` runs, whose ratios deviate by ``s``.
-        shipped: Its band is ``a`` wide, both as logarithms; it counts as ``k`` runs, so that few runs that happen to
-            agree make no narrow band, and many that are alike make one of their own width.
+        own: The ``n`` runs, whose log ratios have the standard deviation ``s``.
+        shipped: The shipped constant, whose band has the log width ``a``. It counts as ``k`` runs, so that a few runs
+            that happen to agree do not make a narrow band, while many runs get their own width.
         whose: The runs in words.
     """
     weight = _WEIGHT if shipped.rows else 0
@@ -182,19 +181,18 @@ def banded(own: Own, shipped: Constant, whose: str) -> Constant:
 
 
 class Storage(NamedTuple):
-    """The speed of storage in measured runs."""
+    """The storage bandwidth of measured runs."""
 
-    bandwidth: float  # Bytes/s from the begin of a checkpoint until it is whole.
-    # Share of that time for which training waited while the rest was written beside it; None where no run wrote so.
-    blocking: float | None
-    runs: int  # The runs.
-    nodes: int  # Nodes of each of them.
+    bandwidth: float  # Bytes/s from the start of a checkpoint until it is complete.
+    blocking: float | None  # Share of that time during which training waited; None if no run wrote in the background.
+    runs: int  # The number of runs.
+    nodes: int  # The number of nodes of each.
 
 
 def storage_of(rows: Iterable[Row], cluster: str, nodes: int, checkpoint_bytes: int) -> Storage | None:
-    """The speed of storage in the newest runs of a kind of cluster; None where none of them says it.
+    """The storage bandwidth in the newest runs on a kind of cluster; None if none measured it.
 
-    Those runs count that had most nodes, and no more than the ``nodes`` of the run that is asked about.
+    Only runs with the most nodes count, among those with at most ``nodes``, the nodes of the run to predict.
     """
     least = min(GIB, checkpoint_bytes // _SMALLER)
     known = [row for row in rows if row.cluster == cluster and row.nodes <= nodes and _speed(row) is not None]

@@ -1,10 +1,10 @@
-"""The file of measured runs: plain text, a row a line, the newest last, written by many runs at once.
+"""The file of measured runs: JSON lines, one row per run, the newest last, appended to by concurrent runs.
 
-It is the user's own in the folder for the state of programs, or the one that ``cluster.measurements`` names. A row is
-added by one write at the file's end under a lock on the file, so that no two rows are torn; of two rows of one run the
-later one holds. Only the newest rows are read, of the last few megabytes. A file of a cluster is written by others, so
-a line is read strictly: every value has its type and its bounds, and texts hold no character that acts on a terminal.
-A line that is no row is skipped and counted, and stays where it is.
+The file is in the user's state folder, or where ``cluster.measurements`` says. A row is appended by one write under a
+lock on the file, so rows never interleave; if a run has two rows, the later one counts. Only the newest rows are read,
+from the last few megabytes. Since other users write to a cluster's file, lines are parsed strictly: every value has a
+type and bounds, and texts contain no terminal control characters. A line that is not a valid row is skipped, counted
+and left in the file.
 """
 
 import contextlib
@@ -21,25 +21,25 @@ from launcher.base.errors import SubmitError, unreadable
 from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
 
-MOST_ROWS = 2000  # Rows that are read, the newest: some hundred milliseconds at most.
+MOST_ROWS = 2000  # Newest rows read: a few hundred milliseconds at most.
 _MOST_BYTES = 4 << 20
-_PATIENCE_S = 10.0  # Seconds that a job's end waits for a lock on the file.
+_PATIENCE_S = 10.0  # Seconds that the end of a job waits for a lock on the file.
 _POLL_S = 0.02
 SCHEMA = 1
-LONGEST_LINE = 1 << 13  # Bytes of a line; one of ours has about a thousand.
+LONGEST_LINE = 1 << 13  # Bytes in a line; our own lines have about a thousand.
 _LONGEST_TEXT = 1000
 _MOST_VERSIONS = 20
 _MOST = 10**18  # No number of tokens, GPUs or bytes a second is larger.
 
 
 class _Limit(NamedTuple):
-    """A limit on the values of a type, and the type with it in words."""
+    """A limit on the values of a type, and the limited type in words."""
 
     holds: Callable[[Any], bool]
     noun: str
 
     def words(self, _: str) -> str:
-        """The type with the limit."""
+        """The limited type in words."""
         return self.noun
 
 
@@ -51,7 +51,7 @@ def _is_amount(number: float) -> bool:
     return 0 < number <= _MOST
 
 
-type _Text = Annotated[str, _Limit(_is_shown, f"a text of at most {_LONGEST_TEXT} characters that can be shown")]
+type _Text = Annotated[str, _Limit(_is_shown, f"a text of at most {_LONGEST_TEXT} printable characters")]
 type _Count = Annotated[int, _Limit(lambda number: 0 <= number <= _MOST, "a whole number")]
 type _Bytes = Annotated[int, _Limit(_is_amount, "a positive number")] | None
 type _Amount = Annotated[float, _Limit(_is_amount, "a positive number")] | None
@@ -70,24 +70,24 @@ _WORDS: Mapping[Any, str] = {bool: "true or false", type(None): "null", Mapping:
 class PredictedRun:
     """The prediction recorded with a run."""
 
-    tokens_per_second_per_gpu: _Amount = None  # As it was told; None where it was unknown, as on a CPU.
+    tokens_per_second_per_gpu: _Amount = None  # As reported to the user; None if unknown, as on a CPU.
     uncorrected: _Amount = None  # The same before any measured constant.
-    allocated_bytes: _Bytes = None  # The peak of one rank.
-    needed_bytes: _Bytes = None  # Those with which the allocator does not run out.
-    reserved_bytes: _Bytes = None  # Those that the allocator would keep.
+    allocated_bytes: _Bytes = None  # Allocated peak of one rank.
+    needed_bytes: _Bytes = None  # The least with which the allocator does not run out.
+    reserved_bytes: _Bytes = None  # What the allocator would reserve.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRun:
     """The measured speed, memory and saves of a run."""
 
-    tokens_per_second_per_gpu: _Amount = None  # The median of the second half of its lines, which knows no warm-up.
-    steps: _Count = 0  # The steps that this is of.
-    allocated_bytes: _Bytes = None  # The peak of the worst rank.
-    reserved_bytes: _Bytes = None  # What its allocator kept.
-    checkpoint_bytes: _Bytes = None  # Of a checkpoint.
-    save_seconds: _Amount = None  # From its begin until it was whole, the median of its checkpoints.
-    blocking_seconds: _Amount = None  # Those of them for which training waited; None where it waited for all.
+    tokens_per_second_per_gpu: _Amount = None  # Median over the second half of its metrics, past the warm-up.
+    steps: _Count = 0  # The number of steps in that half.
+    allocated_bytes: _Bytes = None  # Allocated peak of the worst rank.
+    reserved_bytes: _Bytes = None  # What its allocator reserved.
+    checkpoint_bytes: _Bytes = None  # Size of one checkpoint.
+    save_seconds: _Amount = None  # Time until a checkpoint was complete, the median over all.
+    blocking_seconds: _Amount = None  # The part of it during which training waited; None if training waited throughout.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,37 +95,37 @@ class Row:
     """One measured run."""
 
     id: _Text  # The run's name, as ``launch status`` shows it.
-    directory: _Text  # Its folder, by which it is told from others of this name.
-    date: _Text  # When it had finished, in UTC.
+    directory: _Text  # Its folder, which distinguishes it from others of the same name.
+    date: _Text  # When it finished, in UTC.
     hardware: _Text  # The card that it was predicted for, an option of the group ``hardware``.
     title: _Text  # The device that ran it.
     device: _Text  # ``cuda`` or ``cpu``.
-    nodes: _Count  # Its nodes.
-    gpus: _Count  # All of its ranks.
+    nodes: _Count  # Number of nodes.
+    gpus: _Count  # Number of ranks.
     cluster: _Text  # ``local`` or ``slurm``.
-    link_bandwidth: _Amount  # Of its prediction: bytes/s between the GPUs of a node.
+    link_bandwidth: _Amount  # Bytes/s between the GPUs of a node, as in its prediction.
     network_bandwidth: _Amount  # Bytes/s of a GPU's share of the network.
-    network_latency: _Amount  # Seconds of a step of a ring between nodes.
+    network_latency: _Amount  # Seconds per step of a ring between nodes.
     framework: _Text  # The engine, by its name in ``launcher/estimate/speed/calibration.json``.
     versions: _Versions = field(default_factory=dict)  # Versions of the packages that ran it.
-    calibration: _Text | None  # The shipped calibration beside which its prediction was made; None where none was made.
+    calibration: _Text | None  # The shipped calibration that its prediction used; None if there was no prediction.
     spec_hash: _Text  # The run's hash.
     model: _Text  # The model's name.
-    experts: bool  # True if it has experts.
-    layout: _Text  # The layout in words; runs of equal words are one layout.
+    experts: bool  # True if the model has experts.
+    layout: _Text  # The layout in words; runs with equal words have the same layout.
     predicted: PredictedRun  # Its prediction.
     measured: MeasuredRun  # What was measured.
-    left_out: _Text | None = None  # Why its speed is in no constant; None where it may be.
+    left_out: _Text | None = None  # Why its speed contributes to no constant; None if it may.
 
     @property
     def ratio(self) -> float | None:
-        """Measured / uncorrected predicted speed, where the row may be in a constant."""
+        """Measured / uncorrected predicted speed; None if unknown or if the row may be in no constant."""
         predicted, measured = self.predicted.uncorrected, self.measured.tokens_per_second_per_gpu
         return None if self.left_out is not None or predicted is None or measured is None else measured / predicted
 
     @property
     def peak_ratio(self) -> float | None:
-        """Measured / predicted peak of allocated bytes."""
+        """Measured / predicted peak of allocated bytes; None if either is unknown."""
         predicted, measured = self.predicted.allocated_bytes, self.measured.allocated_bytes
         return None if predicted is None or measured is None else measured / predicted
 
@@ -139,12 +139,12 @@ class Row:
 
 
 def read(line: bytes) -> Row:
-    """Read a line. Raises ValueError if it is no row; the message says why."""
+    """Read a line. Raises ValueError with the reason if it is not a valid row."""
     if len(line) > LONGEST_LINE:
         raise ValueError(f"it is longer than {LONGEST_LINE} bytes")
     content = files.parse_json(line.decode())
     if not isinstance(content, dict) or content.get("schema") != SCHEMA:
-        raise ValueError(f"it is no row of schema {SCHEMA}")
+        raise ValueError(f"it is not a row of schema {SCHEMA}")
     try:
         return typed.read(Row, content)
     except typed.Unfit as error:
@@ -158,12 +158,12 @@ class Content:
     """The rows of a file."""
 
     path: Path  # The file.
-    rows: tuple[Row, ...] = ()  # One of each run, the newest last.
-    unreadable: tuple[str, ...] = ()  # Lines that are no rows, with the reason of each.
+    rows: tuple[Row, ...] = ()  # One per run, the newest last.
+    unreadable: tuple[str, ...] = ()  # Lines that are not valid rows, each with the reason.
 
 
 def load(path: Path) -> Content:
-    """The rows of a file; none where there is no file. Raises OSError if it cannot be read."""
+    """The rows of a file; none if there is no file. Raises OSError if it cannot be read."""
     try:
         descriptor = files.descriptor(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -179,7 +179,7 @@ def load(path: Path) -> Content:
         try:
             row = read(line)
         except (ValueError, RecursionError) as error:
-            why = unreadable(error) if isinstance(error, ValueError) else "it is nested too deep"
+            why = unreadable(error) if isinstance(error, ValueError) else "it is nested too deeply"
             bad.append(f"line {len(lines) - number} from the end: {why}" if start else f"line {number}: {why}")
             continue
         found.pop((row.id, row.directory), None)
@@ -188,9 +188,9 @@ def load(path: Path) -> Content:
 
 
 def add(path: Path, row: Row) -> None:
-    """Add a row; it takes the place of an earlier one of the same run.
+    """Append a row, which replaces an earlier one of the same run.
 
-    Raises OSError: It cannot be written. Raises ValueError: It is none that would be read again.
+    Raises OSError: The file cannot be written. Raises ValueError: The row could not be read back.
     """
     added = row.as_line()
     read(added)
@@ -203,7 +203,7 @@ def add(path: Path, row: Row) -> None:
 
 
 def forget(path: Path, lost: Row) -> None:
-    """Take all rows of a run, and no other line, out of the file. Raises SubmitError if it cannot be written."""
+    """Remove all rows of a run, and no other line, from the file. Raises SubmitError if it cannot be written."""
     try:
         with _locked(path, os.O_RDWR) as descriptor, os.fdopen(os.dup(descriptor), "rb") as file:
             kept = b"".join(line for line in file if not _is_of(line, lost))
@@ -228,15 +228,15 @@ def _is_of(line: bytes, lost: Row) -> bool:
 
 @contextlib.contextmanager
 def _locked(path: Path, flags: int) -> Iterator[int]:
-    """The file under a lock; opened again where another launcher has put a new one in its place meanwhile.
+    """The locked file, reopened if another launcher has replaced it meanwhile.
 
-    Raises OSError: It cannot be opened, or others hold it for long.
+    Raises OSError: It cannot be opened, or others hold its lock for too long.
     """
     until = time.monotonic() + _PATIENCE_S
     while time.monotonic() < until:
         descriptor = files.descriptor(path, flags)
         try:
-            # Without locks at once, since a row is one write at the end.
+            # A file system without locks must do: a row is a single append.
             if files.lock(descriptor) is not False and _is_still(path, descriptor):
                 yield descriptor
                 return

@@ -1,6 +1,6 @@
-"""The measured runs that the estimates of one command rest on.
+"""The measured runs that the estimates of one command use.
 
-What reads them is imported where there are some: most commands have none.
+The code that reads them is imported only if there are any: most commands have none.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ NAME = "measurements.jsonl"
 
 
 def place(cluster: ClusterSpec) -> Path:
-    """The file that ``cluster.measurements`` names, ``~/`` being the user's home; the user's own where it is null."""
+    """The path in ``cluster.measurements``, with ``~/`` as the user's home; the user's own file if it is null."""
     named = cluster.measurements
     if named is not None:
         return Path.home() / named.removeprefix("~/") if named.startswith("~/") else Path(named)
@@ -27,7 +27,7 @@ def place(cluster: ClusterSpec) -> Path:
 
 
 class Measured:
-    """Gives the constants of speed and storage that measured runs have; each file is read once."""
+    """Gives the speed and storage constants of measured runs; each file is read once."""
 
     def __init__(self) -> None:
         self._tables: dict[str | None, Mapping[Key, Own]] = {}
@@ -35,7 +35,7 @@ class Measured:
         self._told: list[str] = []
 
     def __call__(self, spec: RunSpec) -> Constant | None:
-        """The constant of a run; None where too little was measured, and the shipped one is taken."""
+        """The constant for a run; None if too few runs were measured, so that the shipped one is used."""
         if spec.hardware.device != "cuda":
             return None
         table = self.read(spec.cluster)
@@ -46,7 +46,7 @@ class Measured:
         return constant_of(spec, table)
 
     def read(self, cluster: ClusterSpec) -> "Mapping[Key, Own]":
-        """The constants of a cluster by the file that it names, read once."""
+        """The constants from a cluster's file, which is read once."""
         named = cluster.measurements
         if named not in self._tables:
             rows = self._known(cluster)
@@ -57,7 +57,7 @@ class Measured:
         return self._tables[named]
 
     def storage(self, spec: RunSpec, checkpoint_bytes: int) -> "Storage | None":
-        """The speed at which runs of its cluster wrote checkpoints like that of a run; None where none says it."""
+        """The bandwidth at which earlier runs on its cluster wrote checkpoints like this run's; None if unknown."""
         rows = self._known(spec.cluster)
         if not rows:
             return None
@@ -66,7 +66,7 @@ class Measured:
         return storage_of(rows, spec.cluster.kind, spec.cluster.nodes, checkpoint_bytes)
 
     def tell(self, say: Callable[[str], None]) -> None:
-        """Report the faults of the files, each once."""
+        """Report each fault of the files once."""
         while self._told:
             say(f"launch: {self._told.pop(0)}")
 
@@ -89,21 +89,21 @@ class Measured:
             return ()
         if found.unreadable:
             count = len(found.unreadable)
-            lines = "1 line is no measured run" if count == 1 else f"{count} lines are no measured runs"
-            self._told.append(f"{path}: {lines} and left out: {found.unreadable[0]}")
+            lines = "ignored 1 line that is" if count == 1 else f"ignored {count} lines that are"
+            self._told.append(f"{path}: {lines} not a measured run: {found.unreadable[0]}")
         return found.rows
 
 
 class Anchored(Measured):
-    """Gives the constant of one measured run to runs that are like it, and to others those of the user's runs."""
+    """Gives runs like the anchor its constant, and other runs the constants of the user's measured runs."""
 
     def __init__(self, anchor: "Anchor", *, others: bool) -> None:
-        """Take the anchor; without ``others`` what is not like it has the shipped constant."""
+        """Take the anchor; without ``others``, runs unlike it use the shipped constant."""
         super().__init__()
         self._anchor, self._others = anchor, others
 
     def __call__(self, spec: RunSpec) -> Constant | None:
-        """The measured constant of a run; None where the shipped one holds."""
+        """The measured constant for a run; None if the shipped one is used."""
         from launcher.preflight.measured.constants import anchored
 
         own = anchored(spec, self._anchor)
