@@ -1,6 +1,6 @@
-"""The search for layouts: of all that the words leave open, what trains fastest and fits.
+"""The search for layouts: the fastest one that fits, among all that the command line leaves open.
 
-``question`` reads the words: what is fixed, what is assumed, which engines may answer. ``space`` lists the layouts of
-an engine, ``search`` finds the best of them by bounds, ``planning`` puts the answer together. Nothing is started here:
-``judge`` asks the pre-flight's rules and the models of memory and speed.
+``question`` reads the words: what is fixed, what is assumed, which engines may answer. ``space`` enumerates the layouts
+of an engine, ``search`` finds the best of them by branch and bound, ``planning`` assembles the answer. Nothing is
+started: ``judge`` applies the pre-flight's rules and the memory and speed models.
 """

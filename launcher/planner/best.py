@@ -1,4 +1,4 @@
-"""The layout in place of the word ``plan=best``: each question is searched once, however many points ask it."""
+"""The layout that replaces the word ``plan=best``; points of a sweep with the same question share one search."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -11,14 +11,14 @@ from launcher.planner.planning import plan, require_valid
 from launcher.planner.question import Question, ask
 
 _BESIDE = re.compile(r"(optimizer\.(lr|min_lr|weight_decay)=|train\.seed=[1-9][0-9]{,8}\Z)")
-"""Words that no estimate reads and no engine refuses for a layout: points that differ in them alone share a search.
+"""Words that affect no estimate and are valid with every layout: points that differ only in them share a search.
 
-Of the seeds those are left aside that every engine takes: Megatron-LM takes neither 0 nor more than 31 bits.
+Only seeds that every engine accepts are included: Megatron-LM accepts neither 0 nor more than 31 bits.
 """
 
 
 class Searches:
-    """The plans of a command line's points, kept by the words of their questions."""
+    """The plans for the points of a sweep, cached by the words of their questions."""
 
     def __init__(self, catalog: Catalog, facts: Machine, search: Callable[[Question], Plan] = plan) -> None:
         self._catalog, self._facts, self._search = catalog, facts, search
@@ -36,17 +36,17 @@ class Searches:
 
 
 def asks_nothing(word: str) -> bool:
-    """True for a word that no search needs to know."""
+    """True for a word that does not affect the search."""
     return _BESIDE.match(word) is not None
 
 
 def chosen(found: Plan) -> tuple[str, ...]:
-    """The words that take the place of ``plan=best``: where nothing fits those alone that are assumed."""
+    """The words that replace ``plan=best``; if nothing fits, only the assumed ones."""
     return found.layouts[0].overrides if found.layouts else tuple(each.override for each in found.assumptions)
 
 
 def remarks(found: Plan) -> Iterator[str]:
-    """Sentences about the words that nobody typed."""
+    """Sentences about the words that the user did not type."""
     for each in found.assumptions:
         yield f"{synonyms.BEST} assumes {each.override}: {each.why}"
     if found.layouts and found.layouts[0].verdict.name == "tight":
@@ -54,6 +54,6 @@ def remarks(found: Plan) -> Iterator[str]:
 
 
 def none_fits(found: Plan) -> str:
-    """The reason why a plan has no layout."""
+    """Why a plan has no layout."""
     counts = found.counts
     return f"none of {counts.considered:,} layouts fits ({counts.unfit:,} need more memory, {counts.invalid:,} invalid)"

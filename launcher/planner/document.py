@@ -31,7 +31,7 @@ def as_dict(plan: Plan) -> JsonObject:
 
 
 def layout_as_dict(plan: Plan, layout: Layout) -> JsonObject:
-    """One layout; ``line`` is what to paste."""
+    """One layout; ``line`` is the command to paste."""
     return {
         "overrides": list(layout.overrides),
         "line": line(plan, layout),
@@ -53,7 +53,7 @@ def line(plan: Plan, layout: Layout) -> str:
 
 
 def _costs(layout: Layout, asked: Length | None) -> JsonObject:
-    """The time of the whole training, and whether it keeps the limit; nothing where nobody has said its length."""
+    """The time of the whole training, and whether it meets the limit; empty if its length is not set."""
     if asked is None:
         return {}
     found = length.cost_of(layout)

@@ -1,9 +1,9 @@
-"""Two questions about a space of layouts: does anything fit, and which one is fastest.
+"""Two questions about a space of layouts: does any fit, and which is fastest.
 
-Memory grows with the micro-batch, with the chunks of a pipeline and without memory savings; gradients of several
-micro-batches take more than those of one. So of all layouts that differ in these alone the one that needs least has one
-chunk, 1F1B, the strongest savings, and either one sequence or all of a rank's at once: where none of those fits, none
-at all does. What is typed stays as it is typed.
+Memory grows with the micro-batch and with pipeline chunks, and shrinks with memory savings; the gradients of several
+micro-batches take more than those of one. So among layouts that differ only in these, the one that needs least has one
+chunk, 1F1B, the strongest savings, and a micro-batch of either one sequence or all of a rank's sequences: if neither of
+these two fits, none does. Settings that the user typed are kept.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ from launcher.preflight import assess, verdict
 from launcher.spec import RunSpec
 
 _CHUNKS = {"parallel.virtual_pipeline": (1,), "parallel.schedule": ("1f1b",)}
-"""The values with which a pipeline needs least, where neither is typed."""
+"""The values with which a pipeline needs least memory, used if the user typed neither."""
 
 _PLACES = {"device": "on a GPU", "host": "in a node's host memory", "disk": "on disk"}
 
@@ -33,12 +33,12 @@ _PLACES = {"device": "on a GPU", "host": "in a node's host memory", "disk": "on 
 class Attempt:
     """The answer to the first question: a layout that fits for certain, one within the estimate's error, or neither."""
 
-    fits: RunSpec | None = None  # None where there is none.
-    tight: RunSpec | None = None  # The first that was met; None where there is none, or a certain one came before it.
+    fits: RunSpec | None = None  # A layout that fits for certain; None if there is none.
+    tight: RunSpec | None = None  # The first tight one found; None if there is none, or if a certain one came first.
 
 
 def attempt(question: Question, judge: Preflight) -> Attempt:
-    """Look for a layout that fits for certain, and stop at the first."""
+    """Search for a layout that fits for certain, and stop at the first."""
     tight = None
     for _, spec in _least(question, judge):
         found = judge.verdict(spec).name
@@ -50,12 +50,12 @@ def attempt(question: Question, judge: Preflight) -> Attempt:
 
 
 def is_valid(question: Question, judge: Preflight) -> bool:
-    """True if the words leave a layout that is valid."""
+    """True if the words leave at least one valid layout."""
     return next(_least(question, judge), None) is not None
 
 
 def closest(question: Question, judge: Preflight) -> Candidate | None:
-    """The layout that lacks least where nothing fits; None where none is valid."""
+    """The layout closest to fitting, if nothing fits; None if none is valid."""
     best: Candidate | None = None
     for order, (opening, spec) in enumerate(_least(question, judge)):
         found = verdict.judge(spec, needs(spec, **assess.parts(spec)))
@@ -65,12 +65,12 @@ def closest(question: Question, judge: Preflight) -> Candidate | None:
 
 
 def lacks(question: Question, judge: Preflight) -> str:
-    """Why nothing fits for certain; empty where something does."""
+    """Why nothing fits for certain; empty if something does."""
     found = attempt(question, judge)
     if found.fits is not None:
         return ""
     if found.tight is not None:
-        return "fits within the error of the estimate alone, so it may run out of memory"
+        return "fits only within the error of the estimate, so it may run out of memory"
     nearest = closest(question, judge)
     if nearest is None:
         rule = next((error.rule for error in judge.errors(question.openings[0].spec) if error.path not in SEARCHED), "")
@@ -78,11 +78,11 @@ def lacks(question: Question, judge: Preflight) -> str:
     short = [
         f"{_PLACES[each.place]} by {gib(each.used_bytes - each.capacity_bytes)}" for each in nearest.verdict.shortages
     ]
-    return f"too small {' and '.join(short)} for the layout that comes nearest"
+    return f"too small {' and '.join(short)} for the closest layout"
 
 
 def fastest(question: Question, judge: Preflight) -> Layout | None:
-    """The best layout that fits for certain; the search for a plan stopped at the first."""
+    """The best layout that fits for certain, from a plan's search stopped at its first result."""
     spaces = spaces_of(question, judge)
     search = Search(spaces, judge, certain=True)
     for found in search.run(degrees_of(spaces, judge)):
@@ -93,7 +93,7 @@ def fastest(question: Question, judge: Preflight) -> Layout | None:
 
 
 def _least(question: Question, judge: Preflight) -> Iterator[tuple[int, RunSpec]]:
-    """The layout of every kind that needs least, with the number of its engine's opening."""
+    """The layouts that need the least memory, each with the number of its engine's opening."""
     chunks = {} if _CHUNKS.keys() & question.fixed else _CHUNKS
     for number, opening in enumerate(question.openings):
         space = _Small.of(opening.spec, opening.fixed, {**question.choices, **chunks}, judge.errors)
@@ -105,7 +105,7 @@ def _least(question: Question, judge: Preflight) -> Iterator[tuple[int, RunSpec]
 
 
 class _Small(Space):
-    """The space with only the smallest and the largest micro-batch of a rank."""
+    """The space restricted to the smallest and the largest micro-batch of a rank."""
 
     def _micro_batches(self, degrees: Settings) -> Iterator[Settings]:
         sizes = list(super()._micro_batches(degrees))

@@ -1,4 +1,4 @@
-"""The fastest layouts for less memory than there is: a search for each fifth of the card."""
+"""The trade-off of speed against memory: the fastest layouts within each fifth of the card's memory."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -17,14 +17,14 @@ _STEPS = 5
 
 
 class _Within(Preflight):
-    """The pre-flight on cards on which a run may need no more than so many bytes."""
+    """The pre-flight check with a limit on the bytes that a run may use."""
 
     def __init__(self, most: float, measured: Measured | None) -> None:
         super().__init__(measured)
         self._most = most
 
     def verdict(self, spec: RunSpec) -> Verdict:
-        """That of the card itself for a run that needs no more."""
+        """The card's own verdict for a run within the limit; otherwise that it does not fit."""
         found = super().verdict(spec)
         fits = found.used_bytes is not None and found.used_bytes <= self._most
         return found if fits else replace(found, name="does_not_fit")
@@ -32,17 +32,16 @@ class _Within(Preflight):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frontier:
-    """Layouts by memory."""
+    """The layouts on the frontier of speed against memory, and the others."""
 
-    # The fastest layout, then each that is the fastest of those that need no more memory than it.
-    fastest: tuple[Layout, ...]
-    others: tuple[Layout, ...]  # All other layouts that the searches gave.
+    fastest: tuple[Layout, ...]  # The fastest layout, then each that is the fastest for its memory or less.
+    others: tuple[Layout, ...]  # All other layouts that the searches found.
 
 
 def frontier(
     question: Question, found: Plan, *, measured: Measured | None = None, progress: Progress | None = None
 ) -> Frontier:
-    """The frontier of speed against memory: exact at each fifth of the card, by layouts found on the way between."""
+    """The frontier of speed against memory: exact at each fifth of the card, and from layouts found so far between."""
     layouts = [*found.layouts, *found.others]
     best = found.layouts[0]
     for fifths in range(_STEPS - 1, 0, -1):

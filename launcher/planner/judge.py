@@ -1,4 +1,4 @@
-"""The search's questions about one run: is it valid, does it fit, how long does a step take."""
+"""Answers the search's questions about one run: is it valid, does it fit, how long does a step take."""
 
 from collections.abc import Iterator, Sequence
 
@@ -15,15 +15,15 @@ from launcher.spec import RunSpec
 
 
 class Preflight:
-    """Rules and estimates, as the pre-flight has them; the benchmarks put measured frameworks in a backend's place."""
+    """The pre-flight's rules and estimates; benchmarks subclass it to substitute measured frameworks for backends."""
 
     def __init__(self, measured: Measured | None = None, *, unmeasured: bool = False) -> None:
-        """``unmeasured`` is true to rank modes that nothing measured backs like the others."""
+        """``unmeasured`` is true to rank modes that no measurement backs like the others."""
         self._measured, self._unmeasured = measured, unmeasured
         self._refused: dict[str, ConfigError] = {}
 
     def refuse(self, spec: RunSpec, error: ConfigError) -> None:
-        """Take a run as invalid from now on, as its engine's own validator has refused it."""
+        """Treat a run as invalid from now on, because its engine's own validator refused it."""
         self._refused[spec.hash] = error
 
     def parts(self, spec: RunSpec) -> Parts:
@@ -31,13 +31,13 @@ class Preflight:
         return assess.parts(spec)
 
     def errors(self, spec: RunSpec) -> Iterator[ConfigError]:
-        """The errors of a run as ``check`` has them, apart from rules that no layout breaks."""
+        """The errors of a run as in ``check``, except for rules that no layout breaks."""
         yield from findings.broken_by_change(spec)
         if self._refused and (error := self._refused.get(spec.hash)) is not None:
             yield error
 
     def verdict(self, spec: RunSpec) -> Verdict:
-        """The verdict on a valid run's memory; of a run that needs far too much no more than that."""
+        """The verdict on a valid run's memory; without exact bytes if the run needs far too much."""
         capacity, parts = spec.rank_memory_bytes, self.parts(spec)
         if capacity is None:
             return verdict.judge(spec, needs(spec, **parts))
@@ -45,31 +45,31 @@ class Preflight:
         return verdict.beyond(capacity) if found is None else verdict.judge(spec, found)
 
     def behind(self, spec: RunSpec) -> tuple[str, ...]:
-        """The parts of a run's mode for which it stands behind others, as nothing measured backs them.
+        """The parts of a run's mode that no measurement backs, for which it ranks behind others.
 
-        None if asked to rank all alike, or if a GPU rehearsed it.
+        Empty if all modes rank alike, or if the run was rehearsed on a GPU.
         """
         lacking = () if self._unmeasured else assess.unmeasured(spec)
         found = evidence.read(spec) if lacking else None
         return () if found is not None and found.is_whole and found.device == "cuda" else lacking
 
     def seconds(self, spec: RunSpec) -> float | None:
-        """Seconds of a step of a valid run; None where that is unknown."""
+        """Seconds per step of a valid run; None if unknown."""
         return step_seconds(spec, **self.parts(spec), measured=self._own(spec))
 
     def least_seconds(self, spec: RunSpec, chunkings: Sequence[Chunking]) -> float | None:
-        """A bound below the seconds of every run with this one's degrees and micro-batch; None where unknown.
+        """A lower bound on the seconds per step of all runs with these degrees and micro-batch; None if unknown.
 
-        The passes of the slowest stage and the least bubble, without the traffic of the states and the optimizer.
+        It counts the passes of the slowest stage and the smallest bubble, without traffic of states or the optimizer.
         """
         return least_seconds(spec, chunkings, **self.parts(spec), measured=self._own(spec))
 
     def least_of_schedules(self, spec: RunSpec, chunkings: Sequence[Chunking]) -> Sequence[float] | None:
-        """Such bounds for each of some schedules, with the least that the states take."""
+        """Lower bounds for each of some schedules, including the least time that the states take."""
         return least_of_schedules(spec, chunkings, **self.parts(spec), measured=self._own(spec))
 
     def speed(self, spec: RunSpec, verdict: Verdict) -> SpeedEstimate | None:
-        """The whole estimate of a run's speed, as ``check`` has it."""
+        """The full speed estimate of a run, as in ``check``."""
         return pricing.predicted(spec, self.parts, verdict, self._measured).speed
 
     def _own(self, spec: RunSpec) -> Constant | None:

@@ -1,7 +1,7 @@
-"""The keys that a layout sets, and the savings of memory among them, which cost time or nothing.
+"""The keys that a layout sets, and those among them that save memory at the cost of time, or of nothing.
 
-Along activation checkpointing, the loss in pieces and the allocator the time only grows and the memory only shrinks,
-which the search rests on.
+The search relies on their order: from value to value of activation checkpointing, the chunked loss and the allocator,
+time only grows and memory only shrinks.
 """
 
 import itertools
@@ -21,7 +21,7 @@ MODES = ("none", "selective", "full")
 LOSSES = ("fused", "full", "chunked")
 ALLOCATORS = ("default", "expandable")
 VARIED = ("precision", "optimizer", "adapter")
-"""Groups whose options are searched where asked for: each option is another training."""
+"""Groups whose options are searched on request, because each option changes the training."""
 
 SAVING_KEYS = frozenset(("checkpointing.mode", "train.loss", "train.allocator"))
 
@@ -29,7 +29,7 @@ type Settings = Mapping[str, Any]
 
 
 class MemorySavings(NamedTuple):
-    """The memory savings that the layouts of a space may have, what takes least time and saves least first."""
+    """The memory savings available in a space, in each list the fastest and least effective first."""
 
     modes: Sequence[str]  # Activation checkpointing.
     losses: Sequence[str]  # Ways to compute the loss.
@@ -37,15 +37,15 @@ class MemorySavings(NamedTuple):
 
     @property
     def size(self) -> int:
-        """All combinations."""
+        """The number of combinations."""
         return len(self.modes) * len(self.losses) * len(self.allocators)
 
     @property
     def places(self) -> list[tuple[int, int]]:
-        """The places of every mode with every loss, as :meth:`at` takes them."""
+        """The index pairs of every mode with every loss, as :meth:`at` takes them."""
         return list(itertools.product(range(len(self.modes)), range(len(self.losses))))
 
     def at(self, mode: int, loss: int) -> tuple[Settings, ...]:
-        """The settings of one mode and one loss, by their places, for each allocator."""
+        """The settings of one mode and one loss, given by index, with each allocator."""
         chosen = {"checkpointing.mode": self.modes[mode], "train.loss": self.losses[loss]}
         return tuple({**chosen, "train.allocator": allocator} for allocator in self.allocators)

@@ -1,9 +1,9 @@
-"""The largest micro-batch, sequence or model that a cluster trains.
+"""The largest micro-batch, sequence or model that a cluster can train.
 
-Each candidate is a question of its own. Micro-batches are the divisors of the global batch. Sequences are powers of two
-and the quarters between the longest that fits and the next; beyond the positions that a model has they come with the
-word that gives it more. Models are the options of ``model``. What is typed stays; what is assumed is assumed for each
-candidate anew, so that a longer sequence leaves the tokens of a step as they are where nobody has said the batch.
+Each candidate is a separate question. Micro-batches are the divisors of the global batch. Sequence lengths are powers
+of two, and the quarters between the longest that fits and the next; lengths beyond the model's positions come with the
+word that extends them. Models are the options of ``model``. Typed words are kept; assumptions are made anew for each
+candidate, so that with an assumed batch a longer sequence keeps the tokens per step.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,21 +24,21 @@ MICRO_BATCH, SEQUENCE, POSITIONS = "train.micro_batch_size", "train.sequence_len
 
 _LIMITS = {
     "micro_batch": "it is the whole global batch",
-    "sequence": "the model has positions for no more (model.max_position_embeddings)",
+    "sequence": "the model has no more positions (model.max_position_embeddings)",
     "model": "no preset is larger",
 }
-"""Why there is no candidate above the last one."""
+"""Why there is no candidate larger than the last one."""
 
 KEYS = {"micro_batch": (MICRO_BATCH, "train.gradient_accumulation"), "sequence": (SEQUENCE,), "model": ("model",)}
 """The keys of each kind, which the words must leave open."""
 
 _SHORTEST, _LONGEST = 8, 22
-"""Tokens of the sequences that are tried, as powers of two; no model is known of that takes more than the last."""
+"""Shortest and longest sequence tried, in tokens as powers of two; no known model takes more than the longest."""
 
-_TOLD = 2  # Larger candidates that are told with the reason why nothing fits.
+_TOLD = 2  # Larger candidates reported, each with the reason why nothing fits.
 
 type Asking = Callable[[Sequence[str]], Question]
-"""Reads the words of the question with further ones behind them."""
+"""Reads the question with further words appended."""
 
 
 class Tried(NamedTuple):
@@ -51,14 +51,14 @@ class Tried(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Largest:
-    """The answer."""
+    """The largest candidate that fits, and why larger ones do not."""
 
     kind: str  # The kind that was asked for.
-    words: tuple[str, ...] = ()  # The words that choose the largest; empty where nothing fits with any.
+    words: tuple[str, ...] = ()  # The words that choose the largest; empty if none fits.
     value: int = 0  # Its sequences, tokens or parameters.
     question: Question | None = None  # The question with it.
-    larger: tuple[Tried, ...] = ()  # The next ones, in the order of size.
-    limit: str = ""  # Why nothing larger was looked at, where it is not that nothing fits.
+    larger: tuple[Tried, ...] = ()  # The next larger ones, in the order of size.
+    limit: str = ""  # Why nothing larger was tried, unless larger ones do not fit.
 
 
 class _Candidate(NamedTuple):
@@ -68,13 +68,13 @@ class _Candidate(NamedTuple):
 
 
 def largest(kind: str, question: Question, judge: Preflight, asking: Asking) -> Largest:
-    """Look for the largest ``micro_batch``, ``sequence`` or ``model``, which the question leaves open.
+    """Find the largest ``micro_batch``, ``sequence`` or ``model``, which the question leaves open.
 
-    Raises ConfigErrors: The words say what is looked for.
+    Raises ConfigErrors: The words set what is searched for.
     """
     taken = [key for key in KEYS[kind] if key in question.fixed]
     if taken:
-        rule = f"it looks for the largest that fits, and the words say {taken[0]}: leave one of them out"
+        rule = f"it searches for the largest that fits, but {taken[0]} is set: leave one of them out"
         raise ConfigErrors([ConfigError("--largest", kind, rule)])
     return _LOOKING[kind](question, judge, asking)
 
@@ -88,7 +88,7 @@ def _micro_batch(question: Question, judge: Preflight, _: Asking) -> Largest:
 
 
 def _sequence(question: Question, judge: Preflight, asking: Asking) -> Largest:
-    """Powers of two up to the model's positions and beyond them, and the quarters behind the longest that fits."""
+    """Powers of two up to the model's positions and beyond, and the quarters above the longest that fits."""
     model = question.openings[0].spec.model
     limit = model.max_position_embeddings
 
@@ -111,7 +111,7 @@ def _sequence(question: Question, judge: Preflight, asking: Asking) -> Largest:
 def _longest(
     sizes: Sequence[int], candidate: Callable[[int], _Candidate], fits: Callable[[_Candidate], bool]
 ) -> tuple[list[_Candidate], list[_Candidate]]:
-    """The candidates that fit, in the order of size, and the first behind them that does not."""
+    """The candidates that fit, in the order of size, and the first larger one that does not."""
     found: list[_Candidate] = []
     for size in sizes:
         asked = candidate(size)
@@ -125,7 +125,7 @@ def _longest(
 def _between(
     below: int, above: int, candidate: Callable[[int], _Candidate], fits: Callable[[_Candidate], bool]
 ) -> Iterator[_Candidate]:
-    """The candidates that fit of the quarters between two sizes: the half, then the one on the side that is open."""
+    """The quarter points between two sizes that fit: first the half, then the quarter on the undecided side."""
     quarter = (above - below) // 4
     if not quarter:
         return
@@ -151,7 +151,7 @@ def _preset(name: str, asking: Asking) -> _Candidate:
 
 
 def _from_above(kind: str, candidates: Sequence[_Candidate], judge: Preflight) -> Largest:
-    """The answer from candidates in the order of size; the largest are asked about first."""
+    """The answer from candidates in the order of size; the largest are tried first."""
     for place in reversed(range(len(candidates))):
         if feasibility.attempt(candidates[place].question, judge).fits is not None:
             return _answer(kind, candidates[place : place + 1], candidates[place + 1 :], judge)

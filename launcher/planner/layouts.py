@@ -1,4 +1,4 @@
-"""The planner's answer as frozen data: layouts, the fastest first, and counts of the others."""
+"""The planner's answer as frozen data: layouts, the fastest first, and counts of the rest."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from launcher.spec.edit import override
 
 
 class Kind(NamedTuple):
-    """The kind of a layout: two of one kind differ in sizes such as the micro-batch, or in what the host keeps."""
+    """The kind of a layout; two of one kind differ only in sizes such as the micro-batch, or in offloading."""
 
     engine: str
     sharding: str
@@ -26,8 +26,8 @@ class Kind(NamedTuple):
     def of(cls, spec: RunSpec) -> "Kind":
         """The kind of a run."""
         parallel = spec.parallel
-        fully = "hybrid" if parallel.replicate > 1 else "sharded"  # With and without resharding it is one kind.
-        alone = spec.gpus == parallel.tensor * parallel.pipeline  # There is nobody to share states with.
+        fully = "hybrid" if parallel.replicate > 1 else "sharded"  # One kind with and without resharding.
+        alone = spec.gpus == parallel.tensor * parallel.pipeline  # There are no data ranks to shard over.
         sharding = fully if parallel.shard else "whole" if alone else f"zero{spec.zero.stage}"
         return cls(
             engine=spec.backend.name,
@@ -45,27 +45,27 @@ class Kind(NamedTuple):
 class Layout:
     """One layout that fits."""
 
-    overrides: tuple[str, ...]  # The planner's choices, to be typed behind the words of the question.
-    spec: RunSpec  # The run that both give.
-    speed: SpeedEstimate | None  # Its predicted speed; None where that is unknown.
+    overrides: tuple[str, ...]  # The planner's choices, to append to the words of the question.
+    spec: RunSpec  # The resulting run.
+    speed: SpeedEstimate | None  # Its predicted speed; None if unknown.
     verdict: Verdict  # The verdict on its memory.
     loses: str = ""  # Why it is slower than the first; empty for the first.
-    unmeasured: tuple[str, ...] = ()  # The parts of its mode that nothing measured backs.
+    unmeasured: tuple[str, ...] = ()  # The parts of its mode that no measurement backs.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Layouts by what became of them."""
+    """Numbers of layouts by outcome."""
 
     considered: int = 0  # All layouts of the space.
-    invalid: int = 0  # Those that a rule or the engine refuses.
-    unfit: int = 0  # Those that need more memory than there is.
-    slower: int = 0  # Those that cannot be faster than the ones shown, by a bound or by the estimate.
+    invalid: int = 0  # Refused by a rule or by the engine.
+    unfit: int = 0  # Need more memory than there is.
+    slower: int = 0  # Cannot be faster than the ones shown, by a bound or by the estimate.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumption:
-    """A word that nobody typed and that an answer needs."""
+    """A word that the answer needs but the user did not type."""
 
     override: str
     why: str
@@ -75,18 +75,18 @@ NODES, GPUS = "cluster.nodes", "cluster.gpus_per_node"
 
 
 class Size(NamedTuple):
-    """Nodes, and GPUs of each."""
+    """A cluster size: the number of nodes, and of GPUs per node."""
 
     nodes: int
     gpus_per_node: int
 
     @property
     def gpus(self) -> int:
-        """All of them."""
+        """The total number of GPUs."""
         return self.nodes * self.gpus_per_node
 
     def as_dict(self) -> dict[str, int]:
-        """As the document has it."""
+        """The size as part of the document."""
         return {"gpus": self.gpus, "nodes": self.nodes, "gpus_per_node": self.gpus_per_node}
 
     @property
@@ -102,36 +102,36 @@ class Size(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Length:
-    """Somebody has said how long the training is; ``days`` is the limit on its time, None where there is none."""
+    """Marks a question that sets the length of the training."""
 
-    days: float | None = None
+    days: float | None = None  # The limit on its time; None if there is none.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nearest:
-    """The changes with which something would fit where nothing does."""
+    """What would have to change for a layout to fit, if none does."""
 
-    closest: Layout | None  # The layout that lacks least; None where the words leave no layout that is valid.
-    rule: str = ""  # Why there is none then.
-    size: Size | None = None  # The smallest cluster on which something fits; None where none is large enough.
+    closest: Layout | None  # The layout closest to fitting; None if the words leave no valid layout.
+    rule: str = ""  # Why there is no valid layout.
+    size: Size | None = None  # The smallest cluster on which a layout fits; None if none is large enough.
     layout: Layout | None = None  # The fastest layout there.
-    fixes: tuple[Fix, ...] = ()  # Changes with which the closest layout fits on this cluster, the cheapest first.
+    fixes: tuple[Fix, ...] = ()  # Changes that make the closest layout fit on this cluster, the cheapest first.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The answer."""
+    """The planner's answer to a question."""
 
     words: tuple[str, ...]  # The question, as typed.
-    assumptions: tuple[Assumption, ...]  # Words that were taken where nothing was said.
-    # One of each kind, by the speed to be expected: the predicted one times the probability that it fits.
+    assumptions: tuple[Assumption, ...]  # Words assumed for what the question leaves out.
+    # One of each kind, by expected speed: the predicted one times the probability that it fits.
     layouts: tuple[Layout, ...]
     others: tuple[Layout, ...] = ()  # The best of each engine that has none among these.
-    tight: Layout | None = None  # The fastest at the edge of the card, where it is faster than the first.
-    untried: Layout | None = None  # The best whose mode nothing measured backs, where it promises more than the first.
-    counts: Counts  # What became of all layouts.
-    seconds: float  # How long the search took; of an answer to a command line, how long the whole command did.
-    single: tuple[str, ...]  # The words with one value each: those that a layout's overrides are typed behind.
-    finished: bool = True  # False if the search was broken off.
-    length: Length | None = None  # The length of the training, where somebody has said it.
-    nearest: Nearest | None = None  # Changes with which something would fit, where there is no layout.
+    tight: Layout | None = None  # The fastest layout that may not fit, if it is faster than the first.
+    untried: Layout | None = None  # The best whose mode no measurement backs, if expected to be faster than the first.
+    counts: Counts  # Numbers of layouts by outcome.
+    seconds: float  # Time of the search, or of the whole command for an answer to a command line.
+    single: tuple[str, ...]  # The words with one value each, to which a layout's overrides are appended.
+    finished: bool = True  # False if the search was interrupted.
+    length: Length | None = None  # The length of the training; None if it is not set.
+    nearest: Nearest | None = None  # What would have to change, if there is no layout.

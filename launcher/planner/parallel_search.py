@@ -1,7 +1,7 @@
-"""A search on two processors where there are two.
+"""The search, run in two processes if there are two processors.
 
-Of the degrees every other one belongs to the second process. Each finds the best layouts of its own degrees, and the
-best of both are the answer. The parts are the same on every machine, so that the counts are, too.
+Every other set of degrees goes to the second process. Each process finds the best layouts of its own degrees, and the
+best of both are the answer. The split is the same on every machine, and so are the counts.
 """
 
 import multiprocessing
@@ -15,14 +15,14 @@ from launcher.planner.judge import Preflight
 from launcher.planner.search import OpenedDegrees, Search
 from launcher.planner.space import Space
 
-_FEW = 400  # Degrees that one processor is done with in about the time in which a second process has started.
+_FEW = 400  # Sets of degrees that one processor searches in about the time that a second process takes to start.
 
 type Progress = Callable[[Found], None]
-"""Told what has been found so far, often."""
+"""Called often with the results so far."""
 
 
 def searched(spaces: Sequence[Space], judge: Preflight, progress: Progress | None = None) -> Found:
-    """Search all degrees of some spaces."""
+    """The results of searching all degrees of some spaces."""
     opened = degrees_of(spaces, judge)
     if len(opened) < _FEW:
         return _part(spaces, judge, opened, progress)
@@ -33,7 +33,7 @@ def searched(spaces: Sequence[Space], judge: Preflight, progress: Progress | Non
 
 
 def degrees_of(spaces: Sequence[Space], judge: Preflight) -> list[OpenedDegrees]:
-    """The degrees of some spaces, each with the number of their opening, in an order that is always the same."""
+    """The degrees of some spaces, each with the number of its opening, in a fixed order."""
     return [(number, degrees) for number, space in enumerate(spaces) for degrees in space.degrees(judge.errors)]
 
 
@@ -48,9 +48,9 @@ def _part(
 
 
 def _begun(spaces: Sequence[Space], judge: Preflight, opened: Sequence[OpenedDegrees]) -> Callable[[], Found]:
-    """Begin with the second part in a process of its own; the result is a function that waits for its answer.
+    """Start the second part in a child process, and return a function that waits for its result.
 
-    A process with threads must not be forked, and one processor gains nothing: there it is done in turn.
+    With threads, where forking is unsafe, or with a single processor, that function does the search itself.
     """
     if threading.active_count() > 1 or (os.cpu_count() or 1) < 2 or not hasattr(os, "fork"):
         return lambda: _part(spaces, judge, opened)
@@ -63,7 +63,7 @@ def _begun(spaces: Sequence[Space], judge: Preflight, opened: Sequence[OpenedDeg
     def received() -> Found:
         try:
             found: Found = ours.recv()
-        except EOFError:  # It was killed, as by a limit on memory: its part is done here.
+        except EOFError:  # The child was killed, for example by a memory limit: search its part here.
             found = _part(spaces, judge, opened)
         process.join()
         return found
@@ -74,6 +74,6 @@ def _begun(spaces: Sequence[Space], judge: Preflight, opened: Sequence[OpenedDeg
 def _send(pipe: Connection, spaces: Sequence[Space], judge: Preflight, opened: Sequence[OpenedDegrees]) -> None:
     import signal
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent is interrupted, too, and ends this process.
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # As which it does so: the command's own handler would say more.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent gets the same interrupt and ends this process.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # How the parent ends it; the command's handler would print more.
     pipe.send(_part(spaces, judge, opened))

@@ -1,4 +1,4 @@
-"""The plan: a question searched, the layouts as they are typed, and words that no layout is valid with refused."""
+"""Makes the plan: searches a question, spells layouts as overrides, and refuses words that no layout is valid with."""
 
 import time
 from collections.abc import Iterator
@@ -17,19 +17,19 @@ from launcher.spec.edit import override, value_at
 
 
 def plan(question: Question, *, judge: Preflight | None = None, progress: Progress | None = None) -> Plan:
-    """Search the layouts that a question leaves open, by the pre-flight or another judge."""
+    """The plan for a question, judged by the pre-flight check or another judge."""
     judge, start = judge or Preflight(), time.monotonic()
     found = searched(spaces_of(question, judge), judge, progress)
     return answer(question, found, judge, seconds=time.monotonic() - start)
 
 
 def spaces_of(question: Question, judge: Preflight) -> list[Space]:
-    """The layouts of each engine that a question leaves open."""
+    """One space of layouts for each engine that a question leaves open."""
     return [Space.of(opening.spec, opening.fixed, question.choices, judge.errors) for opening in question.openings]
 
 
 def answer(question: Question, found: Found, judge: Preflight, *, seconds: float, finished: bool = True) -> Plan:
-    """Put together the results of a search, which may have been broken off."""
+    """The plan from the results of a search, which may have been interrupted."""
     early = [] if finished or found.best or found.first is None else [found.first]
     layouts = slower_because.explained([layout_of(question, each, judge) for each in early or found.shown()])
     others = [layout_of(question, each, judge) for each in found.others()]
@@ -49,7 +49,7 @@ def answer(question: Question, found: Found, judge: Preflight, *, seconds: float
 
 
 def layout_of(question: Question, found: Candidate, judge: Preflight) -> Layout:
-    """A candidate as the words to type, with the whole estimate of its speed."""
+    """A candidate as overrides to type, with its full speed estimate."""
     return Layout(
         overrides=(*question.assumed, *_typed(question, found)),
         spec=found.spec,
@@ -60,7 +60,7 @@ def layout_of(question: Question, found: Candidate, judge: Preflight) -> Layout:
 
 
 def _typed(question: Question, found: Candidate) -> Iterator[str]:
-    """The words that choose a layout: its engine's, and each key that these leave open or at another value."""
+    """The words that choose a layout: its engine's, and every key that these leave open or set otherwise."""
     opening = question.openings[found.opening]
     yield from opening.words
     for path in SEARCHED:
@@ -70,14 +70,13 @@ def _typed(question: Question, found: Candidate) -> Iterator[str]:
 
 
 def require_valid(question: Question, found: Plan) -> None:
-    """Refuse words that are wrong with every layout.
+    """Check that some layout is valid. Raises ConfigErrors if the words are wrong with every layout.
 
-    Where none is valid the errors are those that the words have with all engines, as they are typed; where these have
-    none in common, those with each. Raises ConfigErrors: They are wrong.
+    The errors are then those that the typed words have with all engines; if the engines share none, those of each.
     """
     errors: tuple[ConfigError, ...] = ()
     if found.layouts:
-        errors = findings.errors(found.layouts[0].spec)  # Of names, places and secrets no layout is asked.
+        errors = findings.errors(found.layouts[0].spec)  # The search does not check names, paths and secrets.
     elif found.finished and found.counts.considered == found.counts.invalid:
         errors = _as_typed(question)
     if errors:

@@ -1,9 +1,8 @@
-"""The question: keys that the words fix and leave open, assumptions, and the engines that may answer.
+"""The planner's question: keys that the words fix or leave open, assumptions, and the engines that may answer.
 
-A word that sets a key fixes it; an option that is chosen fixes the keys that its file sets, so that ``parallel=fsdp``
-says FSDP and leaves its degrees open. A key of a layout may have several values (``parallel.tensor=1,2,4``): these are
-then the ones that are tried. What nobody has said and an answer needs is assumed, and told: the size of the cluster,
-and the sequences of a step.
+A word that sets a key fixes it; a chosen option fixes the keys that its file sets, so ``parallel=fsdp`` fixes FSDP and
+leaves its degrees open. A layout key with several values (``parallel.tensor=1,2,4``) restricts the search to these.
+What an answer needs but the words do not set is assumed and reported: the cluster's size, and the sequences per step.
 """
 
 import itertools
@@ -25,27 +24,27 @@ from launcher.planner.layouts import Assumption
 from launcher.spec import RunSpec
 from launcher.spec.edit import value_at
 
-_NODE = 8  # GPUs of the usual node.
+_NODE = 8  # GPUs in a typical node.
 _SWEPT_GROUPS = (PRESETS, "backend", "zero", "precision", "checkpointing")
-"""Groups that a layout may choose an option of."""
+"""Groups whose options a layout may choose from."""
 
 _BATCH_TOKENS = ((1.0e9, 2**19), (4.0e9, 2**20), (20.0e9, 2**21), (float("inf"), 2**22))
-"""Tokens of a step by parameters: 0.5 to 3.2 million (GPT-3, arXiv:2005.14165, table 2.1), as powers of two."""
+"""Tokens per step by parameters: 0.5 to 3.2 million (GPT-3, arXiv:2005.14165, table 2.1), as powers of two."""
 
 _TUNING_SEQUENCES = 128
-"""Sequences of a step of post-training where nobody says (supervised and preference tuning of arXiv:2411.15124)."""
+"""Default sequences per step of post-training (supervised and preference tuning of arXiv:2411.15124)."""
 
 _CPU_SEQUENCES = 4
-"""Sequences of each rank in a step where nobody says and CPUs train: they try, and do not train to an end."""
+"""Default sequences per step on each CPU rank: CPU runs are trials, not full trainings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
     """An engine that may answer."""
 
-    words: tuple[str, ...]  # The words that choose it; none where the question names it.
-    spec: RunSpec  # The run that they give.
-    fixed: frozenset[str]  # Keys that are said, by the question and by options that are one of several.
+    words: tuple[str, ...]  # The words that choose it; empty if the question names it.
+    spec: RunSpec  # The resulting run.
+    fixed: frozenset[str]  # Keys fixed by the question, and by options chosen among several.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +52,11 @@ class Question:
     """A question about layouts."""
 
     words: tuple[str, ...]  # As typed.
-    assumptions: tuple[Assumption, ...]  # Words that stand in for what nobody has said.
-    fixed: frozenset[str]  # Keys that are said.
-    choices: Mapping[str, tuple[object, ...]]  # Keys of a layout that have several values, with them.
+    assumptions: tuple[Assumption, ...]  # Words assumed for what the question leaves out.
+    fixed: frozenset[str]  # Keys that the words set.
+    choices: Mapping[str, tuple[object, ...]]  # Layout keys with several values, and these values.
     openings: tuple[Opening, ...]  # The engines that may answer.
-    single: tuple[str, ...]  # The words with one value each, those of ``words`` without the ``choices``.
+    single: tuple[str, ...]  # The words with one value each: ``words`` without the ``choices``.
     catalog: Catalog  # The configuration folders.
     facts: machine.Machine  # This machine.
 
@@ -67,7 +66,7 @@ class Question:
         return tuple(each.override for each in self.assumptions)
 
     def compose(self, overrides: Sequence[str]) -> Request:
-        """The run of a layout: the words of the question, the assumed ones, and the layout's own."""
+        """The run of a layout: the question's words, the assumed ones, and the layout's own."""
         return request((*self.single, *self.assumed, *overrides), catalog=self.catalog, facts=self.facts)
 
 
@@ -78,10 +77,10 @@ def ask(
     catalog: Catalog | None = None,
     facts: machine.Machine | None = None,
 ) -> Question:
-    """Read a question from overrides as typed, for this machine and the working folder's configuration by default.
+    """Read a question from typed overrides, by default for this machine and the working folder's configuration.
 
-    ``vary`` are groups whose options are searched, too (:data:`VARIED`). Raises ConfigErrors if a word is wrong, or
-    something is swept that is no part of a layout.
+    ``vary`` lists groups whose options are searched too (:data:`VARIED`). Raises ConfigErrors if a word is wrong, or if
+    a swept key is not part of a layout.
     """
     catalog, facts = catalog or Catalog(folder=Path.cwd()), facts or machine.facts()
     axes = read_axes(words, catalog)
@@ -106,7 +105,7 @@ def ask(
     engines = () if named or groups.keys() & {PRESETS, "backend"} else _engines(question)
     run = question.compose((*engines[:1], *(texts[0] for texts in groups.values()))).require()
     if run.script is not None:
-        rule = "a script lays itself out over the ranks, so nothing is left to search"
+        rule = "a script distributes itself over the ranks, so there is no layout to search"
         raise ConfigErrors([ConfigError("script", run.script, rule, [f"launch check script={run.script}"])])
     question = replace(question, assumptions=(*question.assumptions, *_batch(question, run)))
     return replace(question, openings=tuple(_openings(question, engines, groups, vary)))
@@ -122,7 +121,7 @@ def _typed(words: Sequence[str], catalog: Catalog) -> list[Override]:
 def _choices(
     swept: Sequence[Axis], catalog: Catalog, facts: machine.Machine
 ) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[object, ...]]]:
-    """Options of groups, as typed, and values of keys, that the words want tried."""
+    """Group options, as typed, and key values that the words ask to try."""
     groups: dict[str, tuple[str, ...]] = {}
     keys: dict[str, tuple[object, ...]] = {}
     errors: list[ConfigError] = []
@@ -135,7 +134,7 @@ def _choices(
             keys[axis.key] = tuple(dict.fromkeys(value for value in values if not isinstance(value, ConfigError)))
             errors += [value for value in values if isinstance(value, ConfigError)]
         else:
-            rule = "a plan is of one training on one cluster: several values are for the keys of a layout"
+            rule = "a plan is for one training on one cluster: only layout keys may have several values"
             errors.append(ConfigError(axis.key, None, rule, ["launch -m plan=best"]))
     if errors:
         raise ConfigErrors(errors)
@@ -151,12 +150,12 @@ def _value(word: str, key: str, catalog: Catalog, facts: machine.Machine) -> obj
 def _require_open(vary: Sequence[str], fixed: frozenset[str]) -> None:
     said_too = [group for group in vary if any(key == group or key.startswith(f"{group}.") for key in fixed)]
     if said_too:
-        rule = "what is varied is left open: the words say it, too"
+        rule = "a varied group must be left open, but the words set it"
         raise ConfigErrors(ConfigError(f"--vary {group}", None, rule) for group in said_too)
 
 
 def _engines(question: Question) -> tuple[str, ...]:
-    """The words that choose each engine where nothing is said, the default engine's first."""
+    """The words that choose each engine if the question names none, the default engine's first."""
     usual = question.compose(()).spec
     task = "pretrain" if usual is None else usual.task.name
     found = [name for name in registry.names("backends") if not registry.faults("backends", name)]
@@ -167,7 +166,7 @@ def _engines(question: Question) -> tuple[str, ...]:
 
 
 def _size(question: Question) -> Iterator[Assumption]:
-    """One node of eight, of a GPU that is named and not this machine's."""
+    """One node of eight, if the words name a GPU that is not this machine's."""
     cluster = {"cluster.nodes": 1, "cluster.gpus_per_node": _NODE}
     hardware = {"hardware", "hardware.name"} & question.fixed
     if not hardware or set(cluster) & question.fixed == set(cluster):
@@ -177,26 +176,24 @@ def _size(question: Question) -> Iterator[Assumption]:
         return
     for key, value in cluster.items():
         if key not in question.fixed and "cluster" not in question.fixed:
-            yield Assumption(override=f"{key}={value}", why="the cluster's size is not said")
+            yield Assumption(override=f"{key}={value}", why="the cluster's size is not set")
 
 
 def _batch(question: Question, run: RunSpec) -> Iterator[Assumption]:
-    """Sequences of a step: as many as fill the usual tokens of a model of this size, the same on every GPU."""
+    """Sequences per step: enough for the usual tokens of a model of this size, the same number on every GPU."""
     if run.train.global_batch_size is not None:
         return
     if {"train.micro_batch_size", "train.gradient_accumulation"} <= question.fixed:
-        rule = (
-            "micro-batch and accumulation make another batch with each layout, and so another training: say the batch"
-        )
+        rule = "micro-batch and accumulation give each layout another batch, which changes the training: set the batch"
         way_out = [f"train.global_batch_size={run.global_batch_size}"]
         raise ConfigErrors([ConfigError("train.global_batch_size", None, rule, way_out)])
     if run.hardware.device == "cpu":
-        why = f"the batch is not said: {_CPU_SEQUENCES} sequences of each CPU rank, for a trial"
+        why = f"the global batch is not set: {_CPU_SEQUENCES} sequences per CPU rank, for a trial"
         yield Assumption(override=f"train.global_batch_size={_CPU_SEQUENCES * run.gpus}", why=why)
         return
     if run.task.name != "pretrain":
         sequences = -(-_TUNING_SEQUENCES // run.gpus) * run.gpus
-        why = f"the batch is not said: {sequences} sequences a step, usual for post-training (arXiv:2411.15124)"
+        why = f"the global batch is not set: {sequences} sequences a step, usual for post-training (arXiv:2411.15124)"
         yield Assumption(override=f"train.global_batch_size={sequences}", why=why)
         return
     from launcher.estimate import families
@@ -205,14 +202,14 @@ def _batch(question: Question, run: RunSpec) -> Iterator[Assumption]:
     size = parameter_counts(run, families.of(run.model))[0]
     tokens = next(tokens for most, tokens in _BATCH_TOKENS if size <= most)
     sequences = max(1, -(-tokens // (run.sequence_length * run.gpus))) * run.gpus
-    why = f"the batch is not said: {sequences * run.sequence_length:,} tokens a step, usual for this size"
+    why = f"the global batch is not set: {sequences * run.sequence_length:,} tokens a step, usual for this size"
     yield Assumption(override=f"train.global_batch_size={sequences}", why=f"{why} (arXiv:2005.14165, table 2.1)")
 
 
 def _openings(
     question: Question, engines: Sequence[str], groups: Mapping[str, tuple[str, ...]], vary: Sequence[str]
 ) -> Iterator[Opening]:
-    """Each engine with each of the options that are to be tried, which fix what they say as one that is typed does."""
+    """Each engine with each option to try; an option fixes the keys that it sets, as a typed one does."""
     open_words = {*engines, *(word for group in vary for word in groups[group])}
     for choice in itertools.product(*([engines] if engines else []), *groups.values()):
         found = question.compose(choice)

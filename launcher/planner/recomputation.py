@@ -1,10 +1,10 @@
-"""The least recomputation with which a run fits: what stands in the place of the word ``checkpointing=auto``.
+"""The least recomputation that makes a run fit, which replaces the word ``checkpointing=auto``.
 
-Each way of recomputing that the engine has (nothing, modules of a block and their combinations, the operators of
-selective checkpointing, whole blocks) is taken on as few layers as let the run fit, found by halving; at first with the
-whole error band of the estimate below the capacity, and where nothing suffices with the middle of it. Of those that fit
-the fastest by the model of speed is chosen, and of equally fast ones that which takes less memory. Where the speed is
-not known it is the one that computes the smallest share of the matrix products again.
+Each kind of recomputation that the engine has (none, modules of a block and their combinations, the operators of
+selective checkpointing, whole blocks) is applied to as few layers as make the run fit, found by bisection; first with
+the whole error band of the estimate below the capacity, and if nothing suffices, with its middle. Of those that fit,
+the fastest by the speed model is chosen, and of equally fast ones the one with less memory. If the speed is unknown, it
+is the one that recomputes the smallest share of the matrix products.
 """
 
 from collections.abc import Iterator
@@ -24,42 +24,42 @@ from launcher.spec import RunSpec, edit
 
 _MEGATRON = (("core_attn",), ("layernorm",), ("moe_act",), ("mlp",), ("moe",), ("layernorm", "moe_act"),
              ("core_attn", "layernorm"), ("core_attn", "mlp"), ("core_attn", "layernorm", "mlp"))  # fmt: skip
-"""Combinations of ``--recompute-modules`` that are tried; those that a run does not have are refused by the engine."""
+"""Combinations of ``--recompute-modules`` to try; the engine refuses modules that a run does not have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Least:
-    """The choice: the words that say it, the run, and what is known of it."""
+    """The chosen recomputation: its words, the run, whether it fits and what it costs."""
 
     words: tuple[str, ...]
     spec: RunSpec
-    fits: bool  # False where nothing suffices; it is then the strongest.
-    slower: float | None  # Seconds of a step over those with nothing recomputed; None where speeds are not known.
+    fits: bool  # False if nothing suffices; the choice is then the strongest.
+    slower: float | None  # Relative increase of the step time over no recomputation; None if speeds are unknown.
 
     @property
     def said(self) -> str:
         """The choice as a sentence."""
         text = " ".join(self.words)
         if not self.fits:
-            return f"{text}: it recomputes the most, and the run does not fit even so"
+            return f"{text}: even the strongest recomputation does not make the run fit"
         if not self.words[1:] and self.words[0].endswith("=none"):
-            return f"{text}: the run fits without any"
+            return f"{text}: the run fits without recomputation"
         if self.slower is None:
-            return f"{text}, the least that fits; the speed is not known, so by matrix products"
+            return f"{text}, the least that fits; by share of matrix products, as the speed is unknown"
         return f"{text}, the least that fits: {self.slower:.1%} more time a step than without"
 
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """A kind of recomputation on some of the layers of a stage."""
+    """A kind of recomputation, on all or some layers of a stage."""
 
-    parts: tuple[str, ...]  # As ``rank.recomputed`` names them; none for nothing.
-    settings: dict[str, object]  # The keys that ask for it.
-    counted: bool  # True if it may be on the first layers alone.
+    parts: tuple[str, ...]  # The recomputed parts as named in ``rank.recomputed``; empty for none.
+    settings: dict[str, object]  # The keys that select it.
+    counted: bool  # True if it can be limited to the first layers.
 
 
 def least(spec: RunSpec, measured: Measured | None = None) -> Least:
-    """The least recomputation with which a valid run without any fits."""
+    """The least recomputation that makes a valid run, given without any, fit."""
     layers = max(len(rank_layers(cut_of(spec), stage)) for stage in range(spec.parallel.pipeline))
     plain = _seconds(spec, measured)
     found = _fitting(spec, layers, measured, safely=True) or _fitting(spec, layers, measured, safely=False)
@@ -74,7 +74,7 @@ def least(spec: RunSpec, measured: Measured | None = None) -> Least:
 def _fitting(
     spec: RunSpec, layers: int, measured: Measured | None, *, safely: bool
 ) -> list[tuple[float, int, dict[str, object], RunSpec]]:
-    """Each way with which the run fits: its price, the bytes that it needs, its keys and the run."""
+    """The kinds that make the run fit: the cost of each, the bytes that it needs, its keys and the run."""
     found = []
     for way in _ways(spec):
         if (fewest := _fewest(spec, way, layers, safely=safely)) is not None:
@@ -83,7 +83,7 @@ def _fitting(
             again = _again(run, way, settings, layers) if price is None else price
             found.append((again, judged.used_bytes or 0, settings, run))
         if found and not way.parts:
-            break  # Nothing is cheaper than nothing.
+            break  # No recomputation is cheaper than none at all.
     return found
 
 
@@ -106,7 +106,7 @@ def _ways(spec: RunSpec) -> Iterator[_Way]:
 def _fewest(
     spec: RunSpec, way: _Way, layers: int, *, safely: bool
 ) -> tuple[dict[str, object], RunSpec, Verdict] | None:
-    """The way on as few layers as fit; None where it is refused, or not enough on all of them."""
+    """One kind on as few layers as make the run fit; None if it is refused, or not enough on all layers."""
 
     def on(count: int) -> tuple[dict[str, object], RunSpec]:
         settings = {**way.settings, **({"checkpointing.layers": count} if count < layers else {})}
@@ -133,13 +133,13 @@ def _judge(spec: RunSpec, *, safely: bool) -> Verdict:
 
 
 def _seconds(spec: RunSpec, measured: Measured | None) -> float | None:
-    """Seconds of a step, as if there were memory enough; None where they are not known."""
+    """Seconds per step, as if there were enough memory; None if unknown."""
     found = pricing.predicted(spec, assess.parts, verdict.INVALID, measured).speed
     return None if found is None else found.step_seconds
 
 
 def _again(spec: RunSpec, way: _Way, settings: dict[str, object], layers: int) -> float:
-    """The share of the blocks' matrices whose products are computed again."""
+    """The cost of recomputation without a speed model: the recomputed share of a block's matrices, times layers."""
     if not way.parts:
         return 0.0
     count = settings.get("checkpointing.layers", layers)

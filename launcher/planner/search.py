@@ -1,12 +1,12 @@
-"""The search: the best layout of each of the best kinds, exactly, with as few estimates as that takes.
+"""The search: the exact best layout of each of the best kinds, by branch and bound with as few estimates as possible.
 
-The best has the least time to be expected: its time over the probability that it fits. A heap holds what is not decided
-yet, by a bound below that of all layouts in it: first degrees, by the passes of their slowest stage alone; then these
-with the way to share out the states, by what that takes at least beside them; then layouts with some savings, by their
-time, the least savings with which they may fit first, as more only add time; then judged ones, by the time to be
-expected. The smallest is taken and refined, unless what needs least memory of it does not fit. A judged layout that is
-taken is the best of its kind, since all that is left is worse, and its kind is done. The search ends with the last kind
-that is shown. What is unlikely to fit comes last. The fastest that may not fit is kept apart.
+The best layout has the least expected time: its time divided by the probability that it fits. A heap orders undecided
+nodes by a lower bound on the time of all layouts in them: first degrees, by the passes of their slowest stage; then
+degrees with a way to shard the states, by the least time that this adds; then layouts with memory savings, by their
+time, starting from the least savings with which they may fit, since more only add time; then judged layouts, by their
+expected time. The smallest node is popped and refined, unless even its layout with the least memory does not fit. A
+judged layout that is popped is the best of its kind, since everything left is worse, and its kind is done. The search
+ends with the last kind to show. Layouts unlikely to fit come last. The fastest that may not fit is kept separately.
 """
 
 import heapq
@@ -24,12 +24,12 @@ from launcher.planner.space import Degrees, Space
 from launcher.spec import RunSpec
 from launcher.spec.edit import changed_at
 
-_TRIED = 500  # Variants that are looked at for a first result.
-_ROUNDING = 1 - 1e-9  # A sum of floating-point numbers in another order may be larger by so little.
+_TRIED = 500  # Variants tried for a quick first result.
+_ROUNDING = 1 - 1e-9  # Keeps a bound below the time although floating-point sums depend on their order.
 
 
 class _Node(NamedTuple):
-    """Something undecided; of equal bounds degrees come first, and a layout that is taken is least."""
+    """An undecided node of the search; at equal bounds degrees come first, and judged layouts last."""
 
     bound: float
     depth: int
@@ -40,44 +40,44 @@ class _Node(NamedTuple):
 
 
 class _Sharded(NamedTuple):
-    """Degrees and the way to share out the states: variants that differ in the chunks of a pipeline and their order."""
+    """Degrees with a way to shard the states: variants that differ in pipeline chunks and schedule."""
 
     settings: Settings
     chunkings: tuple[Chunking, ...]  # Their schedules.
-    mode: int  # With less activation checkpointing, by its place among the space's, none of them fits.
-    bounds: tuple[float, ...] = ()  # The bound of each; none while it is that of the degrees.
-    known: bool = False  # True once one of them is known to fit with that.
+    mode: int  # Index of the activation checkpointing below which none of them fits.
+    bounds: tuple[float, ...] = ()  # The bound of each; empty while the bound of the degrees is used.
+    known: bool = False  # True once one of them is known to fit with that mode.
 
 
 class _Saving(NamedTuple):
-    """Layouts of a variant that take the same time, since they differ in the allocator alone."""
+    """Layouts of a variant that take the same time, because they differ only in the allocator."""
 
     variant: RunSpec  # The variant.
-    mode: int  # The place of its activation checkpointing among the space's.
-    loss: int  # The place of its loss.
+    mode: int  # Index of its activation checkpointing in the space.
+    loss: int  # Index of its loss.
     known: bool = False  # True once the bound is their own seconds.
     has_room: bool = True  # False while the variant with the strongest savings may not fit.
 
 
 type OpenedDegrees = tuple[int, Degrees]
-"""Degrees, with the number of their opening."""
+"""Degrees, preceded by the number of their opening."""
 
 
 class Search:
     """One search over the spaces of several engines."""
 
     def __init__(self, spaces: Sequence[Space], judge: Preflight, *, certain: bool = False) -> None:
-        """``certain`` is true to take only layouts of which the whole error band fits."""
+        """``certain`` is true to accept only layouts whose whole error band fits."""
         self.found, self._certain = Found(), certain
         self._spaces, self._judge = spaces, judge
         self._said = [frozenset(judge.behind(space.base)) for space in spaces]
         self._heap: list[_Node] = []
-        # The least checkpointing with which the least of layouts fits, by settings and micro-batch; None if none does.
+        # The least checkpointing with which the smallest layout fits, by settings and micro-batch; None if none does.
         self._modes = defaultdict[tuple[object, ...], dict[int, int | None]](dict)
         self._order = 0
 
     def run(self, opened: Sequence[OpenedDegrees]) -> Iterator[Found]:
-        """Search some degrees; the results so far come after each step, and the whole answer last."""
+        """Search some degrees; yields the results so far after each step, and finally all of them."""
         for opening, degrees in opened:
             self._add_degrees(opening, degrees)
             yield self.found
@@ -89,7 +89,7 @@ class Search:
         yield from self._of_the_others()
 
     def _look_for_one(self) -> None:
-        """Look for any layout that fits, among the fastest degrees with micro-batches of one sequence."""
+        """Find any layout that fits, among the fastest degrees with micro-batches of one sequence."""
         smallest = (
             (node.opening, variant)
             for node in sorted(self._heap)
@@ -104,7 +104,7 @@ class Search:
                 return
 
     def _of_the_others(self) -> Iterator[Found]:
-        """Go on until every engine has a layout that fits and has evidence, or is known to have none."""
+        """Continue until every engine has a measured layout that fits, or is known to have none."""
         while self._heap:
             have = self._engines()
             missing = [space.base.backend.name not in have for space in self._spaces]
@@ -118,7 +118,7 @@ class Search:
         return {each.spec.backend.name for each in self.found.best.values()}
 
     def _known(self, opening: int, spec: RunSpec) -> dict[Kind, Candidate]:
-        """The results to which a layout belongs: without evidence is what chooses a part that has none."""
+        """The results that a layout belongs to: ``untried`` if the search chose a part that no measurement backs."""
         return self.found.untried if set(self._judge.behind(spec)) - self._said[opening] else self.found.best
 
     def _is_done(self, opening: int, variant: RunSpec) -> bool:
@@ -154,7 +154,7 @@ class Search:
         self._push(opening, 0, _ROUNDING * (bound or 0.0), degrees)
 
     def _open_degrees(self, node: _Node, degrees: Degrees) -> None:
-        """Go on with each way to share out the states, by the checkpointing without which not even the best fits."""
+        """Push each way to shard the states, with the least checkpointing that may fit."""
         space, valid = self._spaces[node.opening], 0
         ways = sorted(space.sharded(degrees, self._judge.errors), key=_needs_more)
         bounds: dict[int, tuple[int | None, float]] = {}
@@ -171,7 +171,7 @@ class Search:
         self.found.invalid += degrees.size - valid
 
     def _bound(self, node: _Node, settings: Settings) -> tuple[int | None, float]:
-        """The least activation checkpointing with which some settings fit, and the bound by the passes with that."""
+        """The least activation checkpointing with which some settings may fit, and the bound by the passes with it."""
         space, mode = self._spaces[node.opening], self._least_mode(node.opening, settings)
         if not mode:
             return mode, node.bound
@@ -186,7 +186,7 @@ class Search:
         return changed_at(space.base, {**settings, **first, **space.savings.at(mode, 0)[0]})
 
     def _refine_sharded(self, node: _Node, sharded: _Sharded) -> None:
-        """Tighten the bounds of the variants, and judge them once nothing else may be faster."""
+        """Tighten the bounds of the variants, and open them once nothing else may be faster."""
         settings, chunkings, least, bounds, known = sharded
         if self._is_done(node.opening, spec := self._first(node.opening, settings, least)):
             return
@@ -215,10 +215,10 @@ class Search:
         self.found.invalid += (len(chunkings) - valid) * space.savings.size
 
     def _least_mode(self, opening: int, settings: Settings, start: int = 0) -> int | None:
-        """The least activation checkpointing, from one on, with which some settings may fit; None if there is none.
+        """The least activation checkpointing, from ``start`` on, with which some settings may fit; None if none does.
 
-        It is that of the first variant, of one chunk and 1F1B, which needs least memory, and with several micro-batches
-        no less than that of smaller ones.
+        It is that of the first variant, with one chunk and 1F1B, which needs the least memory; with several
+        micro-batches it is at least that of smaller ones.
         """
         space, size = self._spaces[opening], "train.micro_batch_size"
         variant = next(space.staged(settings, self._judge.errors), None)
@@ -243,7 +243,7 @@ class Search:
         return self._judge.verdict(spec).may_start
 
     def _refine_saving(self, node: _Node, saving: _Saving) -> None:
-        """Bound layouts by their seconds, and judge them once nothing undecided may be faster."""
+        """Bound layouts by their own seconds, and judge them once nothing undecided may be faster."""
         if self._is_done(node.opening, saving.variant):
             return
         seconds = node.bound
@@ -256,7 +256,7 @@ class Search:
             self._judge_saving(node, saving)
 
     def _may_fit(self, opening: int, saving: _Saving) -> bool:
-        """True if a variant fits with the strongest savings that are valid; else its layouts are counted."""
+        """True if a variant may fit with the strongest valid savings; otherwise counts its layouts."""
         savings = self._spaces[opening].savings
         run = strongest(saving.variant, savings, reversed(range(saving.mode, len(savings.modes))), self._judge)
         if run is None:
@@ -268,7 +268,7 @@ class Search:
         return False
 
     def _judge_saving(self, node: _Node, saving: _Saving) -> None:
-        """Judge the layouts with some savings; where none fits for certain, go on with those that save more."""
+        """Judge the layouts with some savings; if none fits for certain, push those that save more."""
         space, (variant, mode, loss, *_) = self._spaces[node.opening], saving
         kind, known = Kind.of(variant), self._known(node.opening, changed_at(variant, space.savings.at(mode, loss)[0]))
         if kind not in known and kind not in self.found.best:
@@ -288,7 +288,7 @@ class Search:
                 self._push(node.opening, 3, node.bound, _Saving(variant, mode, loss), effort(spec))
 
     def _likeliest(self, node: _Node, saving: _Saving) -> Candidate | None:
-        """Of the layouts with some savings, which take the same time, the likeliest to fit and of least effort."""
+        """The layout most likely to fit, then of least effort, among those with the same savings and time."""
         likeliest: Candidate | None = None
         layouts = self._spaces[node.opening].savings.at(saving.mode, saving.loss)
         for left, settings in reversed(list(enumerate(layouts, 1))):
@@ -298,7 +298,7 @@ class Search:
                 continue
             verdict = self._judge.verdict(spec)
             if not verdict.fits or not verdict.chance or (self._certain and verdict.name != "fits"):
-                self.found.unfit += left  # Those that save less fit no better.
+                self.found.unfit += left  # Layouts that save less do not fit either.
                 break
             if likeliest is None or verdict.chance >= likeliest.verdict.chance:
                 likeliest = Candidate(node.bound, effort(spec), node.order, node.opening, spec, verdict)
@@ -306,19 +306,19 @@ class Search:
 
 
 def strongest(variant: RunSpec, savings: MemorySavings, modes: Iterable[int], judge: Preflight) -> RunSpec | None:
-    """A variant with the first of some checkpointings, and the strongest other savings, that are valid with it."""
+    """A variant with the first of ``modes`` and the strongest other savings that are valid; None if none are."""
     places = ((mode, loss) for mode in modes for loss in reversed(range(len(savings.losses))))
     runs = (changed_at(variant, settings) for place in places for settings in reversed(savings.at(*place)))
     return next((run for run in runs if next(judge.errors(run), None) is None), None)
 
 
 def _needs_more(settings: Settings) -> tuple[object, ...]:
-    """Sorts ways to share out the states of one stage of ZeRO, the one that needs least memory first."""
+    """A sort key for ways to shard the states within a ZeRO stage, the one that needs least memory first."""
     optimizer, parameters = settings["zero.offload_optimizer"], settings["zero.offload_parameters"]
     keeps = settings["backend.reshard_after_forward"] is False
     return keeps, settings["parallel.replicate"], settings["zero.hpz"], parameters == "none", optimizer == "none"
 
 
 def _is_plain(variant: RunSpec) -> bool:
-    """True if no other order of the same stages' passes needs less memory."""
+    """True if no other schedule of the same stages needs less memory."""
     return variant.parallel.schedule == "1f1b" and variant.parallel.virtual_pipeline == 1

@@ -1,8 +1,8 @@
 """The shortlist: the best layouts of a plan as short runs to measure.
 
-A short run is the training itself, cut to a few steps: random tokens in place of the data, so that nothing is fetched
-and no rank waits for a disk; no checkpoint, no evaluation, no tracker. What the words say of these is left out, and
-told; the recipe of the winner has it again. Runs have one time limit, so that they are one array.
+A short run is the training itself, cut to a few steps: random tokens instead of the data, so that nothing is downloaded
+and no rank waits for a disk; no checkpoint, no evaluation, no tracker. Words that set these are left out and reported;
+the recipe of the winner has them again. All runs share one time limit, so that they form one job array.
 """
 
 import math
@@ -17,17 +17,17 @@ from launcher.planner.question import Question
 from launcher.spec import RunSpec
 from launcher.spec.edit import changed, override, value_at
 
-STEPS = 20  # Steps of a measurement; the first half of them is warm-up (``launcher.rundir.results.speed``).
-FEWEST_STEPS = 2  # With one there is none behind the warm-up.
-SAFETY = 3  # Times its predicted time that a step may take before the time limit ends its run.
+STEPS = 20  # Steps of a measurement; the first half is warm-up (``launcher.rundir.results.speed``).
+FEWEST_STEPS = 2  # With one step, nothing is left after the warm-up.
+SAFETY = 3  # A step may take so many times its predicted time before the time limit ends its run.
 START_S = 600  # Seconds allowed for everything before the first step: an allowance, since nothing predicts it.
 UNKNOWN_S = 1800  # Seconds allowed for a run whose speed is not predicted, as on a CPU.
-_GROUPS = ("data", "save", "eval", "tracking")  # Groups of which a short run takes nothing that is said.
+_GROUPS = ("data", "save", "eval", "tracking")  # Groups whose words a short run ignores.
 
 _SETTINGS: tuple[tuple[str, object], ...] = (
     ("train.eval_every", None),
     ("train.evals_per_epoch", None),
-    ("train.log_every", 1),  # A line of metrics for each step, of which the median is taken.
+    ("train.log_every", 1),  # Metrics for each step, over which the median is taken.
     ("train.on_spike", "report"),  # A rollback needs checkpoints.
 )
 _LENGTHS = ("train.steps", "train.tokens", "train.epochs")
@@ -39,17 +39,17 @@ class Shortlist:
     """The runs of a measurement."""
 
     layouts: tuple[Layout, ...]  # The layouts, the best first.
-    training: tuple[str, ...]  # The words of the training itself: those of the question, and what it assumes.
+    training: tuple[str, ...]  # The words of the training itself: those of the question, and its assumptions.
     words: tuple[str, ...]  # The words that all short runs share.
-    overrides: tuple[tuple[str, ...], ...]  # Of each layout, the words that choose it.
-    left_out: tuple[str, ...]  # Words of the training that short runs do without.
+    overrides: tuple[tuple[str, ...], ...]  # For each layout, the words that choose it.
+    left_out: tuple[str, ...]  # Words of the training that short runs ignore.
     steps: int  # Steps of each run.
-    time_limit_min: int  # Minutes that each may take.
+    time_limit_min: int  # Time limit of each run in minutes.
     runs: tuple[RunSpec, ...]  # The specifications of the runs.
 
     @property
     def gpu_hours(self) -> float | None:
-        """Hours of all GPUs for the steps, as predicted, without start-up; None where a speed is unknown."""
+        """Predicted GPU-hours of all runs' steps, without start-up; None if a speed is unknown."""
         pairs = zip(self.runs, self.layouts, strict=True)
         hours = [None if layout.speed is None else layout.speed.gpu_hours(run) for run, layout in pairs]
         known = [each for each in hours if each is not None]
@@ -57,17 +57,17 @@ class Shortlist:
 
     @property
     def most_gpu_hours(self) -> float:
-        """Hours of all GPUs if each run takes all of its time limit."""
+        """GPU-hours if each run uses its whole time limit."""
         return sum(run.gpus for run in self.runs) * self.time_limit_min / 60
 
     @property
     def price_per_gpu_hour(self) -> float | None:
-        """The price, where one is set."""
+        """The price of a GPU-hour; None if none is set."""
         return self.runs[0].cluster.price_per_gpu_hour
 
 
 def shortlist(question: Question, layouts: Sequence[Layout], *, steps: int = STEPS) -> Shortlist:
-    """The short runs of some layouts, the best first. Raises ConfigErrors for a wrong word, or too few steps."""
+    """The short runs of some layouts, the best first. Raises ConfigErrors for a wrong word or too few steps."""
     require_steps(steps)
     typed, _ = read(question.single, question.catalog)
     said = recipes.expand(typed, question.catalog)
@@ -95,9 +95,9 @@ def _chosen(question: Question, layout: Layout) -> Iterator[str]:
 
 
 def require_steps(steps: int) -> None:
-    """Refuse a measurement that is too short. Raises ConfigErrors if it is."""
+    """Check the length of a measurement. Raises ConfigErrors if it is too short."""
     if steps < FEWEST_STEPS:
-        rule = f"the first half of the steps is warm-up: at least {FEWEST_STEPS}"
+        rule = f"must be at least {FEWEST_STEPS}, since the first half of the steps is warm-up"
         raise ConfigErrors([ConfigError("--steps", steps, rule, [f"--steps {STEPS}"])])
 
 
@@ -111,19 +111,19 @@ def _short(run: RunSpec, steps: int) -> Iterator[str]:
     yield from ("data=synthetic", "save=default", "save.last=false", "eval=default", "tracking=none")
     yield from (override(key, value) for key, value in _SETTINGS if value_at(run, key) != value)
     if run.warmup_steps and run.optimizer.decay_steps is None:
-        # The learning rates are those of the training's first steps, whose schedule ends where the training does.
+        # Keep the training's learning rate schedule, of which a short run covers the first steps.
         yield f"optimizer.decay_steps={run.steps}"
 
 
 def _bounded(typed: Sequence[Override], run: RunSpec, limit: int) -> Iterator[str]:
-    """The words of a run's time limit; it goes back into the queue only where the user has said so."""
+    """The words for a run's time limit; the run is requeued only if the user asked for it."""
     yield f"{_LIMIT}={limit}"
     if run.cluster.kind == "slurm" and all(each.key != "cluster.requeues" for each in typed):
         yield "cluster.requeues=0"
 
 
 def _limit(typed: Sequence[Override], layouts: Sequence[Layout], steps: int) -> int:
-    """Minutes of the slowest run: its steps, the start, and the margin before a limit; never more than are typed."""
+    """Minutes for the slowest run: its steps, start-up and save margin; at most the typed limit."""
     cluster = layouts[0].spec.cluster
     margin = cluster.save_margin_s if cluster.kind == "slurm" else 0
     seconds = [layout.speed.step_seconds for layout in layouts if layout.speed is not None]

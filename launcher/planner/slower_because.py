@@ -1,10 +1,10 @@
 """Why a layout is slower than the first: the difference of the two estimates, part by part.
 
-The loss is that in tokens/s, ``1 - t_first / t`` of two steps of the same tokens, and each part has its share of it:
-what it takes longer than in the first, over the layout's own step. So the shares add up to the loss. Of a pipeline the
-parts are those of a stage of mean length, and what the slowest takes longer stands by itself; where engines differ, so
-does what is known of them by measurement: the parts are compared with the first's constant, and what the layout's own
-changes stands by itself. Waiting for stragglers is in proportion to all the rest, and shared out over it.
+The loss is in tokens/s: ``1 - t_first / t`` for two steps of the same tokens. The share of a part is the extra time it
+takes compared with the first, divided by the layout's own step time, so the shares add up to the loss. In a pipeline
+the parts are those of a stage of mean length, and the extra time of the slowest stage is a part of its own. If engines
+differ, so do their measured constants: the parts are compared at the first's constant, and the effect of the layout's
+own is a separate part. Waiting for stragglers is proportional to all the other parts, and distributed over them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,17 +17,17 @@ from launcher.planner import wording
 from launcher.planner.layouts import Layout
 from launcher.spec import RunSpec
 
-_SMALL = 0.2  # Share of the largest cause below which another one is not named.
-_OF_PASSES = PARTS[: PARTS.index("pipeline")]  # Parts of the passes of a stage, which an uneven pipeline stretches.
+_SMALL = 0.2  # A cause is named only if it has at least this share of the largest cause.
+_OF_PASSES = PARTS[: PARTS.index("pipeline")]  # Parts of a stage's passes, which take longer in an uneven pipeline.
 _ADDED_UP, _UNEVEN, _CONSTANT = "added_up", "uneven", "constant"
-"""Shares beside those of the parts of a step: gradients of micro-batches, the slowest stage, what was measured."""
+"""Parts besides those of a step: gradient accumulation, the slowest stage, the measured constant."""
 
 type Shares = Mapping[str, float]
-"""Seconds of a step, or a share of the loss, by part or cause; they add up to the whole."""
+"""Seconds of a step, or shares of the loss, by part or cause; they add up to the whole."""
 
 
 def explained(layouts: Sequence[Layout], first: Layout | None = None) -> tuple[Layout, ...]:
-    """Layouts with the reason why each is slower than the first, that of them where None."""
+    """Layouts with the reason why each is slower than ``first``, by default the first of them."""
     if not layouts:
         return ()
     best = first or layouts[0]
@@ -35,14 +35,14 @@ def explained(layouts: Sequence[Layout], first: Layout | None = None) -> tuple[L
 
 
 def loss(layout: Layout, first: Layout) -> float | None:
-    """The share of the first's tokens/s of a GPU that a layout lacks, negative where it is faster; None is unknown."""
+    """The loss in tokens/s per GPU as a share of the first's, negative if the layout is faster; None if unknown."""
     if layout.speed is None or first.speed is None:
         return None
     return 1 - layout.speed.tokens_per_second_per_gpu / first.speed.tokens_per_second_per_gpu
 
 
 def loss_text(layout: Layout, first: Layout) -> str:
-    """The largest causes with their percent of speed, and the rest; empty where a speed is unknown."""
+    """The largest causes with their percentage of the speed, and the rest; empty if a speed is unknown."""
     lost = loss(layout, first)
     if lost is None:
         return ""
@@ -57,7 +57,7 @@ def loss_text(layout: Layout, first: Layout) -> str:
 
 
 def _largest(found: Shares, lost: float) -> Iterator[tuple[str, float]]:
-    """The two largest losses, the second where it is not small beside the first, and a gain that makes up for much."""
+    """The two largest losses, the second if not small compared with the first, and a gain that offsets much of it."""
     first, *others = sorted(found.items(), key=lambda item: -item[1])
     yield first
     if others and others[0][1] >= _SMALL * first[1]:
@@ -67,8 +67,8 @@ def _largest(found: Shares, lost: float) -> Iterator[tuple[str, float]]:
 
 
 def causes(layout: Layout, first: Layout) -> Shares:
-    """Shares of the loss by cause; they add up to it. Negative is what the layout does faster."""
-    assert layout.speed is not None, "causes of a loss that is not known"
+    """Shares of the loss by cause, which add up to it; negative for what the layout does faster."""
+    assert layout.speed is not None, "the causes of an unknown loss"
     assert first.speed is not None
     own, best = _shares(layout.spec, layout.speed), _shares(first.spec, first.speed)
     ratio = layout.speed.constant.value / first.speed.constant.value
@@ -85,7 +85,7 @@ def causes(layout: Layout, first: Layout) -> Shares:
 
 
 def _shares(spec: RunSpec, speed: SpeedEstimate) -> Shares:
-    """Seconds by part; waiting for stragglers is shared out, and the slowest stage stands apart."""
+    """Seconds by part, with waiting for stragglers distributed and the slowest stage as a part of its own."""
     factor = speed.step_seconds / (speed.step_seconds - speed.exposed("waiting"))
     times = [stage.seconds for stage in speed.stages]
     even = sum(times) / len(times) / max(times)
@@ -102,7 +102,7 @@ def _shares(spec: RunSpec, speed: SpeedEstimate) -> Shares:
 
 
 def _part(term: SpeedTerm) -> str:
-    """The part of a term; gradients that are added up are no part of the passes."""
+    """The part of a term; gradient accumulation is not a part of the passes."""
     return _ADDED_UP if term.part == "memory_bound" and term.what.startswith("gradients") else term.part
 
 
@@ -112,27 +112,28 @@ def _cause(part: str, spec: RunSpec, best: RunSpec) -> str:
     causes = {
         _CONSTANT: f"the measured constant of {wording.engine(spec)}",
         _UNEVEN: _stages(spec),
-        _ADDED_UP: f"gradients added up over {m:,} micro-batches",
-        "bubble": f"a pipeline of {parallel.pipeline} idles for {m:,} micro-batches",
-        "pipeline": f"messages of {parallel.pipeline} stages",
+        _ADDED_UP: f"gradient accumulation over {m:,} micro-batches",
+        "bubble": f"the bubble of {parallel.pipeline} stages with {m:,} micro-batches",
+        "pipeline": f"transfers between {parallel.pipeline} stages",
         "tensor": f"collectives of tensor {parallel.tensor}{_over(spec, parallel.tensor)}",
         "context": f"exchange of {_contexts(spec)}{_over(spec, parallel.tensor * parallel.context * parallel.ulysses)}",
         "expert": f"all-to-alls of expert {parallel.expert}{_over(spec, parallel.tensor * parallel.expert)}",
         "data": _data(spec),
         "recompute": _recomputed(spec),
         "loss": f"the {spec.train.loss} loss",
-        "host": "the host's start of kernels",
+        "host": "kernel launches by the host",
         "offload": f"{'parameters' if spec.zero.offload_parameters != 'none' else 'optimizer'} on the host",
-        "optimizer": f"the optimizer's step of {optimizer}",
+        "optimizer": f"the optimizer step of {optimizer}",
         "checkpoint": "copies for checkpoints",
     }
     return causes[part] if part in causes else _compute(part, spec, best)
 
 
 def _compute(part: str, spec: RunSpec, best: RunSpec) -> str:
-    """The cause of longer products, attention or memory passes, the change that shortens kernels most first."""
+    """Why products, attention or memory-bound kernels take longer; first the change that shrinks kernels most."""
     uneven = spec.parallel.pipeline > 1 and spec.parallel.pipeline != best.parallel.pipeline
-    otherwise = _stages(spec) if uneven else "memory passes" if part == "memory_bound" else part.replace("_", " ")
+    kernels = "memory-bound kernels" if part == "memory_bound" else part.replace("_", " ")
+    otherwise = _stages(spec) if uneven else kernels
     engine = wording.engine(spec)
     return next(_slower(part, spec, best), otherwise if engine == wording.engine(best) else f"{otherwise} of {engine}")
 
@@ -146,14 +147,14 @@ def _slower(part: str, spec: RunSpec, best: RunSpec) -> Iterator[str]:
     wide = model.num_attention_heads * (model.v_head_dim or model.head_size) // parallel.tensor
     if parallel.tensor > other.tensor:
         if part == "matrix_products":
-            yield f"tensor {parallel.tensor} leaves {wide:,}-wide products"
+            yield f"tensor {parallel.tensor} leaves {wide:,}-wide matrix products"
         yield f"tensor {parallel.tensor} leaves small kernels"
     if parallel.tensor > 1 and other.sequence and not parallel.sequence and part == "memory_bound":
         yield f"norms repeated on {parallel.tensor} tensor ranks"
     if part == "attention" and parallel.context * parallel.ulysses > other.context * other.ulysses:
-        yield f"attention in pieces for {_contexts(spec)}"
+        yield f"attention in chunks for {_contexts(spec)}"
     if (rows := _rows(spec)) < _rows(best):
-        yield f"products of {rows:,} tokens"
+        yield f"matrix products of {rows:,} tokens"
     if parallel.expert != other.expert or parallel.expert_tensor != other.expert_tensor:
         yield f"experts on {parallel.expert} ranks"
 
@@ -175,10 +176,10 @@ def _data(spec: RunSpec) -> str:
 
 def _recomputed(spec: RunSpec) -> str:
     mode = spec.checkpointing.mode
-    return f"the {spec.train.loss} loss computed again" if mode == "none" else f"{mode} recomputation"
+    return f"recomputation of the {spec.train.loss} loss" if mode == "none" else f"{mode} recomputation"
 
 
 def _over(spec: RunSpec, ranks: int) -> str:
-    """`` over the network`` for a group of ranks that reaches beyond NVLink or a node; else empty."""
+    """`` over the network`` for a group of ranks that extends beyond NVLink or a node; else empty."""
     network = network_of(spec)
     return " over the network" if network is not None and ranks > network.span else ""

@@ -1,18 +1,18 @@
-"""Sizes of a cluster: the smallest that trains a model, or trains it in time, and what helps where nothing fits.
+"""Cluster sizes: the smallest that trains a model, or trains it in time, and what helps if nothing fits.
 
-Sizes of one node are the divisors of its GPUs; beyond it come whole nodes: every number of them up to 16, then those in
-steps of at most an eighth (18, 20, ... 32, 36, ...), which are the numbers with four binary digits and zeros.
-``cluster.gpus_per_node`` alone says what a node is, so that whole nodes are searched; ``cluster.nodes`` says how many
-there are at most.
+Sizes within one node are the divisors of its GPUs; beyond that come whole nodes: every number up to 16, then steps of
+at most an eighth (18, 20, ... 32, 36, ...), which are numbers of four binary digits followed by zeros. Setting only
+``cluster.gpus_per_node`` fixes the node, so that whole nodes are searched; ``cluster.nodes`` sets the largest number of
+nodes.
 
-Every size is looked at, the smallest first, so that the answer is exact among them. A size whose layouts all need too
-much is told in a fraction of a search. Where there is a limit on time, a size is left out without one if not even its
-products, attention and memory-bound kernels end in time, spread over all GPUs with nothing between them; else the
-fastest layout of it decides.
+Every size is tried, the smallest first, so that the answer is exact among them. A size whose layouts all need too much
+is ruled out in a fraction of a search. With a time limit, a size is skipped if its matrix products, attention and
+memory-bound kernels alone would take too long, spread over all GPUs without communication; otherwise its fastest layout
+decides.
 
-Changes of the run that would help where nothing fits are those that ``check`` finds, from the layout that lacks least.
-All that a layout may do was tried there already, so what they change is more than that: the optimizer's states, the
-precision, the sequence, the training.
+If nothing fits, the changes that would help are those that ``check`` finds for the layout closest to fitting. All keys
+of a layout have been tried by then, so these changes go further: optimizer states, precision, sequence length, the
+training.
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,12 +37,12 @@ from launcher.spec import RunSpec
 from launcher.spec.edit import changed_at, divisors, override
 
 MOST_NODES, MOST_IN_TIME = 2**10, 2**14
-"""Nodes of the largest cluster that is looked at: for memory alone, where more of them no longer help, and for time,
-with 131,072 GPUs in nodes of eight more than any that is known of."""
+"""Nodes of the largest cluster tried: for memory alone, where more no longer help, and for a time limit, where 131,072
+GPUs in nodes of eight are more than in any known cluster."""
 
-_STEPS = 8  # Sizes between a power of two and the next.
+_STEPS = 8  # Sizes from one power of two to the next.
 _PASSES: tuple[StepPart, ...] = ("matrix_products", "attention", "memory_bound")
-"""Parts of a step that no layout takes less GPU-seconds for than one GPU with all of the batch at once."""
+"""Parts of a step whose GPU-seconds are least on one GPU with the whole batch at once."""
 
 _ALONE: dict[str, object] = {
     "cluster.nodes": 1,
@@ -63,36 +63,36 @@ _ALONE: dict[str, object] = {
     "zero.hpz": 1,
     "train.gradient_accumulation": None,
 }
-"""A run of one GPU."""
+"""The settings of a run on one GPU."""
 
 _ON_HOST = ("zero.offload_optimizer", "zero.offload_parameters")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One size: its fastest layout, or why it is not enough; both where that is its time alone."""
+    """One size with its fastest layout, or why it is not enough; with both if only its time is too long."""
 
     size: Size  # The size.
-    layout: Layout | None = None  # None where nothing fits.
-    lacks: str = ""  # Empty where it is enough.
+    layout: Layout | None = None  # Its fastest layout; None if nothing fits.
+    lacks: str = ""  # Why it is not enough; empty if it is.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Smallest:
-    """The answer."""
+    """The smallest cluster that is enough, and the sizes next to it."""
 
-    size: Size | None  # The smallest size that is enough; None where none is.
-    smaller: Step | None  # The size before it; where none is enough, the largest that has a valid layout.
-    larger: Step | None = None  # The size behind it; None where it is above what the words say.
-    # Where it is a larger one, the smallest that is enough without model states in host memory; not looked for where
-    # there is a limit on time.
+    size: Size | None  # The smallest size that is enough; None if none is.
+    smaller: Step | None  # The next smaller size; if none is enough, the largest that has a valid layout.
+    larger: Step | None = None  # The next larger size; None if it exceeds the limit that the words set.
+    # The smallest size that is enough without model states in host memory, if it is a larger one; not searched for with
+    # a time limit.
     on_devices: Size | None = None
 
 
 def smallest(question: Question, judge: Preflight, *, days: float | None = None, beyond: bool = False) -> Smallest:
-    """Look for the fewest GPUs, for a training of at most so many days; ``beyond`` looks at more nodes than are said.
+    """Find the fewest GPUs that train within ``days``, if given; ``beyond`` also tries more nodes than the words set.
 
-    Raises ConfigErrors: There is a limit on time and no speed is known.
+    Raises ConfigErrors: There is a time limit and no speed is known.
     """
     most = MOST_NODES if days is None else MOST_IN_TIME
     ladder = tuple(sizes(question, most=most, beyond=beyond))
@@ -109,7 +109,7 @@ def smallest(question: Question, judge: Preflight, *, days: float | None = None,
 
 
 def first_enough(question: Question, judge: Preflight, ladder: Sequence[Size], days: float | None) -> int | None:
-    """The place of the first size that is enough."""
+    """The index of the first size that is enough; None if none is."""
     least = None if days is None else least_gpu_seconds(question, judge)
     for place, size in enumerate(ladder):
         if days is not None and least is not None and least / size.gpus > days * length.DAY:
@@ -128,7 +128,7 @@ def _is_enough(question: Question, judge: Preflight, days: float | None) -> bool
 
 
 def least_gpu_seconds(question: Question, judge: Preflight) -> float:
-    """A bound below the GPU-seconds of the training: one GPU with memory for all, that has the whole batch at once."""
+    """A lower bound on the GPU-seconds of the training: one GPU with enough memory and the whole batch at once."""
     return min(_alone(opening.spec, judge) for opening in question.openings)
 
 
@@ -137,7 +137,7 @@ def _alone(spec: RunSpec, judge: Preflight) -> float:
     speed = judge.speed(alone, Verdict(name="fits"))
     if speed is None:
         why = unknown(alone, backends.of(alone)) or "no speed is predicted"
-        rule = f"a limit on time needs a predicted speed, and there is none: {why}"
+        rule = f"a time limit needs a predicted speed, and there is none: {why}"
         raise ConfigErrors([ConfigError("--days", None, rule)])
     return spec.steps * sum(term.seconds for term in speed.terms if term.part in _PASSES)
 
@@ -154,7 +154,7 @@ def _step(question: Question, judge: Preflight, size: Size, days: float | None) 
 
 
 def _on_devices(question: Question, judge: Preflight, ladder: Sequence[Size]) -> Size | None:
-    """The smallest size, from the found one on, with all model states on the GPUs; None where it is the found one."""
+    """The smallest size, from the found one up, with all model states on the GPUs; None if it is the found one."""
     if question.fixed & set(_ON_HOST):
         return None
     here = dict.fromkeys(_ON_HOST, ("none",))
@@ -163,13 +163,13 @@ def _on_devices(question: Question, judge: Preflight, ladder: Sequence[Size]) ->
 
 
 def size_of(question: Question) -> Size:
-    """The size that a question has."""
+    """The cluster size in a question."""
     cluster = question.openings[0].spec.cluster
     return Size(cluster.nodes, cluster.gpus_per_node)
 
 
 def sizes(question: Question, *, most: int = MOST_NODES, beyond: bool = False) -> Iterator[Size]:
-    """The sizes that a question may be asked of, the smallest first; ``beyond`` adds more nodes than are said."""
+    """The sizes to try for a question, the smallest first; ``beyond`` adds more nodes than the words set."""
     own = size_of(question)
     typed = NODES in question.fixed and not beyond
     most = own.nodes if typed else most
@@ -189,12 +189,12 @@ def _nodes() -> Iterator[int]:
 
 
 def sized(question: Question, size: Size) -> Question:
-    """The same question of another cluster: the training stays, its global batch among it."""
+    """The same question for another cluster size, with the same training and global batch."""
     settings = {NODES: size.nodes, GPUS: size.gpus_per_node}
     kept = [each for each in question.assumptions if each.override.partition("=")[0] not in settings]
     before = dict(zip(settings, size_of(question), strict=True))
     words = [
-        Assumption(override=override(path, value), why="the cluster's size that is looked at")
+        Assumption(override=override(path, value), why="the cluster size being tried")
         for path, value in settings.items()
         if path not in question.fixed or value != before[path]
     ]
@@ -203,7 +203,7 @@ def sized(question: Question, size: Size) -> Question:
 
 
 def nearest(question: Question, judge: Preflight) -> Nearest:
-    """Look for what would help a question that no layout answers."""
+    """What would have to change for a question that no layout answers."""
     closest = feasibility.closest(question, judge)
     own = closest and layout_of(question, closest, judge)
     ladder = tuple(sizes(question, beyond=True))
@@ -226,7 +226,7 @@ def _fixes(closest: Layout, judge: Preflight) -> tuple[Fix, ...]:
         return judge.verdict(spec) if roughly else verdict.judge(spec, needs(spec, **assess.parts(spec)))
 
     spec, parts = closest.spec, assess.parts
-    # Speeds over one another, each by the shipped constants: a measured one would be in the first of them alone.
+    # Compare speeds by the shipped constants only, since a measured constant would apply to the first run alone.
     before = pricing.predicted(spec, parts, closest.verdict).speed
     found = pricing.priced(fixes.search(spec, judged), spec, before, parts)
     return tuple(fix for fix in found.found if fix.spec.gpus <= closest.spec.gpus)

@@ -1,20 +1,20 @@
 """The space of layouts: every key that the search may set, and the values that it tries.
 
-A *variant* is a layout without its *memory savings*: activation checkpointing, the loss in pieces and the allocator,
+A *variant* is a layout without its *memory savings*: activation checkpointing, the chunked loss and the allocator,
 which cost time or nothing. Variants with the same *degrees* and micro-batch have stages that take the same time. The
-space is complete in what follows; beyond it nothing is tried:
+search tries all of the following, and nothing else:
 
-- tensor ranks: divisors of the GPUs that NVLink or a node joins;
-- pipeline stages: every number that divides the rest of the world, of at most one layer each, evenly or with both ends
-  smaller, those of Megatron's interleaved stages by a layer each; every schedule; model chunks: divisors of a stage's
-  layers, up to the first with which a pipeline idles for less than a hundredth of its passes;
-- context and Ulysses ranks: divisors of the rest that leave a rank 4,096 tokens of a sequence at least;
-- expert ranks: divisors of the experts; inside an expert as many tensor ranks as outside, or one;
-- what is sharded: DDP; FSDP with and without resharding, in replicas of whole nodes; ZeRO 0 to 3, with and without a
-  second partition inside a node; optimizer states, and parameters too, in host memory;
-- micro-batches: every divisor of a rank's part of the global batch up to 128 sequences that leaves each stage of a
-  pipeline one; of one sequence where none does;
-- the loss: fused where the engine has that, else whole, and in pieces.
+- tensor ranks: divisors of the GPUs connected by NVLink or within a node;
+- pipeline stages: every number that divides the remaining ranks, up to one layer per stage, evenly or with both ends
+  smaller, for Megatron's interleaved stages by one layer each; every schedule; model chunks: divisors of a stage's
+  layers, up to the first with which the bubble is less than a hundredth of the passes;
+- context and Ulysses ranks: divisors of the remaining ranks that leave at least 4,096 tokens of a sequence per rank;
+- expert ranks: divisors of the experts; within an expert as many tensor ranks as outside, or one;
+- sharding: DDP; FSDP with and without resharding, in replicas of whole nodes; ZeRO 0 to 3, with and without a second
+  partition within a node; optimizer states, and parameters too, in host memory;
+- micro-batches: every divisor of a rank's part of the global batch up to 128 sequences that leaves at least one
+  micro-batch per pipeline stage; one sequence if there is none;
+- the loss: fused if the engine has it, else full; and chunked.
 """
 
 import itertools
@@ -32,15 +32,15 @@ from launcher.planner.keys import ALLOCATORS, LOSSES, MODES, SAVING_KEYS, Memory
 from launcher.spec import RunSpec, edit
 from launcher.spec.edit import changed_at, value_at
 
-_FEWEST_TOKENS = 4096  # Of a sequence on a rank at least, as in nine of ten published runs that split it.
-_IDLES_LITTLE = 100  # Passes beside one that idles, from which on more model chunks gain less than a prediction errs.
+_FEWEST_TOKENS = 4096  # Least tokens of a split sequence per rank, as in nine of ten published runs that split it.
+_IDLES_LITTLE = 100  # Passes per idle one above which more model chunks gain less than the error of a prediction.
 _LARGEST_MICRO_BATCH = 128
 _SCHEDULES = ("1f1b", "interleaved", "gpipe", "zero_bubble", "zbv", "dualpipe_v")
 _OF_MODES = frozenset(("checkpointing.layers", "checkpointing.method", "checkpointing.modules"))
-"""Keys at which an error is found where activation checkpointing has another mode."""
+"""Keys whose errors may end with another mode of activation checkpointing."""
 
 _BATCH = frozenset(("train.global_batch_size", "train.gradient_accumulation"))
-"""Keys at which errors of the micro-batch and of the schedule are found."""
+"""Keys whose errors may end with another micro-batch or schedule."""
 
 type Steps = tuple[Callable[[Settings], Iterator[Settings]], ...]
 type Refused = Callable[[RunSpec], Iterable[ConfigError]]
@@ -51,31 +51,31 @@ _ENDS = ("parallel.first_stage_layers", "parallel.last_stage_layers")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Degrees:
-    """The part of a layout that the time of a stage's passes depends on: degrees, experts, micro-batch."""
+    """The part of a layout that determines the time of a stage's passes: degrees, experts, micro-batch."""
 
     settings: Settings  # Its keys.
-    size: int  # Layouts that have it, valid ones and others.
+    size: int  # Number of layouts with these degrees, valid or not.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
     """The layouts of one engine."""
 
-    base: RunSpec  # The run as the words give it, with this engine.
-    fixed: frozenset[str]  # Keys that the words say.
-    choices: Mapping[str, Sequence[object]]  # Keys with the values that the words want tried.
-    losses: tuple[str, ...]  # The ways to compute the loss that are tried, the fastest first.
+    base: RunSpec  # The run from the words, with this engine.
+    fixed: frozenset[str]  # Keys that the words set.
+    choices: Mapping[str, Sequence[object]]  # Keys with the values that the words ask to try.
+    losses: tuple[str, ...]  # The ways to compute the loss to try, the fastest first.
     schedules: tuple[str, ...]  # The pipeline schedules that the engine has.
-    stages: tuple[int, ...]  # The stages of ZeRO that it has.
-    copies: bool  # True if it has replicas of shards.
-    second: bool  # True if it keeps second partitions inside a node.
+    stages: tuple[int, ...]  # The ZeRO stages that it has.
+    copies: bool  # True if it supports replicas of shards (hybrid sharding).
+    second: bool  # True if it supports a second partition within a node.
 
     @classmethod
     def of(
         cls, base: RunSpec, fixed: frozenset[str], choices: Mapping[str, Sequence[object]], refused: Refused
     ) -> "Space":
-        """The layouts of an engine: the fused loss where it has one, else the whole one, and the one in pieces."""
-        # A package that only some machines have is for the words to ask for.
+        """The layouts of an engine: with the fused loss if it has one, else the full one, and with the chunked one."""
+        # A loss that needs an optional package is tried only if the words ask for it.
         borrowed = any(each.path == "train.loss" for each in backends.of(base).profile.borrowed)
         known = [each for each in LOSSES if each != "fused"] if borrowed else LOSSES
         losses = _valid(base, "train.loss", known, refused)
@@ -96,47 +96,47 @@ class Space:
         )
 
     def values(self, path: str, candidates: Sequence[Any]) -> Sequence[Any]:
-        """The values of one key that are tried."""
+        """The values of one key to try."""
         if path in self.choices:
             return self.choices[path]
         return (value_at(self.base, path),) if path in self.fixed else candidates
 
     @cached_property
     def said(self) -> frozenset[str]:
-        """Keys that the words give values to."""
+        """Keys that the words set."""
         return self.fixed | self.choices.keys()
 
     def degrees(self, refused: Refused) -> Iterator[Degrees]:
-        """All degrees that no error stands against, in an order that is always the same."""
+        """All valid degrees, in a fixed order."""
         outer: Steps = (self._degrees, self._experts, self._micro_batches)
         for settings in self._extended({}, outer, self._inner, refused):
             variants = sum(1 for _ in self._sharding(settings)) * sum(1 for _ in self._chunks(settings))
             yield Degrees(settings=settings, size=variants * self.savings.size)
 
     def variants(self, degrees: Degrees, refused: Refused) -> Iterator[RunSpec]:
-        """The variants of some degrees, in an order that is always the same."""
+        """The variants of some degrees, in a fixed order."""
         for settings in self.sharded(degrees, refused):
             yield from self.staged(settings, refused)
 
     def sharded(self, degrees: Degrees, refused: Refused) -> Iterator[Settings]:
-        """Some degrees with each way to share out the states, which leave the chunks of a pipeline and their order."""
+        """Some degrees with each way to shard the states; pipeline chunks and schedule stay open."""
         return self._extended(degrees.settings, (self._sharding,), (self._chunks,), refused)
 
     def staged(self, settings: Settings, refused: Refused) -> Iterator[RunSpec]:
-        """The variants of one of those."""
+        """The variants of one result of :meth:`sharded`."""
         for each in self._extended(settings, (self._chunks,), (), refused):
             yield changed_at(self.base, each)
 
     @property
     def _inner(self) -> Steps:
-        """The steps from degrees to a variant: the time of a stage's passes does not depend on them."""
+        """The steps from degrees to a variant, which do not affect the time of a stage's passes."""
         return self._sharding, self._chunks
 
     def _extended(self, settings: Settings, steps: Steps, ahead: Steps, refused: Refused) -> Iterator[Settings]:
-        """The settings behind these steps, with further ones ahead.
+        """The settings after these steps, with the steps ``ahead`` still to come.
 
-        Where the first choices of all that is ahead lead to an error that nothing ahead can end, nothing else is tried
-        there.
+        If the first choices of all remaining steps lead to an error that no remaining step can end, the branch is
+        pruned.
         """
         step, *later = steps
         for further in step(settings):
@@ -150,7 +150,7 @@ class Space:
                 yield from self._extended(chosen, tuple(later), ahead, refused) if later else (chosen,)
 
     def _errs_only_at(self, keys: Set[str], settings: Settings, refused: Refused) -> bool:
-        """True if all errors of a layout are at some keys; the same layout is asked about at up to three steps."""
+        """True if all errors of a layout are at the given keys; cached, since up to three steps ask the same."""
         question = tuple(map(repr, settings.values()))
         known = self._errors.get(question)
         if known is None or (isinstance(known, str) and known in keys):
@@ -165,7 +165,7 @@ class Space:
 
     @cached_property
     def _errors(self) -> "dict[tuple[str, ...], str | frozenset[str]]":
-        """Of layouts that were asked about the keys of all errors, or one at which nothing ahead can end it."""
+        """A cache by layout: the keys of all its errors, or the key of one that no remaining step can end."""
         return {}
 
     def _completed(self, settings: Settings, later: Steps) -> Settings | None:
@@ -178,7 +178,7 @@ class Space:
 
     @cached_property
     def savings(self) -> MemorySavings:
-        """The memory savings that are tried."""
+        """The memory savings to try."""
         allocators = ALLOCATORS if self.base.hardware.device == "cuda" else ALLOCATORS[:1]
         return MemorySavings(
             sorted(self.values("checkpointing.mode", MODES), key=MODES.index),
@@ -187,12 +187,12 @@ class Space:
         )
 
     def chunkings(self, degrees: Settings) -> list[tuple[str, int]]:
-        """The schedules of the layouts of some degrees, each with its model chunks on a stage."""
+        """The schedules of some degrees, each with its number of model chunks per stage."""
         return [(each["parallel.schedule"], each["parallel.virtual_pipeline"]) for each in self._chunks(degrees)]
 
     @cached_property
     def _span(self) -> int:
-        """The number of GPUs that reach one another without the network."""
+        """The number of GPUs that reach each other without the network."""
         network = network_of(self.base)
         return self.base.cluster.gpus_per_node if network is None else network.span
 
@@ -223,7 +223,7 @@ class Space:
         return self.values("parallel.pipeline", range(1, self.base.model.num_hidden_layers + 1))
 
     def _splits(self, ranks: int) -> Iterator[tuple[int, int]]:
-        """Degrees of context and Ulysses parallelism that the ranks left over allow."""
+        """Degrees of context and Ulysses parallelism that the remaining ranks allow."""
         length, batch = self.base.sequence_length, self.base.global_batch_size
         split = [n for n in edit.divisors(ranks) if n == 1 or length // n >= _FEWEST_TOKENS]
         said = self.said
@@ -252,7 +252,7 @@ class Space:
                 yield {"parallel.virtual_pipeline": chunks, "parallel.schedule": schedule}
 
     def _divisors(self, settings: Settings) -> tuple[int, ...]:
-        """Model chunks of a stage, as many as it takes for a pipeline to idle little: ``(p - 1) / (m v)`` of a step."""
+        """Numbers of model chunks per stage, up to one with a small bubble of ``(p - 1) / (m v)`` of a step."""
         stages, counts_ends = settings["parallel.pipeline"], settings["backend.extra"] != self.base.backend.extra
         named = [size for key in _ENDS if (size := settings[key]) is not None]
         layers = self._layers + (len(backends.of(self.base).profile.counted_ends) if counts_ends else 0)
@@ -261,16 +261,16 @@ class Space:
             batches = self._share(settings) // (settings["train.micro_batch_size"] or 1)
             enough = (n for n, chunks in enumerate(divisors, 1) if (stages - 1) * _IDLES_LITTLE <= batches * chunks)
             divisors = divisors[: next(enough, len(divisors))]
-        return divisors[1:] if counts_ends else divisors  # In one chunk each these are the stages with smaller ends.
+        return divisors[1:] if counts_ends else divisors  # One chunk per stage is the case of smaller end stages.
 
     @cached_property
     def _layers(self) -> int:
         return cut_of(self.base).counted
 
     def _ends(self, stages: int) -> Iterator[Settings]:
-        """Stages of one size, and smaller ones at both ends, where the embedding and the head are.
+        """Equal stages, and smaller first and last stages, which hold the embedding and the head.
 
-        Interleaved stages have whole chunks, so that their ends are smaller by a layer each alone (Megatron).
+        Interleaved stages consist of whole chunks, so their ends are smaller by exactly one layer each (Megatron).
         """
         first, last = _ENDS
         extra = self.base.backend.extra
@@ -294,7 +294,7 @@ class Space:
             yield {**even, "backend.extra": {**extra, **counted}}
 
     def _other_end(self, stages: int) -> Sequence[int | None]:
-        """Sizes of one end where the other is said, with inner stages as :meth:`_ends` has them."""
+        """Sizes of one end stage if the other is set, with inner stages as in :meth:`_ends`."""
         layers, said = self.base.model.num_hidden_layers, self.base.parallel
         ends = [size for size in (said.first_stage_layers, said.last_stage_layers) if size is not None]
         inner = dict.fromkeys((-(-layers // stages), layers // stages + 1))
@@ -319,7 +319,7 @@ class Space:
                             }
 
     def _replicas(self, degrees: Settings) -> Sequence[int]:
-        """Replicas of whole nodes: FSDP's traffic inside of each, one reduction between them."""
+        """Replicas of whole nodes: FSDP's traffic stays within each, with one reduction between them."""
         ranks = self.base.gpus // (degrees["parallel.tensor"] * degrees["parallel.pipeline"])
         data = ranks // (degrees["parallel.context"] * degrees["parallel.ulysses"])
         whole = self.base.cluster.nodes
@@ -354,7 +354,7 @@ def _takes(schedule: str, chunks: int) -> bool:
 
 
 def _in_chunks(spec: RunSpec, schedule: str) -> RunSpec:
-    """The run with the fewest model chunks on a stage that its schedule takes."""
+    """The run with the fewest model chunks per stage that its schedule takes."""
     chunks = next(chunks for chunks in (1, 2) if _takes(schedule, chunks))
     return changed_at(spec, {"parallel.virtual_pipeline": chunks})
 

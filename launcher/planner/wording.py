@@ -1,22 +1,22 @@
-"""A layout in the field's words: ``Megatron · ZeRO-1 · tp 4 · pp 4 x 20 chunks · dp 4 · micro-batch 1``."""
+"""Describes a layout in the field's terms: ``Megatron · ZeRO-1 · tp 4 · pp 4 x 20 chunks · dp 4 · micro-batch 1``."""
 
 from collections.abc import Iterator
 
 from launcher import backends
 from launcher.spec import RunSpec
 
-BETWEEN = " · "  # Stands between two parts of a layout.
-_COPIES = "DDP"  # The engine that keeps whole copies, as its name says.
+BETWEEN = " · "  # Separates the parts of a layout.
+_COPIES = "DDP"  # The engine whose name already says that it replicates the model states.
 
 
 def engine(spec: RunSpec) -> str:
-    """The engine as its users call it: ``DDP``, ``FSDP``, ``HSDP``, ``DeepSpeed``, ``Megatron``, ``Megatron-FSDP``."""
+    """The engine's usual name: ``DDP``, ``FSDP``, ``HSDP``, ``DeepSpeed``, ``Megatron``, ``Megatron-FSDP``."""
     backend = backends.of(spec)
     return (backend.profile.called or backend.mode)(spec) or spec.backend.name
 
 
 def layout(spec: RunSpec) -> str:
-    """The whole layout in one line; degrees of one are left out, but for the micro-batch."""
+    """The whole layout in one line; degrees of one are left out, except for the micro-batch."""
     return BETWEEN.join((engine(spec), *_sharding(spec), *_degrees(spec), *_passes(spec)))
 
 

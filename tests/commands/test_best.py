@@ -25,7 +25,7 @@ def test_a_check_says_the_layout_that_it_judges(capsys: pytest.CaptureFixture[st
     assert main(["check", "plan=best", *WORDS, "--json"]) == 0
     said = capsys.readouterr()
     assumes, chose = said.err.splitlines()
-    assert assumes == "launch: plan=best assumes cluster.nodes=1: the cluster's size is not said"
+    assert assumes == "launch: plan=best assumes cluster.nodes=1: the cluster's size is not set"
     layout = chose.removeprefix("launch: plan=best is ").split()
     assert main(["check", *WORDS, *layout, "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads(said.out)

@@ -38,7 +38,7 @@ def test_the_words_in_its_place_are_the_first_layouts_with_what_is_assumed() -> 
     found = Searches(Catalog(folder=Path.cwd()), CPU_HOST).plan(words)
     assert chosen(found) == found.layouts[0].overrides
     assert chosen(found)[0] == "cluster.nodes=1"
-    assert list(remarks(found)) == ["plan=best assumes cluster.nodes=1: the cluster's size is not said"]
+    assert list(remarks(found)) == ["plan=best assumes cluster.nodes=1: the cluster's size is not set"]
 
 
 def test_where_nothing_fits_only_the_assumed_words_are_left_and_the_reason_has_the_counts() -> None:

@@ -32,7 +32,7 @@ def test_the_options_are_words() -> None:
 
 @pytest.mark.parametrize("word", ["train.steps=5", "train.tokens=9"])
 def test_a_length_that_is_said_twice_is_refused(word: str) -> None:
-    with pytest.raises(ConfigErrors, match="says it already: one of them"):
+    with pytest.raises(ConfigErrors, match="sets the same: give only one"):
         length.words([word], tokens="1B", price=None)
 
 
@@ -43,7 +43,7 @@ def test_a_price_that_is_said_twice_or_makes_no_sense_is_refused(price: float, t
 
 
 def test_a_limit_on_time_needs_a_length_and_is_more_than_nothing() -> None:
-    with pytest.raises(ConfigErrors, match="nobody has said how long that is"):
+    with pytest.raises(ConfigErrors, match="whose length is not set"):
         length.require(asked(), 30)
     with pytest.raises(ConfigErrors, match="more than 0 days"):
         length.require(asked("train.steps=5"), 0)

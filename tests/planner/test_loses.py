@@ -50,7 +50,7 @@ def test_the_percentages_that_are_told_add_up_to_the_loss() -> None:
     ("slower", "first", "cause"),
     [
         (WIDE, PLAIN, "collectives of tensor 8"),
-        (STAGES, PLAIN, "a pipeline of 4 idles for 16 micro-batches"),
+        (STAGES, PLAIN, "the bubble of 4 stages with 16 micro-batches"),
         (ALL[4], FIRST, "full recomputation"),
         (ALL[5], FIRST, "optimizer on the host"),
         (FIRST, PLAIN, "the measured constant of FSDP"),
@@ -62,7 +62,7 @@ def test_the_change_that_costs_most_is_named(slower: Layout, first: Layout, caus
 
 def test_narrow_products_are_a_cause_beside_the_traffic_of_tensor_ranks() -> None:
     found = slower_because.causes(WIDE, PLAIN)
-    assert 0 < found["tensor 8 leaves 512-wide products"] < found["collectives of tensor 8"]
+    assert 0 < found["tensor 8 leaves 512-wide matrix products"] < found["collectives of tensor 8"]
 
 
 def test_a_constant_counts_by_itself_and_not_in_every_part() -> None:

@@ -89,13 +89,13 @@ def test_micro_batch_and_accumulation_without_a_batch_are_another_training_with_
     words = [word for word in SMALL if not word.startswith("train.global")]
     with pytest.raises(ConfigErrors) as caught:
         ask((*words, "train.gradient_accumulation=4"), facts=CPU_HOST)
-    assert "another training: say the batch" in str(caught.value)
+    assert "which changes the training: set the batch" in str(caught.value)
 
 
 def test_what_is_no_key_of_a_layout_has_one_value() -> None:
     with pytest.raises(ConfigErrors) as caught:
         ask((*SMALL, "optimizer.lr=1e-4,3e-4"), facts=CPU_HOST)
-    assert "a plan is of one training on one cluster" in str(caught.value)
+    assert "a plan is for one training on one cluster" in str(caught.value)
 
 
 def test_a_key_that_is_typed_says_whether_parameters_are_freed_after_forward() -> None:

@@ -41,7 +41,7 @@ def found() -> Least:
 def test_a_run_that_fits_recomputes_nothing() -> None:
     chosen = least(make_spec(*GPUS))
     assert chosen.words == ("checkpointing=none",)
-    assert chosen.said == "checkpointing=none: the run fits without any"
+    assert chosen.said == "checkpointing=none: the run fits without recomputation"
 
 
 def test_what_is_chosen_fits_and_a_layer_less_does_not(found: Least) -> None:
@@ -65,7 +65,7 @@ def test_it_is_faster_than_the_presets_that_fit(words: str, found: Least) -> Non
 def test_where_nothing_suffices_it_is_said() -> None:
     chosen = least(make_spec(*GPUS, "train.micro_batch_size=64"))
     assert (chosen.words, chosen.fits) == (("checkpointing=full",), False)
-    assert chosen.said == "checkpointing=full: it recomputes the most, and the run does not fit even so"
+    assert chosen.said == "checkpointing=full: even the strongest recomputation does not make the run fit"
 
 
 def test_without_a_known_speed_the_fewest_products_are_repeated() -> None:

@@ -92,4 +92,4 @@ def test_the_gpu_hours_are_those_of_the_steps_and_at_most_those_of_the_limits() 
 def test_one_step_measures_nothing() -> None:
     with pytest.raises(ConfigErrors) as caught:
         short(steps=1)
-    assert caught.value.errors[0].rule == "the first half of the steps is warm-up: at least 2"
+    assert caught.value.errors[0].rule == "must be at least 2, since the first half of the steps is warm-up"
