@@ -242,7 +242,7 @@ def _end(folder: Path, name: str, returncode: int, text: str) -> str:
     """The state that a launch says that it has left."""
     if returncode < 0 or (returncode not in {0, 130} and "/launcher/" not in text):
         return "ended before its first line"  # By the interpreter, which has not come to the program yet.
-    if "goes on" in text and "`launch cancel" in text:
+    if "keeps running" in text and "`launch cancel" in text:
         return "goes on, as was said"
     if "nothing was started" in text:
         return "nothing was started"

@@ -65,7 +65,7 @@ def submit_changed(directory: Path, texts: Sequence[str], *, trusted: bool) -> t
         rule = "it is the rehearsal of a run: another one is asked for by its own words"
         raise ConfigErrors([ConfigError("RUN", name, rule, ["launch rehearse"])])
     if found.state == "unreadable":
-        raise SubmitError(f"{name} cannot go on: {found.reason}")
+        raise SubmitError(f"{name} cannot continue: {found.reason}")
     if found.state in ("queued", "running", "requeued"):
         why = f" ({found.reason})" if found.reason else ""
         raise SubmitError(f"{name} is {found.state}: `launch cancel {name}` first, or wait, and then change it{why}")

@@ -1,1 +1,1 @@
-"""Submission: a recorded run handed to Slurm or to this machine, and the task that starts its job on a node."""
+"""Submits a recorded run to Slurm or starts it on this machine; the task that starts its job on a node."""

@@ -1,7 +1,7 @@
-"""The end of a job, judged by the worker's outcome, by who asked for the stop, else by ``launcher.rundir.failure``.
+"""Decides how a job ended: by the worker's outcome, by who asked it to stop, or by ``launcher.rundir.failure``.
 
-A job is put back into the queue unless too many attempts in a row left no new checkpoint, and without a node that has
-failed twice or whose GPU is broken.
+A job is requeued unless too many attempts in a row left no new checkpoint; a node that has failed twice, or whose GPU
+is broken, is excluded.
 """
 
 import time
@@ -20,19 +20,19 @@ _EARLY_S = 60
 """Slurm may send the signal that comes before a time limit up to a minute early (sbatch(1), ``--signal``)."""
 
 _HEARD_S = 5.0
-"""Seconds in which the other nodes' parts, whose ranks have lost a peer, end and leave what tells who failed first."""
+"""Seconds to wait until the other nodes, whose ranks have lost a peer, have ended and left files about who failed."""
 
 _POLL_S = 0.1
-_MOST_FAILURES = 2  # Of one node; then the job is put back without it.
+_MOST_FAILURES = 2  # Failures of one node after which the job is requeued without it.
 
 
 def conclude(directory: Path, returncode: int, place: SlurmPlace | None) -> str | None:
-    """Write down how the job ended; the reason where it failed."""
+    """Record how the job ended; returns the reason if it failed."""
     results.add_losses(directory)
     outcome = files.read_json(directory / "logs" / "outcome.json") or {}
     stopped = outcome.get("state") == "interrupted"
     facts = {} if place is None else {"job_id": place.job_id}
-    way = f"; `launch resume {run_names.typed(directory)}` goes on from step {outcome.get('step')}"
+    way = f"; `launch resume {run_names.typed(directory)}` continues from step {outcome.get('step')}"
     if asked_to_end(directory) or (stopped and place is None):
         state.put(directory, "cancelled", reason=f"stopped{way if outcome.get('step') else ''}", **facts)
         return None
@@ -53,13 +53,13 @@ def conclude(directory: Path, returncode: int, place: SlurmPlace | None) -> str 
 
 
 def interrupt(directory: Path) -> None:
-    """Let the outcome say that the run is to go on, since what comes after its last step was stopped."""
+    """Mark the run as interrupted, because the work after its last step was stopped."""
     path = directory / "logs" / "outcome.json"
     files.write_atomically(path, {**(files.read_json(path) or {}), "state": "interrupted"})
 
 
 def _stopped(directory: Path, outcome: JsonObject, place: SlurmPlace) -> str | None:
-    """The job was told to stop and has: by the early signal, else by Slurm itself, which then knows what follows."""
+    """Handle a job that stopped when told to: by the early signal, or by Slurm itself, which then decides on it."""
     step = f" after step {outcome['step']}" if "step" in outcome else ""
     if place.told_to_save.is_set():
         left, margin = place.seconds_left(), int(spec(directory)["cluster"]["save_margin_s"])
@@ -82,7 +82,7 @@ def _hear_others(directory: Path, place: SlurmPlace) -> None:
 
 
 def _requeue_failed(directory: Path, found: failure.Failure, place: SlurmPlace) -> str | None:
-    """Requeue a job that its surroundings have ended, without the node that is to blame if it may be avoided."""
+    """Requeue a job that failed for external reasons, without the faulty node if the job can avoid it."""
     if found.node is None:
         return _put_back(directory, found.text, place, found.facts)
     node, times = found.node, attempts.blame(directory, found.node)
@@ -102,7 +102,7 @@ def _put_back(
     without: str | None = None,
     because: str = "",
 ) -> str | None:
-    """Requeue the job, ``without`` a node where it can do so, unless that has led nowhere too often: the reason."""
+    """Requeue the job, if possible ``without`` a node; returns the reason if it has failed too often, or cannot."""
     limit, record = requeues(directory), attempts.recorded(directory)
     fruitless = 1 if record is None else record.fruitless_now(directory)
     if fruitless > limit:
@@ -113,14 +113,14 @@ def _put_back(
         state.put(directory, "failed", reason=reason, job_id=place.job_id, **facts)
         return reason
     if without is not None and (obstacle := place.without([without])) is not None:
-        reason, without = f"{reason}; {without} {because}, and cannot be left out: {obstacle}", None
+        reason, without = f"{reason}; {without} {because}, and cannot be excluded: {obstacle}", None
     elif without is not None:
         reason = f"{reason}; {without} {because} and is excluded from the requeue"
     state.put(directory, "requeued", reason=reason, job_id=place.job_id, **facts)
     try:
         place.requeue()
     except (SubmitError, SlurmRefused) as error:
-        if place.told_to_end.is_set():  # It may have been put back already, which ended us.
+        if place.told_to_end.is_set():  # Slurm may have requeued it already, which is why it ended this process.
             _leave_to_slurm(directory, reason, place)
             return None
         reason = f"{reason}; it could not be requeued: {error}"
@@ -140,15 +140,15 @@ def _exclude(directory: Path, reason: str, place: SlurmPlace, node: str, facts: 
 
 
 def asked_to_end(directory: Path) -> bool:
-    """True if someone has asked for the job's end."""
+    """True if someone has asked the job to end."""
     return (directory / state.CANCEL_REQUEST).exists()
 
 
 def spec(directory: Path) -> JsonObject:
-    """The run's specification as written."""
+    """The run's specification as recorded."""
     return files.read_json(directory / "spec.json") or {}
 
 
 def requeues(directory: Path) -> int:
-    """``cluster.requeues``: attempts in a row without a new checkpoint that are allowed."""
+    """``cluster.requeues``: the number of attempts in a row allowed without a new checkpoint."""
     return int(spec(directory)["cluster"]["requeues"])

@@ -1,12 +1,12 @@
-"""The hang watch of one node: ranks whose step takes much longer than those before, their stacks, and what follows.
+"""The hang watch of one node: finds ranks whose step takes far too long, takes their stacks, and ends them if asked to.
 
-A step hangs that takes ``train.hang_factor`` times the median of the steps before, and at least ``train.timeout_s``;
+A step hangs if it takes ``train.hang_factor`` times the median of earlier steps, and at least ``train.timeout_s``;
 evaluations and checkpoints are compared with their own kind. The ranks' collectives time out a little later, so that
-there is something left to look at. Of a script of the user's own the lines of ``metrics.jsonl`` are the heartbeat.
+the ranks are still there to inspect. For a user's script, new lines of ``metrics.jsonl`` are the heartbeat.
 
-Every node looks at its own ranks and leaves what it found; the first node reports it, and where ``train.on_hang`` is
-``restart`` or ``fail`` all nodes end their ranks. On Slurm the job then goes back into the queue; here it begins again,
-at most ``cluster.requeues`` times in a row without a new checkpoint.
+Every node inspects its own ranks and writes what it found; the first node reports it, and if ``train.on_hang`` is
+``restart`` or ``fail``, all nodes end their ranks. On Slurm the job is then requeued; on this machine it is restarted.
+Both happen at most ``cluster.requeues`` times in a row without a new checkpoint.
 """
 
 import contextlib
@@ -31,13 +31,13 @@ from launcher.submission import stacks
 from launcher.submission.processes import SlurmPlace
 from launcher.submission.stacks import Rank, RankStacks
 
-_LOOK_S = 0.5  # Seconds between two looks at the heartbeats: short beside the shortest timeout.
-_GATHER_S = 8.0  # Seconds in which the other nodes have looked at their ranks, too.
+_LOOK_S = 0.5  # Seconds between two looks at the heartbeats: short compared with the shortest timeout.
+_GATHER_S = 8.0  # Seconds to wait until the other nodes have inspected their ranks, too.
 _NOT_BEGUN = Beat(rank=0, pid=0, step=0, phase="start", began=0.0, entered=0.0, usual=0.0)
 
 
 def watches(directory: Path, place: SlurmPlace | None) -> "Generator[Watch]":
-    """A watch for each start of the job on this node: one, and on this machine one after each hang that restarts it."""
+    """A watch for each start of the job on this node: one, and for a local job one more after each restart."""
     with _memory() as folder:
         watch = Watch(directory, place, folder)
         if place is None and watch.on_hang == "restart":
@@ -64,7 +64,7 @@ def _memory() -> Iterator[Path]:
 
 
 class Watch:
-    """The ranks of one node in start ``number`` of the job on it, with their heartbeats in ``folder``."""
+    """Watches the ranks of one node in start ``number`` of its job, by their heartbeats in ``folder``."""
 
     def __init__(self, directory: Path, place: SlurmPlace | None, folder: Path, number: int = 0) -> None:
         self._directory, self._place, self.number = directory, place, number
@@ -83,17 +83,17 @@ class Watch:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """The variable that names the folder of heartbeats to the ranks."""
+        """The environment variable that tells the ranks the folder of heartbeats."""
         return {beat.FOLDER: str(self.folder)}
 
     def look(self, process: subprocess.Popen[bytes]) -> None:
-        """Look at the ranks, now and then; say that they hang, or no longer do, and end them where that is wanted."""
+        """Look at the ranks if it is time; report a hang or its end, and end the ranks if asked to."""
         if not self._look.is_due():
             return
         try:
             self._judge(process, time.monotonic())
-        except Exception as error:  # To look at the ranks is no reason to end a job.
-            print(f"launch: the ranks could not be looked at: {error!r}", file=sys.stderr)  # noqa: T201
+        except Exception as error:  # A fault of the watch must not end a job.
+            print(f"launch: the ranks could not be inspected: {error!r}", file=sys.stderr)  # noqa: T201
         if not self._is_first:
             ended = files.read_json(self._directory / failure.HUNG)
             if ended is not None and ended.get("attempt") == self._attempt:
@@ -109,7 +109,7 @@ class Watch:
             self._say_over(now)
 
     def begins_again(self) -> bool:
-        """True if the job that was ended by a hang on this machine is to be started once more; says so."""
+        """True if a local job that was ended because of a hang should be restarted; records the restart."""
         if not self._ended or self.on_hang != "restart" or (self._directory / state.CANCEL_REQUEST).exists():
             return False
         record = attempts.recorded(self._directory)
@@ -120,7 +120,7 @@ class Watch:
             return False
         step = results.newest_checkpoint(self._directory)
         where = "from the start" if step is None else f"from the checkpoint of step {step}"
-        events.add(self._directory, "restart", f"started again after a hang, {where}", step=step)
+        events.add(self._directory, "restart", f"restarted after a hang, {where}", step=step)
         (self._directory / failure.HUNG).unlink(missing_ok=True)
         return True
 
@@ -184,20 +184,20 @@ class Watch:
     def _say_over(self, now: float) -> None:
         seconds, self._hang_since = now - self._hang_since, 0.0
         if self._is_first:
-            text = f"it goes on, {duration(seconds)} after that was said"
+            text = f"it continues, {duration(seconds)} after the hang was reported"
             events.add(self._directory, "hang", text, step=None, over=True)
 
 
 def _row(rank: Rank, found: RankStacks, now: float) -> JsonObject:
-    """A rank that hangs, or has not begun, as plain data: its last heartbeat, and its process."""
+    """A rank that hangs, or has not started, as plain data: its last heartbeat and its process."""
     last = rank.beat or _NOT_BEGUN
     row = {"rank": rank.rank, "host": machine.node(), "step": last.step, "phase": last.phase, **asdict(found)}
     row |= {"seconds": round(now - last.began, 1), "usual": round(last.usual, 3)}
-    return row if rank.beat else row | {"seconds": 0.0, "state": found.state or "still being started"}
+    return row if rank.beat else row | {"seconds": 0.0, "state": found.state or "still starting"}
 
 
 class _Lines:
-    """The lines of ``metrics.jsonl`` as the heartbeat of a script of the user's own."""
+    """The lines of ``metrics.jsonl`` as the heartbeat of a user's script."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / results.METRICS
@@ -211,7 +211,7 @@ class _Lines:
             return 0
 
     def beat(self, now: float) -> Beat | None:
-        """The heartbeat that new lines make, once there were two of them to compare."""
+        """The heartbeat from new lines; None until there are two of them to compare."""
         size = self._now()
         if size != self._size:
             self._seconds = [*self._seconds[-31:], now - self._began] if self._began else []

@@ -1,9 +1,9 @@
 """Ctrl-C, SIGTERM and a closed terminal, at any moment of a command, end it in one of two states.
 
-Either nothing was started and nothing is left half, or the command says what goes on and how to stop it. What must not
-be cut in two, such as a start and the note of it, is done in :func:`held`: there signals are noted, and looked at where
-nothing is half (:func:`look`). For a second after the first one others are noted, too. In a program that uses the
-Python API signals are the program's own: there :func:`shielded` alone has an effect.
+Either nothing was started and nothing is left half done, or the command reports what keeps running and how to stop it.
+Actions that must be atomic, such as a start and its record, run in :func:`held`: there signals are only noted, and
+raised at a safe point (:func:`look`). For a second after the first signal, further ones are only noted, too. In a
+program that uses the Python API, signals belong to the program: there only :func:`shielded` has an effect.
 """
 
 import contextlib
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_SAME_S = 1.0  # Signals that come so soon after the first mean the same.
-_AGAIN_S = 0.01  # Seconds until an interruption that was lost in a callback comes again: at once, behind the callback.
+_SAME_S = 1.0  # Signals that come within so many seconds of the first count as the same.
+_AGAIN_S = 0.01  # Seconds until an interruption lost in a callback is raised again: right after the callback.
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal that ends the command; ``number`` is the signal."""
+    """Raised when a signal ends the command; ``number`` is the signal."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -30,7 +30,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class _Noted:
-    """The signals and starts of this process: state of the process, since a signal handler has no other place."""
+    """The signals and starts of this process, global because a signal handler has no other state."""
 
     def __init__(self) -> None:
         self.depth = 0
@@ -43,7 +43,7 @@ _noted = _Noted()
 
 
 def install() -> None:
-    """Let signals end this command as it should end; one that is ignored, as by ``nohup``, stays so."""
+    """Install handlers that end this command cleanly; an ignored signal, as under ``nohup``, stays ignored."""
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _handle)
@@ -51,7 +51,7 @@ def install() -> None:
 
 
 def over() -> None:
-    """Let no signal come any more: all is said, and the interpreter's end prints a traceback where it is broken off."""
+    """Ignore further signals: the output is complete, and an interrupted interpreter exit would print a traceback."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
@@ -68,7 +68,7 @@ def _handle(number: int, frame: object) -> None:
 
 
 def _lost(found: "Any") -> None:
-    """Raise an interruption once more that came in a callback, where Python can only print it."""
+    """Raise an interruption again that came in a callback, where Python can only print it."""
     if isinstance(found.exc_value, KeyboardInterrupt):
         signal.signal(signal.SIGALRM, _handle)
         signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
@@ -78,7 +78,7 @@ def _lost(found: "Any") -> None:
 
 @contextlib.contextmanager
 def held() -> Iterator[None]:
-    """Only note signals until the end of the block, where the first one is raised if nobody has looked at it."""
+    """Only note signals within the block; the first one is raised at its end, unless :func:`look` raised it."""
     _noted.depth += 1
     try:
         yield
@@ -90,7 +90,7 @@ def held() -> Iterator[None]:
 
 @contextlib.contextmanager
 def let_through() -> Iterator[None]:
-    """Inside of :func:`held`: a part that may take long, and that may be broken off anywhere."""
+    """Within :func:`held`: raise signals again, for a part that may take long and can be interrupted anywhere."""
     depth, _noted.depth = _noted.depth, 0
     try:
         look()
@@ -101,11 +101,11 @@ def let_through() -> Iterator[None]:
 
 @contextlib.contextmanager
 def shielded() -> Iterator[None]:
-    """Start processes that never get Ctrl-C or a closed terminal, and note them before either has an effect here.
+    """Start processes that never get Ctrl-C or a closed terminal, and record them before either takes effect here.
 
     A process inherits the blocked signals of the thread that starts it: neither the run nor sbatch, whose answer would
-    be lost, ends with the launcher. Handlers are left as they are: they belong to the program that we may be part of,
-    and only its main thread could change them.
+    be lost, ends with the launcher. Handlers stay unchanged: they belong to the surrounding program, and only its main
+    thread could change them.
     """
     with held():
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
@@ -116,33 +116,34 @@ def shielded() -> Iterator[None]:
 
 
 def look() -> None:
-    """Raise the first signal that was noted, as :class:`Interrupted`."""
+    """Raise the first noted signal, if any, as :class:`Interrupted`."""
     if _noted.waiting:
         _noted.raised_s = time.monotonic()
         raise Interrupted(_noted.waiting.pop(0))
 
 
 def happened() -> bool:
-    """True if a signal has been raised, whatever has become of the exception."""
+    """True if a signal has been raised, whatever happened to the exception."""
     return _noted.raised_s is not None
 
 
 def note_begun(name: str) -> None:
-    """Note that a run or sweep of this name has been started, and goes on without this command."""
+    """Note that a run or sweep of this name has been started and keeps running without this command."""
     _noted.begun[name] = True
 
 
 def note_ended(name: str) -> None:
-    """Note that it goes on no more."""
+    """Note that a run or sweep of this name has ended."""
     _noted.begun[name] = False
 
 
 def say(*, starts: bool) -> None:
-    """Say on stderr what an interruption has left."""
-    going = [name for name, goes_on in _noted.begun.items() if goes_on]
-    lines = [f"{name} goes on: `launch logs {name}` shows it, `launch cancel {name}` stops it" for name in going]
-    if starts and not going:
-        lines = ["nothing goes on" if _noted.begun else "nothing was started"]
+    """Report on stderr what keeps running after an interruption."""
+    running = [name for name, runs in _noted.begun.items() if runs]
+    shown = "`launch logs {0}` shows it, `launch cancel {0}` stops it"
+    lines = [f"{name} keeps running: {shown.format(name)}" for name in running]
+    if starts and not running:
+        lines = ["nothing is running" if _noted.begun else "nothing was started"]
     with contextlib.suppress(OSError):  # The terminal may be gone.
         for line in lines:
             sys.stderr.write(f"launch: interrupted; {line}\n")

@@ -1,10 +1,9 @@
-"""One node's part of a job: put the node's facts into argv, start it, wait, and write down how it ended.
+"""One node's part of a job: insert the node's facts into argv, start it, wait, and record how it ended.
 
-The first node alone writes ``state.json`` and renews the run's heartbeat; the others leave a file where their part
-fails. The job's ranks are asked to save by SIGUSR2 (before a time limit, a preemption, or after ``launch cancel``) and
-again every two seconds, since a rank may not have a handler yet; on this machine torchrun gets SIGTERM, once, and asks
-them. A node that finds that Slurm has started the job again elsewhere ends its ranks and writes nothing: the state is
-no longer its own.
+Only the first node writes ``state.json`` and renews the run's heartbeat; the others leave a file if their part fails.
+SIGUSR2 asks the ranks to save (before a time limit, a preemption, or after ``launch cancel``), repeated every two
+seconds, since a rank may not have a handler yet; on this machine torchrun gets SIGTERM once and forwards it. If a node
+finds that Slurm has restarted the job elsewhere, it ends its ranks and writes nothing: it no longer owns the state.
 """
 
 import os
@@ -31,15 +30,15 @@ from launcher.submission import ending, hanging, processes
 from launcher.submission.processes import Killing, SlurmPlace
 
 _POLL_S = 0.1  # Seconds between two looks at the agent.
-_REMIND_S = 2.0  # Between two signals to ranks that may not have installed a handler yet.
+_REMIND_S = 2.0  # Seconds between two signals to ranks that may not have installed a handler yet.
 _GRACE_S = 20.0
-"""Seconds in which ranks find out by themselves that another has failed; one that hangs, or is stopped, does not."""
+"""Seconds in which ranks notice by themselves that another has failed; one that hangs or is stopped does not."""
 
-_LOOK_S = 2.0  # Between two looks at whether the job has begun again elsewhere.
+_LOOK_S = 2.0  # Seconds between two checks whether the job has been restarted elsewhere.
 
 
 def run(directory: Path, *, facts: Mapping[str, str] | None = None, place: SlurmPlace | None = None) -> None:
-    """Run the recorded job of this node to its end; JobFailed with the worker's own last error where it has one."""
+    """Run this node's part of the recorded job to its end. Raises JobFailed, with the worker's last error if any."""
     job = contents.job_of(directory)
     if place is not None and _is_done(directory, place):
         return
@@ -54,7 +53,7 @@ def run(directory: Path, *, facts: Mapping[str, str] | None = None, place: Slurm
 
 
 def _is_done(directory: Path, place: SlurmPlace) -> bool:
-    """True if this job has finished the run: Slurm 24.11 requeues one that was preempted once more as it ends."""
+    """True if this job has already finished the run: Slurm 24.11 requeues a preempted job once more as it ends."""
     content = contents.known(directory, contents.STATE)
     return content.get("state") == "finished" and content.get("job_id") == place.job_id
 
@@ -63,27 +62,27 @@ def _first_node(directory: Path, job: JsonObject, facts: Mapping[str, str], plac
     if place is not None and (reason := _stuck(directory, ending.requeues(directory), place)) is not None:
         state.put(directory, "failed", reason=reason, job_id=place.job_id)
         return reason
-    if place is None and ending.asked_to_end(directory):  # On several nodes none must stay away from the others.
+    if place is None and ending.asked_to_end(directory):  # With several nodes, the others would wait for this one.
         return ending.conclude(directory, 0, place)
     attempt = str(os.getpid()) if place is None else place.attempt
     before = preparing_job(directory, job, attempt)
     if before is not None:
         with processes.start_agent(directory, before, facts, place) as process:
-            _running(directory, process, place, reason="making token ids of the data")
+            _running(directory, process, place, reason="tokenizing the data")
             wait_for_process(process, lambda: _told_to_stop(directory, place))
         if process.returncode:
             return _not_prepared(directory, process.returncode, attempt, place)
-        if place is None and ending.asked_to_end(directory):  # The request came when that process was already ending.
+        if place is None and ending.asked_to_end(directory):  # The request came while that process was ending.
             return ending.conclude(directory, process.returncode, place)
     returncode = _ranks(directory, job, facts, place)
     if returncode == 0 and (after := evaluating_job(directory, job, attempt)) is not None:
         with processes.start_agent(directory, after, facts, place) as process:
-            _running(directory, process, place, reason="trying the exported model on tasks")
+            _running(directory, process, place, reason="evaluating the exported model on tasks")
             stopped = wait_for_process(process, lambda: _told_to_stop(directory, place))
         if place is not None and attempts.superseded(directory, place.attempt):
             return None
         if stopped:
-            ending.interrupt(directory)  # The next attempt has no step to do, exports again, and goes on here.
+            ending.interrupt(directory)  # The next attempt has no step to do, exports again and evaluates.
         elif process.returncode:
             return _not_evaluated(directory, process.returncode, attempt, place)
     return None if returncode is None else ending.conclude(directory, returncode, place)
@@ -121,7 +120,7 @@ def _told_to_stop(directory: Path, place: SlurmPlace | None) -> bool:
 
 
 def _not_prepared(directory: Path, returncode: int, attempt: str, place: SlurmPlace | None) -> str | None:
-    """The job ends before its ranks began: by an error in the data, or because it was told to."""
+    """Conclude a job that ended before its ranks started: by an error in the data, or because it was told to."""
     if place is not None and attempts.superseded(directory, place.attempt):
         return None
     reason = None if ending.asked_to_end(directory) else preparing_failure(directory, attempt, returncode)
@@ -136,14 +135,14 @@ def _failed(directory: Path, reason: str, place: SlurmPlace | None) -> str:
 
 
 def _not_evaluated(directory: Path, returncode: int, attempt: str, place: SlurmPlace | None) -> str:
-    """The model is trained and exported, and its tasks have failed."""
+    """Record a run whose model is trained and exported, but whose tasks failed; returns the reason."""
     noted = files.read_json(directory / results.EVALUATION) or {}
     said = (noted.get("error") if noted.get("attempt") == attempt else None) or f"status {returncode}"
     return _failed(directory, f"eval.tasks failed, after training and export: {said}", place)
 
 
 def _other_node(directory: Path, job: JsonObject, facts: Mapping[str, str], place: SlurmPlace) -> None:
-    """The first node judges the job: this one says that its ranks have failed, and leaves it at that."""
+    """Run the part of a node other than the first; if its ranks fail, leave a file for the first, which concludes."""
     (directory / "logs" / f"node{place.number}.err").unlink(missing_ok=True)
     if not wait_for_tokens(directory, place.attempt, place.number, lambda: _told_to_stop(directory, place)):
         return
@@ -157,7 +156,7 @@ def _wait(
 ) -> bool:
     failed, told = None, False
     remind, look = Every(_REMIND_S, at_once=True), Every(_LOOK_S, at_once=True)
-    killing.look()  # Also of a job that ends before it is looked at in the loop.
+    killing.look()  # Once before the loop, for a job that ends at once.
     while process.poll() is None:  # Not wait(): a signal handler that polls would deadlock on its lock.
         time.sleep(_POLL_S)
         watch.look(process)
@@ -197,28 +196,28 @@ def _stuck(directory: Path, limit: int, place: SlurmPlace) -> str | None:
 
 
 def _forget_last_attempt(directory: Path) -> None:
-    """Remove the files of the last attempt: they would be taken for signs of this one."""
+    """Remove the files of the last attempt, which would be mistaken for those of this one."""
     logs = directory / "logs"
-    # What another node prints is its own to remove: it may have begun before us.
+    # Each node removes its own output: another may have started before this one.
     old = [*logs.glob("error.rank*.json"), *logs.glob("node*.failed"), logs / "outcome.json", logs / "node.err"]
-    # A request to end stays: it was made of this attempt, while it was starting.
+    # A request to end stays: it was made for this attempt, while it was starting.
     for path in (*old, directory / failure.HUNG):
         path.unlink(missing_ok=True)
     failure.put_out_of_memory_aside(directory)
 
 
 _REQUEUE_PATIENCE_S = 90
-"""Seconds that a job that has saved waits for a controller that is away; beyond Slurm's margin it is ended anyway."""
+"""Seconds that a job that has saved waits for an unreachable controller; after Slurm's margin it is ended anyway."""
 
 
 class NodeTask:
-    """The pickled callable: importable, with no state; all the job needs is in the run directory."""
+    """The pickled callable: importable and stateless; everything the job needs is in the run directory."""
 
     def __call__(self, directory: str) -> None:
         """Run this node's part of the job.
 
-        The signal that comes ahead of the end only sets a flag. Submitit's own handler would call any signal a time-out
-        in jobs of ten minutes or less, and decide within the handler what the ranks have yet to finish.
+        The early signal only sets a flag. Submitit's own handler would treat any signal as a timeout in jobs of ten
+        minutes or less, and would decide inside the handler, before the ranks have finished.
         """
         import submitit
 
@@ -257,24 +256,24 @@ class NodeTask:
         run(Path(directory), facts=facts, place=place)
 
     def checkpoint(self, directory: str) -> Any:
-        """Go back into the queue as it is: submitit asks only where the signal comes before :meth:`__call__` does."""
+        """Requeue the task unchanged: submitit asks only if the signal comes before :meth:`__call__`."""
         import submitit
 
         return submitit.helpers.DelayedSubmission(self, directory)
 
 
 def _port(job_id: str, restarts: int) -> int:
-    """A port for the rendezvous below the ephemeral range (32768), the same on all nodes, another for each attempt."""
+    """A rendezvous port below the ephemeral range (32768), equal on all nodes and different for each attempt."""
     return 20000 + (int("".join(filter(str.isdigit, job_id)) or 0) + 4999 * restarts) % 10000
 
 
-_SHARED_LOOK_S = 1.0  # Seconds between two looks at a file system that nodes share.
+_SHARED_LOOK_S = 1.0  # Seconds between two looks at a shared file system.
 _UNSEEN_S = 60.0
-"""Seconds after which a folder that another node has written is seen on any file system that nodes share."""
+"""Seconds after which a folder written by another node is visible on any shared file system."""
 
 
 def preparing_job(directory: Path, ranks: JsonObject, attempt: str) -> JsonObject | None:
-    """The job that makes the token ids, in the ranks' own Python and on all cores; None where the run needs none."""
+    """The job that tokenizes the data, in the ranks' own Python and on all cores; None if the run needs none."""
     spec = _spec(directory)
     if spec is None or not token_folder.is_tokenised(spec):
         return None
@@ -286,7 +285,7 @@ def preparing_job(directory: Path, ranks: JsonObject, attempt: str) -> JsonObjec
 
 
 def wait_for_process(process: subprocess.Popen[bytes], stopped: Callable[[], bool]) -> bool:
-    """Wait for a process beside the ranks; end it when the job is told to stop, True if that was so."""
+    """Wait for a process that runs before or after the ranks; True if it was ended because the job was told to stop."""
     while process.poll() is None:
         time.sleep(_POLL_S)
         if stopped():
@@ -297,28 +296,28 @@ def wait_for_process(process: subprocess.Popen[bytes], stopped: Callable[[], boo
 
 
 def preparing_failure(directory: Path, attempt: str, returncode: int) -> str | None:
-    """Why the step has failed, as it noted itself or as its end shows; None where it was told to stop."""
+    """Why tokenizing failed, from its own record or its return code; None if it was told to stop."""
     content = files.read_json(directory / token_folder.POINTER) or {}
     if content.get("attempt") == attempt and "error" in content:
         return str(content["error"])
     if returncode == -signal.SIGKILL:
-        return "making token ids was ended by SIGKILL: the kernel may have been out of memory"
+        return "tokenizing the data was ended by SIGKILL: the kernel may have been out of memory"
     return None
 
 
 def evaluating_job(directory: Path, ranks: JsonObject, attempt: str) -> JsonObject | None:
-    """The job that tries the export of a finished run on tasks; None where it has none, or is to go on later."""
+    """The job that evaluates a finished run's export on tasks; None if it has no tasks or has not finished."""
     spec, outcome = _spec(directory), files.read_json(directory / "logs" / "outcome.json") or {}
     if spec is None or not spec.eval.tasks or outcome.get("state") != "finished":
         return None
     argv = [ranks["argv"][0], "-P", "-m", "launcher.worker.evaluate", f"--run={directory}", f"--attempt={attempt}"]
-    # One process has the node's cores, of which each rank had one.
+    # This single process may use all cores of the node; each rank was limited to one.
     alone = {name: value for name, value in ranks["environment"].items() if name != "OMP_NUM_THREADS"}
     return {**ranks, "argv": argv, "environment": alone}
 
 
 def wait_for_tokens(directory: Path, attempt: str, node: int, stopped: Callable[[], bool]) -> bool:
-    """On another node: wait for what the first one makes, or for its error (JobFailed); False where told to stop."""
+    """Wait, on another node, for the first node's token ids; False if told to stop. Raises JobFailed on its error."""
     spec = _spec(directory)
     if spec is None or not token_folder.is_tokenised(spec):
         return True
@@ -334,15 +333,15 @@ def wait_for_tokens(directory: Path, attempt: str, node: int, stopped: Callable[
 
 
 def _wait_until_seen(folder: Path, directory: Path, rank: int, stopped: Callable[[], bool]) -> bool:
-    """Wait until the folder is there; where it never is, leave an error as a rank does, which the first node reads."""
+    """Wait until the folder is visible; if it never is, leave a rank's error file, which the first node reads."""
     until = time.monotonic() + _UNSEEN_S
     while token_folder.read(folder) is None:
         if stopped():
             return False
         if time.monotonic() > until:
             message = (
-                f"node {os.uname().nodename} does not see the token ids in {folder}: name a folder that all nodes share"
-                f" by cluster.shared_folder or {token_folder.CACHE}"
+                f"node {os.uname().nodename} does not see the token ids in {folder}: set cluster.shared_folder or"
+                f" {token_folder.CACHE} to a folder that all nodes share"
             )
             content = {"type": "DataError", "message": message, "traceback": ""}
             files.write_atomically(directory / "logs" / f"error.rank{rank}.json", content)

@@ -1,7 +1,7 @@
-"""The processes of a node's part: torchrun and its ranks, started, asked to save, and killed, by us or the kernel.
+"""The processes of one node's part: starts torchrun, asks its ranks to save, ends them, and detects kernel OOM kills.
 
-Ranks that the kernel has killed for want of host memory cannot say so: the node leaves ``oom.json`` (:class:`Killing`).
-Of the node's memory and its largest processes the newest reading before the end is kept.
+Ranks that the kernel killed for lack of host memory cannot report it, so the node leaves ``oom.json``
+(:class:`Killing`), with its last reading of the node's memory and largest processes.
 """
 
 import contextlib
@@ -30,22 +30,22 @@ from launcher.rundir import output
 class SlurmPlace:
     """This node's part in a Slurm job."""
 
-    job_id: str  # As ``scontrol requeue`` takes it.
-    number: int  # Of this node, counted from 0; the first alone writes the run's state.
+    job_id: str  # In the form that ``scontrol requeue`` takes.
+    number: int  # Of this node, from 0; only the first writes the run's state.
     attempt: str  # Differs for every allocation of the job.
     told_to_save: threading.Event  # Set by the signal that comes before a time limit or a preemption.
-    told_to_end: threading.Event  # Set by SIGTERM, with which Slurm ends a job; what follows is Slurm's to say.
-    requeue: Callable[[], object] = field(repr=False)  # Puts the job back into the queue.
-    seconds_left: Callable[[], float | None] = field(repr=False)  # How long the job may still run, if Slurm says so.
-    # Why the job cannot do without nodes, asked before it is put back; None where it can.
+    told_to_end: threading.Event  # Set by SIGTERM, with which Slurm ends a job and then decides on it itself.
+    requeue: Callable[[], object] = field(repr=False)  # Requeues the job.
+    seconds_left: Callable[[], float | None] = field(repr=False)  # Time left to the job; None if Slurm does not say.
+    # Why the job cannot run without given nodes, asked before a requeue; None if it can.
     without: Callable[[Sequence[str]], str | None] = field(repr=False, default=lambda _: None)
-    # Keeps the job, once it waits again, off nodes.
+    # Excludes nodes from a job that is queued again.
     exclude: Callable[[Sequence[str]], None] = field(repr=False, default=lambda _: None)
-    hosts: Sequence[str] = ()  # Slurm's names of the job's nodes, by their numbers.
+    hosts: Sequence[str] = ()  # Slurm's names of the job's nodes, in the order of their numbers.
 
 
 def log_name(place: SlurmPlace | None) -> str:
-    """The name of the files in ``logs/`` that hold the output of this node's agent, without suffix."""
+    """The name, without suffix, of the files in ``logs/`` with the output of this node's agent."""
     return f"node{place.number}" if place is not None and place.number else "node"
 
 
@@ -67,13 +67,13 @@ def start_agent(
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=err,
-            start_new_session=True,  # So that a Ctrl-C meant for the launcher does not reach the ranks.
+            start_new_session=True,  # Keeps a Ctrl-C for the launcher away from the ranks.
             preexec_fn=None if place is None else _ignore_user_signal,
         )
 
 
 def _ignore_user_signal() -> None:
-    """Let torchrun survive SIGUSR2, which Slurm sends to all processes: an ignored signal stays so across exec."""
+    """Let torchrun survive SIGUSR2, which Slurm sends to all processes: an ignored signal stays ignored across exec."""
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
 
 
@@ -85,7 +85,7 @@ def _fill(text: str, facts: Mapping[str, str]) -> str:
 
 
 def ask_to_save(process: subprocess.Popen[bytes], *, own: bool) -> None:
-    """Ask ranks to save: our own by SIGUSR2, a user's script by torchrun's SIGTERM."""
+    """Ask the ranks to save: our own workers with SIGUSR2, a user's script with torchrun's SIGTERM."""
     if not own:
         process.terminate()
         return
@@ -94,22 +94,22 @@ def ask_to_save(process: subprocess.Popen[bytes], *, own: bool) -> None:
 
 
 def end_leftovers(directory: Path) -> None:
-    """Kill the processes of the job, known by the variable that it gave them, that have outlived its agent."""
+    """Kill the job's processes that outlived its agent, identified by the environment variable that it set."""
     for left in marked(f"LAUNCH_RUN={directory}"):
         with contextlib.suppress(PermissionError):
             left.send(signal.SIGKILL)
 
 
 _LOOK_S = 1.0  # Seconds between two readings of the node's memory.
-_NEARLY_FULL = 0.8  # Of the node's memory; from here on it is worth to know who has it.
+_NEARLY_FULL = 0.8  # Share of the node's memory in use from which the largest processes are recorded.
 _OF_SLURM = re.compile(r"^.*slurmstepd.*oom[-_ ]kill.*$", re.IGNORECASE | re.MULTILINE)
 _RESIDENT = re.compile(r"(?:anon|file|shmem)-rss:(\d+)kB")
-_LOGGED_S = 5  # Seconds for dmesg, which answers at once or, where the log is forbidden, not at all.
-_LONGEST = 1000  # Characters of a message that the record keeps.
+_LOGGED_S = 5  # Seconds for dmesg, which answers at once, or not at all without permission.
+_LONGEST = 1000  # Longest message that the record keeps, in characters.
 
 
 class Killing:
-    """The kernel's killer on one node, from the start of its ranks on."""
+    """Detects OOM kills by the kernel or Slurm on one node, from the start of its ranks."""
 
     def __init__(self, directory: Path) -> None:
         self._directory, self._look = directory, Every(_LOOK_S, at_once=True)
@@ -120,10 +120,10 @@ class Killing:
         self._biggest: tuple[JsonObject, ...] = ()
 
     def look(self) -> None:
-        """Read the node's memory, now and then."""
+        """Read the node's memory if it is time."""
         if not self._look.is_due():
             return
-        with contextlib.suppress(Exception):  # What is only for an explanation ends no job.
+        with contextlib.suppress(Exception):  # A reading that only serves an explanation must not end a job.
             found = memory.host_memory()
             if found is None or found.node_used_bytes is None or found.node_bytes is None:
                 return
@@ -133,14 +133,14 @@ class Killing:
                     self._biggest = self._others()
 
     def read(self, beats: Path) -> None:
-        """Read what the ranks of this node did last, while the folder of their heartbeats is there."""
+        """Read the last heartbeats of this node's ranks, while their folder exists."""
         with contextlib.suppress(OSError):
             found = (beat.read(path) for path in beats.glob("*.beat"))
             self._beats = {each.rank: each for each in found if each is not None}
 
     def tell(self, report: Path, agent: subprocess.Popen[bytes]) -> None:
-        """Leave ``oom.json`` where a rank of this node was killed for want of memory, unless a rank has written one."""
-        with contextlib.suppress(Exception):  # To say why a job ended is no reason to lose its end.
+        """Write ``oom.json`` if a rank of this node was killed for lack of memory, unless a rank has written one."""
+        with contextlib.suppress(Exception):  # Explaining how a job ended must not keep the end from being recorded.
             self._tell(report, agent)
 
     def _tell(self, report: Path, agent: subprocess.Popen[bytes]) -> None:
@@ -189,9 +189,9 @@ class Killing:
         if (line := self._slurm_line()) is not None:
             return "slurm", line
         if now.group > before.group and now.limit > before.limit:
-            return "cgroup", "the cgroup of the job met its limit, and the kernel killed a process in it (oom_kill)"
+            return "cgroup", "the job's cgroup reached its limit, and the kernel killed a process in it (oom_kill)"
         if now.group > before.group or (now.machine > before.machine and not now.known):
-            return "host_killer", "the node was out of memory, and the kernel killed a process (oom_kill)"
+            return "host_killer", "the node ran out of memory, and the kernel killed a process (oom_kill)"
         return None
 
     def _slurm_line(self) -> str | None:

@@ -1,12 +1,12 @@
-"""Recorded runs as jobs of Slurm: the script by submitit's own function, one job a run, arrays for a sweep.
+"""Submits recorded runs to Slurm: scripts by submitit's own function, one job per run, job arrays for a sweep.
 
-Before sbatch is called ``submission.json`` notes the intent, with the job's comment (submitit's folder) and no id: a
-launcher that is killed between sbatch's answer and the note of it leaves a job that is found by this comment and
-adopted. Of a sweep, runs with equal resources are one array.
+Before sbatch is called, ``submission.json`` records the intent, with the job's comment (submitit's folder) and no id:
+if the launcher is killed before it records sbatch's answer, the job is found by this comment and adopted. Runs of a
+sweep with equal resources form one array.
 
-Slurm limits the jobs of one array (``--array=0-7%2``) and knows no limit over several. So arrays are put into lanes
-that run beside each other: the widths of the lanes add up to the limit, and the arrays of one lane come one after the
-other (``--dependency=afterany``). Wider lanes go to those with more jobs.
+Slurm can limit the running jobs of one array (``--array=0-7%2``), but not of several. So arrays are assigned to lanes
+that run in parallel: the widths of the lanes add up to the limit, and the arrays of one lane run one after the other
+(``--dependency=afterany``). Lanes with more jobs are wider.
 """
 
 import contextlib
@@ -28,18 +28,18 @@ from launcher.submission import interrupts
 from launcher.submission.node import NodeTask
 
 _ARRAY_SIZE = 1000
-"""Jobs of one array: Slurm's MaxArraySize is 1001 unless the site has set it, and indices lie below it."""
+"""Most jobs in one array: Slurm's MaxArraySize is 1001 by default, and indices must be below it."""
 
-_FOREVER_MIN = 60 * 24 * 365  # Submitit ends a task after its time limit; one without a limit gets a year.
+_FOREVER_MIN = 60 * 24 * 365  # Submitit ends a task after its time limit; a run without a limit gets a year.
 _PATIENCE_S = 20  # Seconds that a submission waits for a controller that is being restarted.
 
 
 class NoJob(SubmitError):
-    """Slurm has answered, and made no job."""
+    """Raised if Slurm has answered and created no job."""
 
 
 def submit_run(directory: Path, cluster: ClusterSpec) -> str:
-    """Submit one run, whatever happened before: a job whose id was never written down is found by its comment."""
+    """Submit one run and return its job id; a job whose id was never recorded is found by its comment instead."""
     found = status.adopted(directory)
     if found is not None:
         return found
@@ -56,16 +56,16 @@ def _hand_over(
     at_once: int | None = None,
     wait_for: Sequence[str] = (),
 ) -> list[str]:
-    """Queue one run, or an array, and note its job ids.
+    """Queue one run or an array, and record its job ids.
 
-    ``folder`` is submitit's and the job's comment, ``place`` the directory of the run or sweep, which a container sees.
+    ``folder`` is submitit's and the job's comment, ``place`` the directory of the run or sweep, mounted in containers.
     """
     parameters = script.parameters(place.name, str(folder), str(place), cluster, wait_for=wait_for)
     with interrupts.let_through():
         precheck.check(cluster, _script(parameters, cluster, folder, place), patience_s=_PATIENCE_S)
         precheck.check_folder(place)
     limit = {} if at_once is None else {"array_parallelism": at_once}
-    # Noted before sbatch is called, so that a job whose id is never noted is found by this comment.
+    # Recorded before sbatch is called, so that a job whose id is never recorded is found by this comment.
     intent = {"kind": "slurm", "job_id": None, "comment": str(folder)}
     with interrupts.shielded():
         for index, run in enumerate(runs):
@@ -85,17 +85,17 @@ def _hand_over(
 
 
 def forget_tasks(directory: Path) -> None:
-    """Remove the pickled tasks of earlier submissions, one of which a new job could take; SubmitError behind a link."""
+    """Remove pickled tasks of earlier submissions, which a new job could load. Raises SubmitError for a link."""
     folder = files.real(directory) / "logs" / "submitit"
     if files.real(folder) != folder:
-        rule = "a job's task is pickled, and none is read from outside of the run's folder"
+        rule = "a job's task is pickled, and none is read from outside the run's folder"
         raise SubmitError(f"{directory}/logs/submitit leads to {files.real(folder)} by a link: {rule}; remove the link")
     for task in folder.glob("*.pkl"):
         task.unlink()
 
 
 def submit_arrays(recorded: Sequence[tuple[Path, RunSpec]], parallelism: int | None, live: Sequence[str]) -> list[str]:
-    """Queue recorded runs, an array for each shape of resources, within a limit; the arrays' job ids."""
+    """Queue recorded runs within a limit, one array for each set of resources; returns the arrays' job ids."""
     shapes: dict[str, list[Path]] = {}
     for directory, spec in recorded:
         shapes.setdefault(repr(script.parameters("", "", "", spec.cluster)), []).append(directory)
@@ -167,7 +167,7 @@ def array_text(directory: Path, cluster: ClusterSpec, count: int) -> str | None:
 
 
 def _script(parameters: dict[str, Any], cluster: ClusterSpec, folder: Path | str, seen: Path | str) -> str:
-    """The sbatch text by submitit's own function, so that the text that is shown is the one that is submitted."""
+    """The sbatch text from submitit's own function, so that the shown text is the submitted one."""
     from submitit.slurm.slurm import _make_sbatch_string
 
     own = script.python(str(seen), cluster)
@@ -187,14 +187,14 @@ def _without_job_variables() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One array."""
+    """The schedule of one array."""
 
     at_once: int  # How many of its jobs may run at once.
-    after: int | None  # The index of the array that must have ended before; None where it waits for none.
+    after: int | None  # The index of the array that must have ended before; None if it waits for none.
 
 
 def turns(sizes: Sequence[int], limit: int | None) -> list[Turn]:
-    """A turn for each array, given their jobs, of which at most ``limit`` run at once; None leaves it to Slurm."""
+    """A turn for each array of so many jobs, of which at most ``limit`` run at once; None leaves it to Slurm."""
     if limit is None or sum(sizes) <= limit:
         return [Turn(at_once=size, after=None) for size in sizes]
     lanes = _lanes(sizes, min(limit, len(sizes)))
@@ -207,7 +207,7 @@ def turns(sizes: Sequence[int], limit: int | None) -> list[Turn]:
 
 
 def _lanes(sizes: Sequence[int], count: int) -> list[list[int]]:
-    """The arrays shared out among lanes, the largest first, each to the lane with the fewest jobs so far."""
+    """The arrays assigned to lanes, the largest first, each to the lane with the fewest jobs so far."""
     lanes: list[list[int]] = [[] for _ in range(count)]
     for array in sorted(range(len(sizes)), key=lambda array: -sizes[array]):
         min(lanes, key=lambda lane: sum(sizes[other] for other in lane)).append(array)
@@ -215,7 +215,7 @@ def _lanes(sizes: Sequence[int], count: int) -> list[list[int]]:
 
 
 def _widths(lanes: Sequence[Sequence[int]], sizes: Sequence[int], limit: int) -> list[int]:
-    """The limit shared out among lanes: one more at a time to the lane that has most jobs for each of its places."""
+    """The limit divided among lanes: each further slot goes to the lane with the most jobs per slot."""
     widths = [1] * len(lanes)
     jobs = [sum(sizes[array] for array in lane) for lane in lanes]
     widest = [max(sizes[array] for array in lane) for lane in lanes]

@@ -1,7 +1,7 @@
-"""The state, Python stack and newest collectives of the ranks of this node, taken from outside while they hang.
+"""Takes the state, Python stack and last collectives of this node's ranks, from outside, while they hang.
 
-Stacks come from ``py-spy`` where it is installed and may look, since it needs no answer from the rank, else from the
-rank's own signal handler; a rank that is stopped, or in the kernel, gives none, which is told in place of one.
+Stacks come from ``py-spy`` if it is installed and permitted, because it needs no response from the rank, else from the
+rank's own signal handler. A rank that is stopped or blocked in the kernel gives none; its state is reported instead.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from launcher.base.frozen import dataclass
 from launcher.job import beat
 from launcher.job.beat import Beat
 
-_PATIENCE_S = 4.0  # Seconds for a rank's own answers, which take milliseconds where it can answer at all.
+_PATIENCE_S = 4.0  # Seconds for a rank's own answers, which take milliseconds if it can answer at all.
 _PYSPY_S = 8.0  # Seconds for py-spy, which reads the symbols of every library of the process.
 _FAULTHANDLER = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+|\?\?\?) in (?P<function>.+)$')
 _PYSPY = re.compile(r"^ {4}(?P<function>.+) \((?P<file>[^():]+):(?P<line>\d+)\)$")
@@ -39,7 +39,7 @@ _STATES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
-    """A rank of this node; ``beat`` is None for one of a script of the user's own."""
+    """A rank of this node; ``beat`` is None for a rank of a user's script."""
 
     rank: int
     pid: int
@@ -50,15 +50,15 @@ class Rank:
 class RankStacks:
     """One rank's state, stacks and collectives."""
 
-    state: str | None = None  # Why the process cannot go on, where the kernel says so.
+    state: str | None = None  # Why the process cannot continue, if the kernel says so.
     source: str = ""  # Where the stack is from: ``py-spy``, ``faulthandler``, or empty.
     stack: Sequence[str] = ()  # The frames of its main thread as ``function (file:line)``, innermost first.
-    threads: str = ""  # The stacks of all its threads as they were printed.
-    collectives: Sequence[JsonObject] | None = None  # The newest, oldest first; None where the rank gave no answer.
+    threads: str = ""  # The stacks of all its threads as printed.
+    collectives: Sequence[JsonObject] | None = None  # The last ones, oldest first; None if the rank did not answer.
 
 
 def take_stacks(folder: Path, processes: Sequence[Rank], program: str) -> dict[int, RankStacks]:
-    """Ask all ranks at once; what each answered within seconds."""
+    """The state, stacks and collectives of each rank; all are asked at once and have a few seconds to answer."""
     until = time.monotonic() + _PATIENCE_S
     numbers = {each.rank: _ask(folder, each.rank) for each in processes if each.beat is not None}
     able = [each for each in processes if each.beat is not None and _state(each.pid) not in _STATES]
@@ -83,9 +83,9 @@ def _wait(answered: Callable[[], bool], until: float) -> None:
 
 
 def frames(text: str) -> list[str]:
-    """The main thread's frames in a dump of all threads: the oldest thread, which both programs print on its own.
+    """The main thread's frames in a dump of all threads.
 
-    ``faulthandler`` prints the newest thread first and the main thread last; ``py-spy`` names it.
+    ``py-spy`` names the main thread; ``faulthandler`` prints the newest thread first and the main thread last.
     """
     threads = re.split(r"\n\n|\n(?=Thread |Current thread )", text)
     named = [part for part in threads if '"MainThread"' in part.partition("\n")[0]]
@@ -115,7 +115,7 @@ def _stack(folder: Path, process: Rank, program: str, until: float) -> tuple[str
     spy = _pyspy(program)
     if spy is not None:
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            # Without a pause: one that hangs does not move, and one that is stopped is not to be started.
+            # Nonblocking: a hanging rank does not move anyway, and a stopped one must not be continued.
             words = [spy, "dump", "--nonblocking", "--pid", str(process.pid)]
             done = subprocess.run(words, capture_output=True, text=True, errors="replace", timeout=_PYSPY_S)
             if done.returncode == 0 and frames(done.stdout):
@@ -129,14 +129,14 @@ def _pyspy(program: str) -> str | None:
 
 
 def _by_signal(folder: Path, process: Rank, until: float) -> tuple[str, str]:
-    """Let the rank's own handler write its stacks; a rank without a heartbeat has none, and the signal would end it."""
+    """The stacks by the rank's own handler; a rank without a heartbeat has none, and the signal would end it."""
     path = beat.stack(folder, process.rank)
     if process.beat is None or _state(process.pid) in _STATES:
         return "", ""
     before = path.stat().st_size if path.exists() else 0
     known = processes.Process.of(process.pid)
     if not _has_mapped(known.pid, folder) and _rank_of(known.pid) != process.rank:
-        return "", ""  # The number is another process's by now, which the signal would end.
+        return "", ""  # The process id now belongs to another process, which the signal would end.
     with contextlib.suppress(PermissionError):
         known.send(signal.SIGUSR1)
     _wait(lambda: path.stat().st_size > before, until)
@@ -148,7 +148,7 @@ def _by_signal(folder: Path, process: Rank, until: float) -> tuple[str, str]:
 
 
 def _has_mapped(pid: int, folder: Path) -> bool:
-    """True for a rank whose heartbeat lies in this folder: it has the file in its memory, as no stranger has."""
+    """True for a rank with its heartbeat in this folder: only such a process has mapped the file."""
     with contextlib.suppress(OSError):
         return f" {folder}/" in Path(f"/proc/{pid}/maps").read_text()
     return False
@@ -159,7 +159,7 @@ def _state(pid: int) -> str:
 
 
 def ranks(agent: int) -> list[Rank]:
-    """The processes that torchrun has started and told their ranks."""
+    """The processes that torchrun started, with their ranks."""
     known = ((child.pid, _rank_of(child.pid)) for child in processes.children(agent))
     found = [Rank(rank=rank, pid=pid) for pid, rank in known if rank is not None]
     return sorted(found, key=lambda each: each.rank)

@@ -1,1 +1,1 @@
-"""Sweeping: the points of a sweep, the choice of those to try, and the table of their results."""
+"""Sweeps: their points, the samplers that choose them, and the table of their results."""

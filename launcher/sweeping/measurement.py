@@ -1,4 +1,4 @@
-"""Measurements: sweeps whose points are layouts, and their results beside the predictions."""
+"""Measurements: sweeps whose points are layouts, with measured results next to predictions."""
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,9 +23,9 @@ from launcher.spec import RunSpec
 from launcher.sweeping import sweep
 from launcher.sweeping.sweep import MEASUREMENT, Sweep
 
-KIND = "measurement"  # The name of its folder behind the time, where the words name none.
+KIND = "measurement"  # The name of its folder after the time, if the words name none.
 _MEANT = frozenset({"save.last", "save.every", "optimizer.warmup_steps", "train.eval_every"})
-"""Keys that have warnings in every run that is as short as these."""
+"""Keys that cause warnings in every run as short as these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class PredictedSpeed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Versions:
-    """The launcher, and the Python of the runs with its packages, so far as they are known."""
+    """Versions of the launcher, of the runs' Python and of its packages, as far as known."""
 
     launcher: str
     python: str | None
@@ -47,7 +47,7 @@ class Versions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """The part of ``sweep.json`` that makes a sweep a measurement: what is ranked, for which machine, predictions."""
+    """The part of ``sweep.json`` that makes a sweep a measurement: its question, its machine and its predictions."""
 
     question: tuple[str, ...]
     training: tuple[str, ...]
@@ -57,13 +57,13 @@ class Record:
     gpus: int
     machine: str
     versions: Versions
-    speeds: tuple[PredictedSpeed | None, ...]  # Of each layout; None where it is unknown.
+    speeds: tuple[PredictedSpeed | None, ...]  # The predicted speed of each layout; None if unknown.
 
     @classmethod
     def of(cls, chosen: Shortlist, question: Sequence[str]) -> "Record":
         """The record of a shortlist."""
         run, here = chosen.runs[0], provenance.versions()
-        there = job_python.kept(run)  # A container's Python, or one that only the nodes have, may be unknown.
+        there = job_python.kept(run)  # May be unknown for a container's Python, or one that only the nodes have.
         packages = {} if there is None else there.packages
         versions = Versions(
             launcher=here["launcher"],
@@ -90,17 +90,17 @@ def _predicted(speed: SpeedEstimate | None) -> PredictedSpeed | None:
 
 
 def sweep_of(chosen: Shortlist, *, question: Sequence[str], catalog: Catalog, facts: Machine, trusted: bool) -> Sweep:
-    """The sweep whose points are the layouts of a shortlist for a ``question``; raises ConfigErrors for a sampler."""
+    """The sweep whose points are the layouts of a shortlist. Raises ConfigErrors if the words set a sampler."""
     found = sweep.read(chosen.words, catalog=catalog, facts=facts, force=False, trusted=trusted)
     if found.settings.sweep.sampler != "grid":
-        rule = "a sampler draws points, and those of a measurement are the layouts"
+        rule = "a sampler draws points, but the points of a measurement are its layouts"
         raise ConfigErrors([ConfigError("sweep.sampler", found.settings.sweep.sampler, rule, ["sweep.sampler=grid"])])
     axes = Axes(fixed=found.axes.fixed, swept=())
     return replace(found, axes=axes, meant=_MEANT, measures=asdict(Record.of(chosen, question)))
 
 
 def machine_text(run: RunSpec) -> str:
-    """The place of a run: ``2 nodes of 8 x NVIDIA H100 80GB HBM3``, ``2 CPU ranks``."""
+    """The hardware of a run in words: ``2 nodes of 8 x NVIDIA H100 80GB HBM3``, ``2 CPU ranks``."""
     cluster, card = run.cluster, f"x {run.hardware.title or run.hardware.name}"
     if run.hardware.device == "cpu":
         card = "CPU rank" if run.gpus == 1 else "CPU ranks"
@@ -113,30 +113,30 @@ class Measured:
     """One layout and the result of its run."""
 
     row: sweep.Row  # The point and its run.
-    directory: Path | None  # The run's folder; None where there is none.
-    predicted: PredictedSpeed | None  # None where it is unknown.
+    directory: Path | None  # The run's folder; None if there is none.
+    predicted: PredictedSpeed | None  # The predicted speed; None if unknown.
     tokens_per_second_per_gpu: float | None = None  # Measured; None unless its run has finished.
-    step_seconds: float | None = None  # As that.
-    counted: int = 0  # The steps that the speed is the median of.
+    step_seconds: float | None = None  # Measured; None unless its run has finished.
+    counted: int = 0  # Number of steps over which the median speed is taken.
 
     @property
     def is_open(self) -> bool:
-        """True if its run may still come to a result by itself."""
+        """True if its run may still produce a result by itself."""
         return self.row.run is not None and self.row.run.state not in (*state.ENDED, "prepared", "not_visible")
 
     @property
     def predicted_per_gpu(self) -> float | None:
-        """Predicted tokens a second and GPU; None where that is unknown."""
+        """Predicted tokens/s per GPU; None if unknown."""
         return None if self.predicted is None else self.predicted.tokens_per_second_per_gpu
 
     @property
     def predicted_bytes(self) -> int | None:
-        """Predicted peak of the worst rank's allocations."""
+        """Predicted allocated peak of the worst rank."""
         return self.row.point.predicted_bytes
 
     @property
     def measured_bytes(self) -> int | None:
-        """Measured peak of the worst rank's allocations; None unless its run has finished."""
+        """Measured allocated peak of the worst rank; None unless its run has finished."""
         return None if self.tokens_per_second_per_gpu is None else self.row.measured_bytes
 
     def as_dict(self, place: int | None) -> JsonObject:
@@ -163,7 +163,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Results:
-    """A measurement's rows: the fastest first, then those without a result in the order of their predictions."""
+    """A measurement's rows: the fastest first, then those without a result in predicted order."""
 
     directory: Path
     record: Record
@@ -176,15 +176,15 @@ class Results:
 
     @property
     def waits(self) -> int:
-        """Runs that may still come to a result."""
+        """The number of runs that may still produce a result."""
         return sum(row.is_open for row in self.rows)
 
 
 def read(directory: Path) -> Results:
-    """The results of a measurement so far; raises ConfigErrors for another sweep, BadRecord for a damaged record."""
+    """The results of a measurement so far. Raises ConfigErrors for another sweep, BadRecord for a damaged record."""
     content = (contents.read(directory, state.SWEEP) or {}).get(MEASUREMENT)
     if content is None:
-        rule = "a sweep, and none of layouts that `launch plan --measure N` has started"
+        rule = "it is a sweep, but not a measurement started by `launch plan --measure N`"
         raise ConfigErrors([ConfigError("--results", directory.name, rule, [f"launch status {directory.name}"])])
     rows = sweep.rows(directory)
     try:
@@ -192,7 +192,9 @@ def read(directory: Path) -> Results:
     except typed.Unfit:
         record = None
     if record is None or record.gpus < 1 or len(record.speeds) != len(rows):
-        raise contents.BadRecord(directory / state.SWEEP, "its measurement is not as `launch plan --measure` writes it")
+        raise contents.BadRecord(
+            directory / state.SWEEP, "its measurement is not in the form that `launch plan --measure` writes"
+        )
     found = [_result_of(directory, row, speed, record.gpus) for row, speed in zip(rows, record.speeds, strict=True)]
     found.sort(key=lambda row: -(row.tokens_per_second_per_gpu or 0.0))
     return Results(directory=directory, record=record, rows=tuple(found))
@@ -219,7 +221,7 @@ def _result_of(directory: Path, row: sweep.Row, predicted: PredictedSpeed | None
 
 
 def summary(found: Results) -> str:
-    """A recipe's summary of the fastest layout: out of how many it was chosen, for which model and machine."""
+    """A recipe's summary of the fastest layout: the number of candidates, the model and the machine."""
     count, record = len(found.measured), found.record
     chosen = f"The fastest of {count} measured layouts" if count > 1 else "The one layout that was measured"
     so_far = f", with {found.waits} to come" if found.waits else ""
@@ -227,7 +229,7 @@ def summary(found: Results) -> str:
 
 
 def source(found: Results) -> str:
-    """A recipe's source of the fastest layout: its measurement, and the layouts that it was compared with."""
+    """A recipe's source for the fastest layout: its measurement, and the layouts compared with it."""
     best = found.measured[0]
     others = [f"{_name(found, row)} {_outcome(found, row)}" for row in found.rows if row is not best]
     return "; ".join((*_evidence(found, best), *([f"others: {', '.join(others)}"] if others else [])))

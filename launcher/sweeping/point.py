@@ -1,4 +1,4 @@
-"""A point of a sweep, as it was judged and as ``sweep.json`` has it; and what differs between points unasked."""
+"""A point of a sweep as judged and as stored in ``sweep.json``, and unintended differences between points."""
 
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -14,7 +14,7 @@ from launcher.preflight.verdict import VerdictName
 from launcher.rundir import contents, state
 from launcher.spec import RunSpec
 
-_NAMED = 4  # Points, or values of them, that a sentence names before it counts the rest, so that it stays one line.
+_NAMED = 4  # Points or values that a sentence names before it counts the rest, so that it fits on one line.
 _FORMATS = ("parameters", "gradients", "reduce", "master")
 
 
@@ -23,34 +23,34 @@ class Point:
     """One point of a sweep."""
 
     id: str  # Its number in the sweep, and the name of its run's folder.
-    overrides: tuple[str, ...]  # Its own settings, beside the words that all points share.
-    verdict: VerdictName  # The pre-flight's answer.
-    reason: str | None  # Why it is left out; None where it is run.
-    predicted_bytes: int | None  # The allocated peak of the worst rank; None for an invalid point.
-    needed_bytes: int | None  # Those that its device must have, the figure of the verdict; None for an invalid point.
-    largest_pile: tuple[str, int] | None  # Most of that rank's memory, with its bytes; None for an invalid point.
-    predicted_tokens_per_second_per_gpu: float | None  # None where it is unknown, and of a point that does not fit.
-    layout: tuple[str, ...] = ()  # The last of its overrides, where these are the planner's choices for ``plan=best``.
+    overrides: tuple[str, ...]  # Its own settings, in addition to the words that all points share.
+    verdict: VerdictName  # The pre-flight's verdict.
+    reason: str | None  # Why it is skipped; None if it runs.
+    predicted_bytes: int | None  # Allocated peak of the worst rank; None for an invalid point.
+    needed_bytes: int | None  # Bytes that its device must have, as in the verdict; None for an invalid point.
+    largest_pile: tuple[str, int] | None  # That rank's largest pile, with its bytes; None for an invalid point.
+    predicted_tokens_per_second_per_gpu: float | None  # None if unknown, or if the point does not fit.
+    layout: tuple[str, ...] = ()  # The last of its overrides, if the planner chose them for ``plan=best``.
 
     @property
     def kept(self) -> bool:
-        """True if it is run."""
+        """True if the point runs."""
         return self.reason is None
 
     @property
     def proposed(self) -> tuple[str, ...]:
-        """Its overrides as the axes gave them, without the layout."""
+        """Its overrides from the axes, without the planner's layout."""
         return self.overrides[: len(self.overrides) - len(self.layout)]
 
     def as_dict(self) -> JsonObject:
-        """The point as ``sweep.json`` has it; :func:`read_point` reads it."""
+        """The point as stored in ``sweep.json``; :func:`read_point` reads it."""
         names = [each.name for each in fields(self) if each.name not in ("overrides", "layout")]
         words = {"overrides": list(self.overrides), "layout": list(self.layout)}
         return {**{name: getattr(self, name) for name in names}, **words}
 
 
 def invalid(name: str, overrides: Sequence[str], errors: Iterable[ConfigError]) -> Point:
-    """A point that is no run, with the reasons."""
+    """A point that is not a valid run, with the reasons."""
     reason = "; ".join(f"{error.where}: {error.rule}" for error in errors)
     return Point(
         id=name,
@@ -65,32 +65,34 @@ def invalid(name: str, overrides: Sequence[str], errors: Iterable[ConfigError]) 
 
 
 def read_point(directory: Path, row: JsonObject) -> Point:
-    """Read a point of a sweep's folder; raises BadRecord where it is not as :meth:`Point.as_dict` writes it."""
+    """Read a point of a sweep's folder. Raises BadRecord if it is not as :meth:`Point.as_dict` writes it."""
     try:
         point = typed.read(Point, row)
     except typed.Unfit:
         point = None
     if point is None or PurePath(point.id).name != point.id or point.proposed + point.layout != point.overrides:
-        raise contents.BadRecord(directory / state.SWEEP, f"point {row.get('id')!r} is not as a sweep writes it")
+        raise contents.BadRecord(
+            directory / state.SWEEP, f"point {row.get('id')!r} is not in the form that a sweep writes"
+        )
     return point
 
 
 def differences(points: Sequence[tuple[str, RunSpec]], swept: Collection[str]) -> list[str]:
-    """A sentence for each thing that differs between valid points and that nobody ``swept``: batches, formats."""
+    """A sentence for each difference between valid points that is not ``swept``: batch, sequence length, formats."""
     sentences = []
     if not {"train", "train.global_batch_size", "train.micro_batch_size"} & {*swept}:
         sentences += _batch(points)
     if not {"train", "train.sequence_length", "model"} & {*swept}:
-        sentences += _differing("tokens of a sequence", points, lambda spec: str(spec.sequence_length))
+        sentences += _differing("tokens per sequence", points, lambda spec: str(spec.sequence_length))
     if not any(key.partition(".")[0] == "precision" for key in swept):
         sentences += _differing("number formats", points, _formats)
     return sentences
 
 
 def _batch(points: Sequence[tuple[str, RunSpec]]) -> list[str]:
-    found = _differing("sequences of a step", points, lambda spec: str(spec.global_batch_size))
+    found = _differing("sequences per step", points, lambda spec: str(spec.global_batch_size))
     batch = math.lcm(*(spec.micro_batch_size * spec.data_degree for _, spec in points))
-    return [f"{sentence}; train.global_batch_size={batch} is one for all" for sentence in found]
+    return [f"{sentence}; train.global_batch_size={batch} works for all" for sentence in found]
 
 
 def _formats(spec: RunSpec) -> str:
@@ -106,10 +108,10 @@ def _differing(what: str, points: Sequence[tuple[str, RunSpec]], value: Callable
         return []
     parts = (f"{one} in {name_points(found)}" for one, found in list(by_value.items())[:_NAMED])
     more = f"; {len(by_value) - _NAMED} more" if len(by_value) > _NAMED else ""
-    return [f"not alike: {what}: {', '.join(parts)}{more}"]
+    return [f"points differ in {what}: {', '.join(parts)}{more}"]
 
 
 def name_points(points: Sequence[str]) -> str:
-    """The first of some points by name, and how many more there are."""
+    """The names of the first points, and how many more there are."""
     more = f" and {len(points) - _NAMED} more" if len(points) > _NAMED else ""
     return f"{' '.join(points[:_NAMED])}{more}"

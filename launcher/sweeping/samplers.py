@@ -1,4 +1,4 @@
-"""The next points of a sweep: Optuna's samplers, fed with the results of the points so far."""
+"""The next points of a sweep, from Optuna's samplers and the results so far."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -18,12 +18,12 @@ class Tried:
     """A point that was proposed before."""
 
     overrides: tuple[str, ...]  # Its own overrides.
-    loss: float | None  # The loss of its run; None for a point that was left out, failed, or has not ended.
-    pending: bool = False  # True if it is still to come or running.
+    loss: float | None  # The loss of its run; None for a point that was skipped, failed, or has not ended.
+    pending: bool = False  # True if it is waiting or running.
 
 
 def require() -> None:
-    """Say early, by ConfigErrors, that Optuna is not installed."""
+    """Check that Optuna is installed. Raises ConfigErrors if it is not."""
     try:
         import optuna  # noqa: F401
     except ImportError:
@@ -33,11 +33,11 @@ def require() -> None:
 
 
 def propose(axes: Axes, sampler: str, seed: int, tried: Sequence[Tried]) -> tuple[str, ...]:
-    """The next point, as overrides, by ``tpe`` (tree-structured Parzen estimator) or ``random``, by a seed."""
+    """The next point, as overrides, from the sampler ``tpe`` (tree-structured Parzen estimator) or ``random``."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    number = (seed + len(tried)) % 2**32  # NumPy's generators, which Optuna takes, have seeds of 32 bits.
+    number = (seed + len(tried)) % 2**32  # Optuna uses NumPy's generators, whose seeds have 32 bits.
     random = sampler == "random"
     chosen = optuna.samplers.RandomSampler(number) if random else optuna.samplers.TPESampler(seed=number)
     study = optuna.create_study(sampler=chosen)
@@ -67,7 +67,7 @@ def _trial(point: Tried, space: "dict[str, BaseDistribution]") -> "FrozenTrial":
         key: texts[key] if isinstance(kind, CategoricalDistribution) else float(texts[key])
         for key, kind in space.items()
     }
-    # A pruned trial counts as worse than any other; of a failed one the samplers would learn nothing.
+    # The samplers rank a pruned trial below all others, but would ignore a failed one.
     ended = TrialState.PRUNED if point.loss is None else TrialState.COMPLETE
     state = TrialState.RUNNING if point.pending else ended
     return create_trial(params=params, distributions=space, value=point.loss, state=state)

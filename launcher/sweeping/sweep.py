@@ -1,7 +1,8 @@
-"""A sweep: every point judged on its own before anything starts, and the folder that remembers what came of each.
+"""A sweep: every point is judged before anything starts, and a folder records the outcome of each.
 
-A point is the words that all share plus its own overrides, composed anew. ``sweep.json`` keeps the words as typed, so
-that ``launch resume`` reads the same axes again, and every point with its verdict, also those left out and why.
+A point is composed from the words that all points share plus its own overrides. ``sweep.json`` keeps the words as
+typed, so that ``launch resume`` reads the same axes again, and every point with its verdict, including skipped points
+and why they were skipped.
 """
 
 import math
@@ -36,26 +37,26 @@ from launcher.spec import RunSpec, secrecy
 from launcher.sweeping.point import Point, invalid, read_point
 
 MEASUREMENT = "measurement"
-"""The key of ``sweep.json`` that says of a sweep that it measures layouts, and which question they answer."""
+"""The key of ``sweep.json`` that marks a sweep as a measurement of layouts, and holds its question."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """The space of a sweep, and all that judging one of its points needs."""
+    """The space of a sweep, and everything needed to judge its points."""
 
     words: tuple[str, ...]  # The command line, as typed.
-    axes: Axes  # The same, taken apart.
-    settings: RunSpec  # Its ``sweep``, ``run`` and ``cluster`` hold for the whole sweep.
+    axes: Axes  # The command line as fixed words and swept axes.
+    settings: RunSpec  # Its ``sweep``, ``run`` and ``cluster`` apply to the whole sweep.
     catalog: Catalog
     facts: Machine  # This machine.
-    force: bool  # True to run points that do not fit, too.
-    trusted: bool = False  # True if points may start from checkpoints from elsewhere that run code as they are read.
-    measured: Measured | None = field(default=None, compare=False)  # The user's own; None takes the shipped constants.
-    searches: Searches | None = field(default=None, compare=False)  # Finds layouts where the words say ``plan=best``.
+    force: bool  # True to also run points that do not fit.
+    trusted: bool = False  # True if points may load foreign checkpoints that run code when read.
+    measured: Measured | None = field(default=None, compare=False)  # The user's own; None uses the shipped constants.
+    searches: Searches | None = field(default=None, compare=False)  # Finds layouts if the words say ``plan=best``.
     looking: DataLook = field(default_factory=look.Remembered, compare=False)  # Points that share data look once.
     # Remarks on words, data and files of valid points, each with its points; filled as points are judged.
     remarks: dict[str, list[str]] = field(default_factory=dict, compare=False)
-    meant: frozenset[str] = frozenset()  # Keys whose warnings are not said, since the points are meant to be so.
+    meant: frozenset[str] = frozenset()  # Keys whose warnings are suppressed, because the points set them on purpose.
     measures: JsonObject | None = None  # The record of a measurement of layouts (``launcher.sweeping.measurement``).
 
     def point(
@@ -74,7 +75,7 @@ class Sweep:
         if assessment is not None:
             self._note(name, (f"launch: {line}" for line in remarks(found)))
         if not found.layouts and not point.kept:
-            point = replace(point, reason=f"{none_fits(found)}; as it is typed: {point.reason}")
+            point = replace(point, reason=f"{none_fits(found)}; as typed: {point.reason}")
         return replace(point, layout=layout), assessment
 
     def _judged(self, name: str, overrides: Sequence[str], directory: Path | None) -> tuple[Point, Assessment | None]:
@@ -82,7 +83,7 @@ class Sweep:
         found = request([*self.axes.fixed, *overrides, *placed], facts=self.facts, catalog=self.catalog)
         if found.spec is None:
             return invalid(name, overrides, found.errors), None
-        # Ways out are searched for one run at a time: for a thousand points they would take most of the time.
+        # No search for ways out: for a thousand points it would take most of the time.
         loaded = loading.resolved(found.spec, self.catalog.folder)
         earlier = (*found.errors, *loaded.errors)
         judging = Judging(search=None, plays=directory is not None, looking=self.looking, measured=self.measured)
@@ -130,11 +131,11 @@ def read(
     measured: Measured | None = None,
     search: Callable[[Question], Plan] = plan,
 ) -> Sweep:
-    """The sweep of a command line; ``search`` finds the layouts of ``plan=best``; ConfigErrors for a wrong word."""
+    """The sweep of a command line; ``search`` plans ``plan=best``. Raises ConfigErrors for a wrong word."""
     plain, has_best = synonyms.without_best(words)
     axes = read_axes(plain, catalog)
     found = request([*axes.fixed, *axes.first()], facts=facts, catalog=catalog)
-    if found.spec is None:  # The first point may be an invalid one; the sweep's own settings must hold without it.
+    if found.spec is None:  # The first point may be invalid; the sweep's own settings must be valid without it.
         own = [word for word in axes.fixed if word.startswith(("sweep", "run.", "cluster"))]
         found = request(own, facts=facts, catalog=catalog)
     settings = found.spec
@@ -142,7 +143,7 @@ def read(
         raise ConfigErrors(found.errors)
     sampler, budget = settings.sweep.sampler, settings.sweep.budget
     if sampler != "grid" and budget is None:
-        rule = f"{sampler} draws points without end: say how many runs to try"
+        rule = f"{sampler} draws points without end: set how many runs to try"
         raise ConfigErrors([ConfigError("sweep.budget", None, rule, ["sweep.budget=20"])])
     return Sweep(
         words=tuple(words),
@@ -160,8 +161,8 @@ def read(
 def directory_of(settings: RunSpec, *, folder: Path, kind: str = "sweep") -> Path:
     """The folder of a sweep: ``run.directory``, ``runs/<run.name>``, or a name made of the time and ``kind``.
 
-    A folder of the last kind is made, so that of two sweeps that begin in the same second each has its own. Raises
-    SubmitError where it holds something already, or cannot be made.
+    A folder named by time is created at once, so that two sweeps started in the same second get different ones. Raises
+    SubmitError if it is not empty or cannot be created.
     """
     directory = directory_for(settings, kind, folder=folder)
     if settings.run.name is not None or settings.run.directory is not None:
@@ -174,13 +175,13 @@ def directory_of(settings: RunSpec, *, folder: Path, kind: str = "sweep") -> Pat
         except FileExistsError:
             continue
         except OSError as error:
-            raise SubmitError(f"the sweep's folder {place} cannot be made: {error.strerror or error}") from None
+            raise SubmitError(f"the sweep's folder {place} cannot be created: {error.strerror or error}") from None
         return place
     raise AssertionError("the numbers have no end")
 
 
 def write(directory: Path, sweep: Sweep, points: Sequence[Point]) -> None:
-    """Write or replace ``sweep.json``: the words as typed, and every point with its verdict; raises Unwritten."""
+    """Write ``sweep.json``: the words as typed, and every point with its verdict. Raises Unwritten if it cannot."""
     content = {
         "schema": 1,
         "id": directory.name,
@@ -201,24 +202,24 @@ def write(directory: Path, sweep: Sweep, points: Sequence[Point]) -> None:
 
 
 def load(directory: Path, *, catalog: Catalog, facts: Machine) -> tuple[Sweep, list[Point]]:
-    """Read a sweep and its points from its folder; raises ConfigErrors or BadRecord where it does not read any more."""
+    """Read a sweep and its points from its folder. Raises ConfigErrors or BadRecord if it is no longer readable."""
     content = contents.read(directory, state.SWEEP) or {}
     if "overrides" not in content:
-        raise contents.BadRecord(directory / state.SWEEP, "it does not say the command line of the sweep")
+        raise contents.BadRecord(directory / state.SWEEP, "it lacks the command line of the sweep")
     force = content.get("forced", False)
-    # Whoever goes on with a sweep has recorded it, or has trusted it with its words.
+    # A user who continues a sweep has recorded it, or has trusted it.
     sweep = read(content["overrides"], catalog=catalog, facts=facts, force=force, trusted=True, measured=Measured())
     return replace(sweep, measures=content.get(MEASUREMENT)), points(directory)
 
 
 def points(directory: Path) -> list[Point]:
-    """The points of a sweep's folder so far; raises BadRecord where ``sweep.json`` does not hold what it should."""
+    """The points of a sweep's folder so far. Raises BadRecord if ``sweep.json`` is damaged."""
     return [read_point(directory, row) for row in (contents.read(directory, state.SWEEP) or {}).get("points", ())]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A point and its run; bytes are allocated peaks of the worst rank. None where there is no number, or not yet."""
+    """A point and its run; ``measured_bytes`` is the worst rank's allocated peak. None for numbers not known yet."""
 
     point: Point
     run: status.RunState | None
@@ -234,11 +235,11 @@ class Row:
 
     @property
     def reason(self) -> str | None:
-        """The reason why it was left out, or of its run's state."""
+        """Why it was left out, or the reason for its run's state."""
         return self.point.reason or (None if self.run is None else self.run.reason)
 
     def as_dict(self) -> JsonObject:
-        """The row of ``launch status SWEEP --json``: that of a run, and the point's own columns."""
+        """The row of ``launch status SWEEP --json``: a run's columns plus the point's own."""
         run: JsonObject = {"id": self.point.id, "directory": None, "state": None, "job_id": None, "step": None}
         if self.run is not None:
             run = self.run.as_dict()
@@ -254,14 +255,14 @@ class Row:
 
 
 def rows(directory: Path) -> list[Row]:
-    """Every point of a sweep, those left out included."""
+    """Every point of a sweep, including those left out."""
     every = list(points(directory))
-    known = iter(status.read_all([directory / point.id for point in every if point.kept]))  # Slurm is asked once.
+    known = iter(status.read_all([directory / point.id for point in every if point.kept]))  # Asks Slurm only once.
     return [row(directory, point, next(known) if point.kept else None) for point in every]
 
 
 def row(directory: Path, point: Point, now: status.RunState | None = None) -> Row:
-    """One point of a sweep that was started; ``now`` where its state is known already."""
+    """One point of a started sweep; ``now`` is its state if already known."""
     if not point.kept:
         return Row(point=point, run=None, loss=None, tokens_per_second=None, measured_bytes=None)
     run = directory / point.id
@@ -277,12 +278,12 @@ def row(directory: Path, point: Point, now: status.RunState | None = None) -> Ro
 
 
 def basis(found: Iterable[Row]) -> results.Basis:
-    """The loss that ranks points."""
+    """The loss by which points are ranked."""
     return results.ranking_basis(row.trained for row in found if row.trained is not None)
 
 
 def best(found: Iterable[Row]) -> Row | None:
-    """The point with the lowest loss; None where none has one that is a number, or their losses cannot be ranked."""
+    """The point with the lowest loss; None if no loss is finite, or if the losses are not comparable."""
     rows = list(found)
     by = basis(rows)
     known = ((loss, row) for row in rows if (loss := by.loss(row.trained)) is not None and math.isfinite(loss))
@@ -290,6 +291,6 @@ def best(found: Iterable[Row]) -> Row | None:
 
 
 def words(directory: Path, row: Row) -> list[str]:
-    """The overrides that repeat a point as a run of its own: without the name, the folder and the axes of the sweep."""
+    """The overrides that repeat a point as a single run: without the sweep's name, folder and settings."""
     recorded = contents.known(directory / row.point.id, contents.PLAN).get("overrides", [])
     return [word for word in recorded if not word.startswith(("run.name=", "run.directory=", "sweep=", "sweep."))]

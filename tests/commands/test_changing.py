@@ -100,8 +100,8 @@ def test_a_run_whose_folder_is_gone_is_not_changed(
     answer = launch("resume", "a", "train.steps=8")
     assert answer.status == 4
     assert " ".join(answer.err.split()) == (
-        f"launch: the run's working folder {folder} does not exist, and its job starts there: make the folder again, "
-        f"or go on in this one with another run of it: `launch run --from {run} save.load={run} train.steps=8`"
+        f"launch: the run's working folder {folder}, in which its job starts, does not exist: create it again, "
+        f"or continue in this folder with a new run: `launch run --from {run} save.load={run} train.steps=8`"
     )
     assert not (run / "changes.json").exists()
 

@@ -157,7 +157,7 @@ def test_a_run_whose_state_nobody_can_tell_says_why_and_neither_goes_on_nor_is_s
     assert row["reason"].endswith(f"; {way}")
     for words in (("resume", "bad"), ("resume", "bad", "train.steps=9")):
         answer = launch(*words)
-        assert (answer.status, answer.err.startswith(f"launch: bad cannot go on: {name}: {finding}")) == (4, True)
+        assert (answer.status, answer.err.startswith(f"launch: bad cannot continue: {name}: {finding}")) == (4, True)
     answer = launch("cancel", "bad", "good")
     assert answer.status == 4
     assert answer.err.splitlines()[0] == "launch: good is not running"
@@ -188,11 +188,11 @@ def test_a_sweep_whose_list_of_points_is_damaged_is_said_beside_the_other_runs(f
     whole = {**json.loads((sweep / state.SWEEP).read_text()), "overrides": ["model=tiny", "train.seed=1,2"]}
     for text, finding in (
         ('{"points": [', "it is not JSON: Expecting value: line 1 column 13 (char 12)"),
-        (json.dumps({**whole, "points": [{"id": "../x"}]}), "point '../x' is not as a sweep writes it"),
-        (json.dumps({**whole, "points": [{**whole["points"][0], "largest_pile": 3}]}), "point '000' is not as a sweep"),
+        (json.dumps({**whole, "points": [{"id": "../x"}]}), "point '../x' is not in the form that a sweep writes"),
+        (json.dumps({**whole, "points": [{**whole["points"][0], "largest_pile": 3}]}), "point '000' is not in the form that a sweep"),
         (
             json.dumps({**whole, "points": [{**whole["points"][0], "predicted_tokens_per_second_per_gpu": "many"}]}),
-            "point '000' is not as a sweep",
+            "point '000' is not in the form that a sweep",
         ),
     ):
         (sweep / state.SWEEP).write_text(text)

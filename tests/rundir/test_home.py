@@ -202,8 +202,8 @@ def test_a_run_whose_working_folder_is_gone_is_not_queued(
     answer = launch("resume", "a")
     assert answer.status == 4
     assert answer.err == (
-        f"launch: the run's working folder {folder} does not exist, and its job starts there: make the folder again, "
-        f"or go on in this one with another run of it: `launch run --from {run} save.load={run}`\n"
+        f"launch: the run's working folder {folder}, in which its job starts, does not exist: create it again, "
+        f"or continue in this folder with a new run: `launch run --from {run} save.load={run}`\n"
     )
     assert _bytes(run) == before
 

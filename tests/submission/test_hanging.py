@@ -72,7 +72,7 @@ def test_a_run_that_hangs_begins_again_and_says_so(tmp_path: Path) -> None:
     node.run(run)
     assert [line["kind"] for line in events.read(run) if line["kind"] in WATCHED] == ["start", "hang", "restart"]
     ending = status.read(run)
-    assert (ending.state, ending.reason) == ("finished", "started again after a hang, from the start")
+    assert (ending.state, ending.reason) == ("finished", "restarted after a hang, from the start")
 
 
 def test_a_run_that_hangs_each_time_is_given_up(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def test_a_job_that_slurm_has_is_noted_and_named(monkeypatch: pytest.MonkeyPatch
     answer = launch(*SLURM, "script=train.py", "run.name=a")
     assert answer.status == 130
     way = "`launch logs a` shows it, `launch cancel a` stops it"
-    assert answer.err.endswith(f"launch: interrupted; a goes on: {way}\n")
+    assert answer.err.endswith(f"launch: interrupted; a keeps running: {way}\n")
     assert (files.read_json(tmp_path / "runs" / "a" / state.SUBMISSION) or {})["job_id"] == "7"
 
 

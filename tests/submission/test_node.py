@@ -82,7 +82,7 @@ def test_an_interrupted_worker_leaves_a_cancelled_run_that_names_its_step(tmp_pa
     run = recorded(tmp_path / "a", write)
     node.run(run)
     ending = status.read(run)
-    assert (ending.state, ending.reason) == ("cancelled", "stopped; `launch resume a` goes on from step 7")
+    assert (ending.state, ending.reason) == ("cancelled", "stopped; `launch resume a` continues from step 7")
 
 
 @pytest.mark.parametrize("own_session", [False, True])

@@ -86,7 +86,7 @@ def test_a_node_that_cannot_see_the_ids_says_so(tmp_path: Path, monkeypatch: pyt
     files.write_atomically(run / token_folder.POINTER, content)
     node.run(run, place=place(1))
     error = files.read_json(run / "logs" / "error.rank2.json") or {}
-    assert "does not see the token ids in /only/there: name a folder that all nodes share by" in error["message"]
+    assert "does not see the token ids in /only/there: set cluster.shared_folder or" in error["message"]
 
 
 def here(run: Path) -> Path:

@@ -62,7 +62,7 @@ def test_a_point_for_which_nothing_fits_is_left_out_with_the_reason(capsys: pyte
     assert (status, [point["verdict"] for point in points]) == (0, ["fits", "does_not_fit"])
     assert points[1]["reason"].startswith("none of ")
     assert "layouts fits (" in points[1]["reason"]
-    assert "; as it is typed: device needs " in points[1]["reason"]
+    assert "; as typed: device needs " in points[1]["reason"]
 
 
 def test_a_point_that_is_no_question_is_left_out_with_its_errors(capsys: pytest.CaptureFixture[str]) -> None:

@@ -111,7 +111,7 @@ def test_a_recipe_that_sweeps_a_group_keeps_what_it_sets_in_it(tmp_path: Path) -
             ("train.seed=range(0,1000)", "train.steps=range(1,1000)"),
             "a sweep has at most 100000 points; a sampler tries a part of them",
         ),
-        (("sweep.sampler=tpe", "train.seed=1,2"), "tpe draws points without end: say how many runs to try"),
+        (("sweep.sampler=tpe", "train.seed=1,2"), "tpe draws points without end: set how many runs to try"),
         (("train.sed=1,2",), "there is no such group or key"),
     ],
 )
@@ -145,7 +145,7 @@ def test_engines_that_are_compared_at_unequal_defaults_are_said_to_be(capsys: py
     node = ("hardware=h100_80g", "cluster.nodes=2", "cluster.gpus_per_node=8", "model=7b", "parallel=fsdp,zero3,3d")
     assert main(["check", "-m", *node]) == 0
     said = " ".join(capsys.readouterr().err.split())
-    assert "not alike: sequences of a step: 16 in 000 001, 1 in 002; train.global_batch_size=16 is one for all" in said
+    assert "points differ in sequences per step: 16 in 000 001, 1 in 002; train.global_batch_size=16 works for all" in said
     assert "number formats: parameters fp32 gradients bf16 reduce fp32 master none in 000, parameters bf16" in said
     assert main(["check", "-m", *node, "train.global_batch_size=16", "precision=fp32"]) == 0
     assert capsys.readouterr().err == ""
@@ -257,7 +257,7 @@ def test_a_sweep_starts_what_may_run_and_resume_starts_what_has_not_finished(tmp
 
     with one_at_a_time(tmp_path / "runs" / "s"):
         refused = launch(tmp_path, "resume", "s")
-    assert (refused.returncode, refused.stderr.strip()) == (4, "launch: another launch starts runs of s already")
+    assert (refused.returncode, refused.stderr.strip()) == (4, "launch: another launch command is already starting runs of s")
     resumed = launch(tmp_path, "resume", "s")
     assert resumed.returncode == 0, resumed.stderr
     assert json.loads((tmp_path / "runs" / "s" / "000" / "submission.json").read_text())["job_id"] == job
