@@ -1,8 +1,8 @@
-"""Piles alive when memory ran out beside the predicted ones, and the pile that explains the end.
+"""Compares the live piles when memory ran out with the predicted ones, and finds the pile that explains the end.
 
-The request counts with the pile that it was for, unless that is ``temporary``, which is no more than a guess. Whatever
-deviates most from the prediction explains the end: a pile that grew, other processes, or what the allocator had
-reserved and could not use; where the prediction itself was above the capacity, the pile is the one that was asked for.
+The request is added to the pile that it was for, unless that is ``temporary``, which is only a guess. The largest
+deviation from the prediction explains the end: a pile that grew, other processes, or memory that the allocator had
+reserved and could not use. If the prediction itself was above the capacity, it is the pile that was asked for.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,20 +21,20 @@ from launcher.preflight import assess, findings
 from launcher.spec import RunSpec
 from launcher.why.answer import OTHER_PROCESSES
 
-WITHIN = 0.02  # Of the prediction: what deviates less is said to agree.
+WITHIN = 0.02  # Share of the prediction below which a deviation counts as agreement.
 
 _OPERATIONS = {
     "gather_buffers": ("all_gather", "allgather", "resize"),
     "reduce_buffers": ("reduce_scatter", "all_reduce", "allreduce", "chunk_cat"),
 }
-"""Words of operations that make the buffers of collectives; FSDP2 resizes the storages of gathered parameters."""
+"""Parts of the names of operations that allocate collective buffers; FSDP2 resizes storages of gathered parameters."""
 
 _IN_BLOCKS: Moments = BLOCK_BACKWARD | {"forward"}
 _BACKWARD_OF: Mapping[int, Moments] = {0: frozenset(("block_backward",)), 1: frozenset(("next_block_backward",))}
 """The moments in the backward pass of the stage's last block, and of the one before it."""
 
 EVALUATION = "evaluation"
-"""A phase that the memory model does not have: a forward pass beside all that lives between two steps."""
+"""A phase that the memory model does not have: a forward pass on top of everything live between two steps."""
 
 type Kind = Literal["grown", "other_processes", "fragmentation", "as_predicted", "estimate"]
 """The explanation of an end; ``estimate``: nothing deviates, and the prediction was below the capacity."""
@@ -44,24 +44,24 @@ type Kind = Literal["grown", "other_processes", "fragmentation", "as_predicted",
 class PredictedPiles:
     """The prediction for the moments at which a rank may have been."""
 
-    # The most that each pile has at any of these moments, without what lies outside of torch's allocator.
+    # The maximum of each pile over these moments, without memory outside torch's allocator.
     piles: Mapping[str, int]
-    terms: tuple[MemoryTerm, ...]  # The terms of that stage that are alive at one of them.
+    terms: tuple[MemoryTerm, ...]  # The terms of that stage that are live at one of them.
     moments: Moments  # These moments.
     total_bytes: int  # The largest sum of piles at one of them.
 
     def largest_term(self, pile: str) -> MemoryTerm | None:
-        """The largest term of a pile: how it was predicted."""
+        """The largest term of a pile, which shows how it was predicted; None if it has none."""
         return max((term for term in self.terms if term.pile == pile), key=lambda term: term.bytes, default=None)
 
 
 def is_judged(spec: RunSpec) -> bool:
-    """True if a run's model is known and it breaks no rule of this version, so that its memory can be estimated."""
+    """True if a run's memory can be estimated: its model is known, and it breaks no rule of this version."""
     return not spec.judges_no_model and next(findings.broken_rules(spec), None) is None
 
 
 def predict(spec: RunSpec, rank: int | None, phase: str | None, layer: int | None) -> PredictedPiles:
-    """The prediction for a rank in a phase (None is any) and layer; of an unknown rank for the fullest stage then."""
+    """The prediction for a rank in a phase (None is any) and layer; for an unknown rank, that of the fullest stage."""
     stages = assess.terms_of(spec)
     if rank is not None:
         stages = tuple(each for each in stages if each.model.view.stage == spec.stage_of(rank)) or stages
@@ -71,7 +71,7 @@ def predict(spec: RunSpec, rank: int | None, phase: str | None, layer: int | Non
 
 
 def between_steps(spec: RunSpec, rank: int | None) -> PredictedPiles:
-    """The prediction for a rank between two steps; of an unknown rank for the stage that has most then."""
+    """The prediction for a rank between two steps; for an unknown rank, that of the fullest stage."""
     of_rank = [each for each in assess.terms_of(spec) if rank is None or each.model.view.stage == spec.stage_of(rank)]
     return _at(max(of_rank, key=lambda each: each.allocated("idle")), frozenset(("idle",)))
 
@@ -90,7 +90,7 @@ def _at(best: RankTerms, moments: Moments) -> PredictedPiles:
 
 
 def moments_of(phase: str | None, layer: int | None = None, layers: Sequence[int] = ()) -> Moments:
-    """The moments at which a rank may be that is in a phase, and there in a block of its stage's ``layers``."""
+    """The possible moments of a rank in a phase, and in block ``layer`` of its stage's ``layers`` if known."""
     if phase == EVALUATION:
         found: Moments = FORWARD
     else:
@@ -104,7 +104,7 @@ def moments_of(phase: str | None, layer: int | None = None, layers: Sequence[int
 
 
 def _behind(index: int) -> Moments:
-    """The moments in the backward pass of a block behind the stage's last two, by its place from the start."""
+    """The moments in the backward pass of a block before the stage's last two, by its index in the stage."""
     if index > 1:
         return LATER_BLOCKS_BACKWARD - {"first_layer_backward"}
     return frozenset(("second_layer_backward",) if index else ("first_layer_backward",))
@@ -112,40 +112,40 @@ def _behind(index: int) -> Moments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """PredictedPiles and measured piles of one moment."""
+    """Predicted and measured piles of one moment, and what explains the end."""
 
     kind: Kind  # What explains the end.
-    pile: str | None  # Which.
+    pile: str | None  # The pile that explains it.
     asked: str | None  # The pile that the request was for.
-    rows: tuple[PileRow, ...]  # The piles, the request counted with its own.
-    predicted_bytes: int  # The largest sum that was predicted for these moments.
+    rows: tuple[PileRow, ...]  # The piles, including the request.
+    predicted_bytes: int  # The largest sum predicted for these moments.
 
     @property
     def grown(self) -> tuple[PileRow, ...]:
-        """Rows that are more above their prediction than what agrees, the largest difference first."""
+        """Rows significantly above their prediction, the largest difference first."""
         rows = [row for row in self.rows if row.grown_bytes > WITHIN * self.predicted_bytes]
         return tuple(sorted(rows, key=lambda row: -row.grown_bytes))
 
     @property
     def rest(self) -> str:
-        """The distance of the other rows from their prediction, in percent of the predicted sum, as a clause."""
+        """How well the other rows agree with their prediction, in percent of the predicted sum, as a clause."""
         others = [row for row in self.rows if row.pile != self.pile and row.measured_bytes is not None]
         above = max((row.grown_bytes for row in others), default=0)
         below = min((row.grown_bytes for row in others if row.pile in PILES and row.pile != "fragmentation"), default=0)
         percent = max(2, ceil(100 * max(above, 0) / max(1, self.predicted_bytes)))
         if -below <= WITHIN * self.predicted_bytes:
-            return f"the rest is within {percent}% of the whole"
-        return f"no other pile is above its prediction by more than {percent}% of the whole"
+            return f"the rest is within {percent}% of the total"
+        return f"no other pile is above its prediction by more than {percent}% of the total"
 
 
 def compare(spec: RunSpec, predicted: PredictedPiles, oom: OutOfMemory) -> Comparison:
-    """Compare the end of memory on a device with the prediction for the moments at which the rank may have been."""
+    """Compare a device that ran out of memory with the prediction for the moments at which the rank may have been."""
     oom = replace(oom, piles=measured_piles(oom))
     asked = asked_for(predicted, oom)
     measured = dict(oom.piles)
     if measured and asked is not None and asked != "temporary":
         measured[asked] = measured.get(asked, 0) + (oom.requested_bytes or 0)
-    if asked == "logits" and oom.phase != "backward":  # On a GPU only those that autograd saves have a name.
+    if asked == "logits" and oom.phase != "backward":  # On a GPU only logits saved by autograd are attributed.
         unnamed = measured.get("temporary", 0) - predicted.piles.get("temporary", 0)
         named = max(0, min(unnamed, predicted.piles.get("logits", 0) - measured.get("logits", 0)))
         measured |= {"logits": measured.get("logits", 0) + named, "temporary": measured.get("temporary", 0) - named}
@@ -158,12 +158,12 @@ def compare(spec: RunSpec, predicted: PredictedPiles, oom: OutOfMemory) -> Compa
 
 
 def named(found: Comparison, pile: str) -> Comparison:
-    """The same with a pile that grows from step to step as its explanation."""
+    """The comparison explained by a pile that grows from step to step."""
     return replace(found, kind="grown", pile=pile)
 
 
 def asked_for(predicted: PredictedPiles, oom: OutOfMemory) -> str | None:
-    """The pile that a request was for: of several, the one that lacks most to what was predicted; None is unknown."""
+    """The pile that a request was for: of several, the one furthest below its prediction; None if unknown."""
     operation = oom.operation or ""
     for pile, words in _OPERATIONS.items():
         if any(word in operation for word in words):
@@ -180,7 +180,7 @@ def asked_for(predicted: PredictedPiles, oom: OutOfMemory) -> str | None:
     if place not in _OF_A_PASS:
         return None
     piles, otherwise = _OF_A_PASS[place]
-    if operation.startswith("aten.empty"):  # Memory that is filled later: a buffer, and no result.
+    if operation.startswith("aten.empty"):  # Memory that is filled later: a buffer, not a result.
         return _most(lacks, _BUFFERS, oom) or otherwise
     return _most(lacks, piles, oom) or otherwise
 
@@ -194,7 +194,7 @@ _OF_A_PASS: Mapping[tuple[str | None, bool], tuple[Sequence[str], str]] = {
     ("backward", True): ((*_BUFFERS, "gradients"), "temporary"),
     ("backward", False): (("logits", *_BUFFERS, "gradients"), "temporary"),
 }
-"""What is asked for in a pass, in a block and outside of blocks, and what it is where none of these lacks so much."""
+"""The piles requested in a pass, inside and outside a block, and the fallback if none of them is short by so much."""
 
 
 def _most(lacks: Mapping[str, int], piles: Iterable[str], oom: OutOfMemory) -> str | None:
@@ -204,7 +204,7 @@ def _most(lacks: Mapping[str, int], piles: Iterable[str], oom: OutOfMemory) -> s
 
 
 def measured_piles(oom: OutOfMemory) -> dict[str, int]:
-    """Bytes alive by pile: as noted at the end, else by the rank's last record of that phase."""
+    """Live bytes by pile, as recorded at the end, else from the rank's last record of that phase."""
     last = None if oom.last is None or oom.phase is None else oom.last.phases.get(oom.phase)
     if oom.piles or last is None:
         return dict(oom.piles)

@@ -1,6 +1,6 @@
-"""Ends that are none of memory: a signal, a hang, a loss that is no number, a limit, a preemption, an error.
+"""Ends other than running out of memory: a signal, a hang, a NaN loss, a time limit, a preemption, an error.
 
-Each function takes the run and gives the answer, or None where it was something else.
+Each function answers for one cause.
 """
 
 import json
@@ -22,7 +22,7 @@ _STEP = re.compile(r"\bstep (\d+)")
 
 
 def answer(run: Subject) -> Answer:
-    """The answer about a run that has failed otherwise than by its memory, or waits to begin again after an end."""
+    """The answer about a run that failed for a reason other than memory, or that is requeued."""
     by_files = run.failure.kind if run.failure.text and run.failure.text in run.reason else "error"
     return _ANSWERS[run.row.cause if run.row.cause in _ANSWERS else by_files](run)
 
@@ -31,7 +31,7 @@ def _killed(run: Subject) -> Answer:
     said = [run.reason or "a rank was killed"]
     if "SIGKILL" in run.reason:
         said.append(
-            "SIGKILL comes from the kernel when a node's memory is full (`dmesg` there has a line `Out of memory`), "
+            "SIGKILL comes from the kernel if a node runs out of memory (`dmesg` there shows `Out of memory`), "
             "from an administrator, or from a container that ends"
         )
     found = [
@@ -39,7 +39,7 @@ def _killed(run: Subject) -> Answer:
         *_slurm_evidence(run, r"(?i)oom[-_]kill|error:"),
     ]
     reads_ahead, node = run.settings is not None and run.settings.data.workers, run.failure.node
-    fewer = run.offer("data.workers=0", "less host memory: no processes that read ahead", when=reads_ahead)
+    fewer = run.offer("data.workers=0", "less host memory: no data loader processes", when=reads_ahead)
     ways = [run.resume(text=run.from_here()), *fewer]
     return run.answer(
         "rank_killed", said, where=Where(rank=_rank(run), step=_last_step(run), node=node), evidence=found, ways=ways
@@ -57,7 +57,7 @@ def _hang(run: Subject) -> Answer:
     ways = [
         Way(command=shlex.join(["launch", "logs", run.name]), text="shows the stacks"),
         run.resume(text=run.from_here()),
-        *run.offer("train.on_hang=restart", "begins again by itself when a step hangs", when=by_hand),
+        *run.offer("train.on_hang=restart", "restarts automatically when a step hangs", when=by_hand),
     ]
     first = ranks[0] if ranks else {}
     step = first.get("step") or _step_in(run.reason) or _last_step(run)
@@ -75,7 +75,7 @@ def _nan(run: Subject) -> Answer:
     rows = results.steps(run.run)
     if rows:
         last = rows[-1]
-        said.append(f"the last loss before was {last['loss']:.4g} in step {last['step']}{_gradient(last)}")
+        said.append(f"the last loss before that was {last['loss']:.4g} in step {last['step']}{_gradient(last)}")
     ways = [*_calmer(run), run.resume(text=run.from_here())]
     return run.answer("nan", said, where=Where(step=_step_in(run.reason)), evidence=found, ways=ways)
 
@@ -86,7 +86,7 @@ def _gradient(last: JsonObject) -> str:
     if norm is not None:
         said.append(f"a gradient norm of {norm:.3g}")
     elif "grad_norm" in last:
-        said.append("a gradient norm that was no number already")
+        said.append("a gradient norm that was already NaN or infinite")
     if rate is not None:
         said.append(f"a learning rate of {rate:.3g}")
     return f", with {' and '.join(said)}" if said else ""
@@ -96,29 +96,29 @@ def _calmer(run: Subject) -> Iterator[Way]:
     if (spec := run.settings) is None:
         return
     unclipped = spec.optimizer.clip in (None, 0)
-    yield from run.offer("optimizer.clip=1.0", "gradients of a norm of at most 1", when=unclipped)
-    yield from run.offer(edit.override("optimizer.lr", spec.optimizer.lr / 2), "half of the learning rate")
-    yield from run.offer("train.on_spike=rollback", "goes back by itself and leaves the samples out", when=run.saved)
+    yield from run.offer("optimizer.clip=1.0", "clips the gradient norm to 1", when=unclipped)
+    yield from run.offer(edit.override("optimizer.lr", spec.optimizer.lr / 2), "half the learning rate")
+    yield from run.offer("train.on_spike=rollback", "rolls back automatically and skips the samples", when=run.saved)
 
 
 def _time_limit(run: Subject) -> Answer:
     spec = run.settings
     limit, seldom = None if spec is None else spec.cluster.time_limit_min, spec is not None and spec.save_every is None
-    longer = run.offer(f"cluster.time_limit_min={2 * (limit or 0)}", "twice the time", when=limit)
+    longer = run.offer(f"cluster.time_limit_min={2 * (limit or 0)}", "twice the time limit", when=limit)
     often = run.offer("save.every=100", "a checkpoint every 100 steps, so that less is lost", when=seldom)
     return _ended_by_slurm(run, "time_limit", [*longer, *often])
 
 
 def _preempted(run: Subject) -> Answer:
     seldom = run.settings is not None and run.settings.cluster.requeues < 3
-    often = run.offer("cluster.requeues=10", "is put back into the queue up to ten times in a row", when=seldom)
+    often = run.offer("cluster.requeues=10", "is requeued up to ten times in a row", when=seldom)
     return _ended_by_slurm(run, "preempted", often)
 
 
 def _ended_by_slurm(run: Subject, cause: Cause, ways: list[Way]) -> Answer:
     said = [run.reason]
     if run.row.state == "requeued":
-        said.append(f"it waits in the queue and goes on by itself; {run.from_here()}")
+        said.append(f"it waits in the queue and will continue by itself; {run.from_here()}")
         ways = []
     else:
         ways = [run.resume(text=run.from_here()), *ways]
@@ -156,11 +156,9 @@ def _error(run: Subject) -> Answer:
     where = Where(rank=_rank(run), step=_last_step(run), node=run.errors[0].get("node") if run.errors else None)
     found = list(frames(run)) + list(first_error(run)) + list(_last_lines(run))
     if run.row.state == "lost":
-        said.append(
-            "nobody was left to write down how it ended: a reboot, a killed session, or a kill of all processes"
-        )
+        said.append("no process was left to record how it ended: a reboot, a killed session, or all processes killed")
     ways = [Way(command=shlex.join(["launch", "logs", run.name]), text="the traceback and the ranks' output")]
-    ways.append(run.resume(text=f"once that is mended; {run.from_here()}"))
+    ways.append(run.resume(text=f"once that is fixed; {run.from_here()}"))
     return run.answer("error", said, where=where, evidence=found, ways=ways)
 
 
@@ -177,7 +175,7 @@ _ANSWERS = {
 
 
 def frames(run: Subject) -> Iterator[Evidence]:
-    """The innermost frame of the error that is of no installed package, else the innermost: file and line."""
+    """File and line of the error's innermost frame outside installed packages, else of the innermost."""
     message, traceback = _traceback(run)
     frames = re.findall(r'^\s*File "([^"]+)", line (\d+), in (\S+)', traceback, re.MULTILINE)
     own = [frame for frame in frames if "site-packages" not in frame[0] and "/lib/python" not in frame[0]]
@@ -193,7 +191,7 @@ def _traceback(run: Subject) -> tuple[str, str]:
 
 
 def first_error(run: Subject) -> Iterator[Evidence]:
-    """The file of the first rank that failed."""
+    """The error file of the first rank that failed."""
     for error in run.errors[:1]:
         yield from run.evidence_of(f"logs/error.rank{error['rank']}.json", error["message"])
 

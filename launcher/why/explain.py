@@ -1,4 +1,4 @@
-"""``launch why``: the question put to a run, whatever its state, and to the runs of a sweep."""
+"""``launch why``: answers for a run in any state, and for the runs of a sweep."""
 
 import shlex
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from launcher.why.ways_out import Takes
 
 
 def explain(run: Path, folder: Path, takes: Takes | None = None) -> Answer:
-    """Why a run ended as it did; of one that has not, how it stands. ``takes`` says which words a resumed run takes."""
+    """Why a run ended, or its present state if it has not. ``takes`` says which words a resumed run accepts."""
     found = subject(run, folder, takes)
     answer = _answer(found)
     return replace(answer, earlier=tuple(earlier_ends(run, ended=found.row.state not in ("running", "queued"))))
@@ -25,7 +25,7 @@ def explain(run: Path, folder: Path, takes: Takes | None = None) -> Answer:
 def _answer(run: Subject) -> Answer:
     word = run.row.state
     if word == "failed" and run.reason.startswith("its submission failed"):
-        way = run.resume(text="submits it again, also with other settings")
+        way = run.resume(text="submits it again, with other settings if you add them")
         found = run.evidence_of(NOT_SUBMITTED, run.reason)
         return run.answer("error", [run.reason], evidence=tuple(found), ways=(way,))
     if word in ("failed", "lost", "not_visible", "unreadable"):
@@ -41,9 +41,9 @@ def _at_rest(run: Subject) -> Answer:
     reason = f": {run.reason}" if run.reason else ""
     if word == "finished":
         done = "" if now.step is None else f" after {steps(now.step)}"
-        return run.answer("none", [f"nothing went wrong: it has finished{done}{reason}"])
+        return run.answer("none", [f"nothing went wrong: it finished{done}{reason}"])
     if word == "cancelled":
-        said = f"it was stopped by its user, and nothing went wrong{reason}"
+        said = f"the user stopped it, and nothing went wrong{reason}"
         return run.answer("none", [said], ways=(run.resume(text=run.from_here()),))
     way = run.resume(text="submits it")
     return run.answer("none", [f"nothing went wrong: it is {word}{reason}"], ways=(way,) if word == "prepared" else ())
@@ -65,7 +65,7 @@ def _running(run: Subject) -> Answer:
 
 
 def earlier_ends(run: Path, *, ended: bool) -> Iterator[str]:
-    """The ends of earlier attempts, oldest first; of a run that has ``ended`` the newest is left out."""
+    """How earlier attempts ended, oldest first; without the newest if the run has ``ended``."""
     attempts: dict[int, str] = {}
     began: float | None = None
     number = 0

@@ -1,7 +1,7 @@
-"""Memory that grows from step to step, from the lines of ``memory.jsonl``: a leak, a cache, longer and longer batches.
+"""Detects memory that grows from step to step in ``memory.jsonl``: a leak, a cache, ever longer batches.
 
-The first two steps are left out, since optimizer states appear in them. Where there are too few records for a series,
-what is alive between two steps and should not be tells the same (:func:`kept`).
+The first two steps are skipped, since optimizer states appear in them. With too few records for a series, memory that
+is live between two steps but should not be indicates the same (:func:`kept`).
 """
 
 import itertools
@@ -15,42 +15,41 @@ from launcher.job.memory import MemoryRecord, OutOfMemory, records
 from launcher.why.comparison import WITHIN, Comparison
 
 _SETTLED = 2
-_FEWEST = 6  # Records that make a series: three that rise do so by chance once in six times. Of fewer ``kept`` judges.
+_FEWEST = 6  # Fewest records in a series: three rise by chance once in six times. With fewer, ``kept`` decides.
 _RISES = 0.8
-"""Share of the ways from one record to the next that lead up, of what grows: a bucket that is filled by turns does not.
-"""
+"""Least share of rising steps between records of a growing pile, to exclude a bucket that fills and empties."""
 
-_SMALLEST = 0.01  # Growth in the whole series over what was alive at its start, of what is worth a word.
+_SMALLEST = 0.01  # Least growth over the whole series that is reported, as a share of the live bytes at its start.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
     """A pile that grows on one rank."""
 
-    rank: int  # Of the job.
-    pile: str  # Which grows most.
-    first: int  # The first step that was looked at.
-    last: int  # The last one.
-    grown_bytes: int  # Between them.
+    rank: int  # The rank of the job.
+    pile: str  # The pile that grows most.
+    first: int  # The first step of the series.
+    last: int  # The last step of the series.
+    grown_bytes: int  # Growth between them.
     total_bytes: int  # The rank's highest peak in the last record.
-    capacity_bytes: int | None  # What it may use; None is unknown.
+    capacity_bytes: int | None  # What it may use; None if unknown.
     longer: bool  # True if its micro-batches grew in tokens, too.
 
     @property
     def bytes_a_step(self) -> float:
-        """The slope."""
+        """The growth per step."""
         return self.grown_bytes / (self.last - self.first)
 
     @property
     def full_at(self) -> int | None:
-        """The step at which the device is full at this rate; None where its capacity is unknown."""
+        """The step at which the device is full at this rate; None if its capacity is unknown."""
         if self.capacity_bytes is None:
             return None
         return self.last + int(max(0, self.capacity_bytes - self.total_bytes) / self.bytes_a_step)
 
 
 def kept(oom: OutOfMemory, idle: Mapping[str, int], found: Comparison) -> int:
-    """Bytes of the pile that grew which were there between steps unpredicted, from a quarter of the growth on."""
+    """Unpredicted bytes of the grown pile that were live between steps; 0 if below a quarter of the growth."""
     if found.kind != "grown" or oom.last is None or oom.last.static is None or not oom.last.step:
         return 0
     row = found.grown[0]
@@ -64,13 +63,13 @@ def this_attempt(run: Path) -> list[MemoryRecord]:
 
 
 def began(run: Path) -> float:
-    """The time at which the ranks were last started; 0 where nothing says so."""
+    """The time at which the ranks were last started; 0 if unknown."""
     times = (line.get("time") for line in events.read(run) if line["kind"] == "start")
     return max((float(time) for time in times if typed.is_number(time)), default=0.0)
 
 
 def fastest(found: Iterable[MemoryRecord]) -> Growth | None:
-    """The growth of the rank that grows most, where any does."""
+    """The growth of the rank that grows fastest; None if none does."""
     of_ranks: dict[int, list[MemoryRecord]] = {}
     for record in found:
         of_ranks.setdefault(record.rank, []).append(record)
@@ -79,7 +78,7 @@ def fastest(found: Iterable[MemoryRecord]) -> Growth | None:
 
 
 def of_rank(own: Sequence[MemoryRecord]) -> Growth | None:
-    """The pile that grows most over the records of one rank; None where nothing does."""
+    """The pile that grows most over the records of one rank; None if none does."""
     if not own:
         return None
     settled = [record for record in own if record.step > own[0].step + _SETTLED or record.step > _SETTLED]

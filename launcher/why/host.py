@@ -1,4 +1,4 @@
-"""Host memory that ran out on a node, and full disks: their predicted need, and ways out."""
+"""Explains nodes that ran out of host memory and full disks: the predicted need, and ways out."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,14 +16,14 @@ from launcher.why.subject import Subject
 
 CHECKPOINTS = "checkpoints"
 _WHO = {
-    "host_killer": "the kernel killed {} for want of host memory{}",
+    "host_killer": "the kernel killed {} for lack of host memory{}",
     "cgroup": "the memory limit of the job's cgroup{} ended {}",
     "slurm": "Slurm ended {} with OUT_OF_MEMORY: more host memory than the job had{}",
 }
 
 
 def of_the_host(run: Subject, oom: OutOfMemory, asked: str) -> Answer:
-    """The answer about host memory; ``asked`` is the sentence about a request that failed."""
+    """The answer about a lack of host memory; ``asked`` is the sentence about the failed request."""
     first = asked if oom.kind not in _WHO else _killed(oom)
     spec = run.spec
     estimate = None if spec is None else assess.estimated(spec)
@@ -32,7 +32,7 @@ def of_the_host(run: Subject, oom: OutOfMemory, asked: str) -> Answer:
     ways: tuple[Way, ...] = ()
     if spec is not None and estimate is not None:
         asks_for_a_part = spec.cluster.kind == "slurm" and spec.cluster.memory not in (None, "0")
-        text = "all memory of the node, where the partition gives it"
+        text = "all memory of the node, if the partition grants it"
         more = run.offer("cluster.memory=0", text, when=asks_for_a_part)
         ways = (*more, *_fitting(run, spec, oom, estimate))
     return run.answer(
@@ -63,8 +63,8 @@ def of_the_disk(run: Subject, oom: OutOfMemory) -> Answer:
         disk = assess.estimated(spec).disk
         rows = [PileRow(pile=CHECKPOINTS, predicted_bytes=disk.kept_bytes, measured_bytes=kept)]
         said.append(
-            f"a checkpoint takes {gib(disk.checkpoint_bytes)}, and {gib(disk.kept_bytes)} are there while one is "
-            f"written (save.keep={spec.save.keep}); {gib(kept)} of this run lie there now"
+            f"a checkpoint takes {gib(disk.checkpoint_bytes)}, and up to {gib(disk.kept_bytes)} are on disk while one "
+            f"is written (save.keep={spec.save.keep}); this run has {gib(kept)} there now"
         )
         if free is not None:
             ways += ways_out.within(spec, "hardware.disk_bytes", free + kept, run.name, run.takes).ways
@@ -131,16 +131,16 @@ def _sentences(
     parts = ", ".join(f"{row.pile} {gib(row.predicted_bytes or 0)}" for row in rows if row.measured_bytes is None)
     has = _capacity(oom) or estimate.host.capacity_bytes
     of = "" if has is None else f" of {gib(has)}"
-    yield f"predicted were {gib(estimate.host.bytes_per_node)}{of} a node ({parts})"
+    yield f"predicted: {gib(estimate.host.bytes_per_node)}{of} per node ({parts})"
     for row in rows:
         if row.pile == pile and row.grown_bytes > 0:
-            whose = "the ranks' processes" if pile == "ranks" else "other processes of the node"
-            yield f"against the prediction {whose} had {gib(row.grown_bytes)} more ({gib(row.measured_bytes or 0)})"
+            whose = "the ranks' processes" if pile == "ranks" else "other processes on the node"
+            yield f"{whose} had {gib(row.grown_bytes)} more than predicted ({gib(row.measured_bytes or 0)})"
     if oom.others:
         named = ", ".join(
             f"{each.get('name') or each.get('pid')} {gib(int(each.get('bytes') or 0))}" for each in oom.others[:3]
         )
-        yield f"the largest processes there: {named}"
+        yield f"the largest processes on the node: {named}"
 
 
 def _fitting(run: Subject, spec: RunSpec, oom: OutOfMemory, estimate: MemoryEstimate) -> tuple[Way, ...]:
@@ -160,4 +160,4 @@ def _evidence(run: Subject, oom: OutOfMemory) -> Iterator[Evidence]:
         yield from run.evidence_in(path, r"(?i)oom[-_]kill|out of memory")
     if oom.place == "host":
         for found in run.evidence_in("memory.jsonl", r'"host"'):
-            yield replace(found, text="the last record of memory before")
+            yield replace(found, text="the last memory record before it")

@@ -1,4 +1,4 @@
-"""Memory that ran out on a device: who asked for how much, which pile grew, why, and what would fit."""
+"""Explains a device that ran out of memory: who asked for how much, which pile grew, why, and what would fit."""
 
 import re
 import shlex
@@ -21,7 +21,7 @@ _PLACES = {"device": "the device", "host": "the node", "disk": "the disk"}
 
 
 def ran_out(run: Subject) -> OutOfMemory | None:
-    """The end of memory in the last attempt: as the ranks have written it, else by an error's own words."""
+    """The out-of-memory record of the last attempt, from the ranks' file or an error's text; None if there is none."""
     found = memory.ran_out(run.run)
     if found is not None and found.time >= growth.began(run.run):
         return found
@@ -32,8 +32,8 @@ def ran_out(run: Subject) -> OutOfMemory | None:
 
 
 def answer(run: Subject, oom: OutOfMemory) -> Answer:
-    """The answer about a run that has ended by it."""
-    on_cpu = run.spec is not None and run.spec.hardware.device == "cpu"  # The ranks' tensors are in host memory then.
+    """The answer about a run that ran out of memory."""
+    on_cpu = run.spec is not None and run.spec.hardware.device == "cpu"  # The ranks' tensors are then in host memory.
     if oom.place == "host" and (oom.kind != "allocator" or not on_cpu):
         return host.of_the_host(run, oom, asked(oom))
     if oom.place == "disk":
@@ -63,10 +63,10 @@ def answer(run: Subject, oom: OutOfMemory) -> Answer:
 
 
 def _without_prediction(run: Subject, oom: OutOfMemory) -> Answer:
-    said = [asked(oom), f"nothing was predicted that it can be compared with: {_not_judged(run)}"]
+    said = [asked(oom), f"there is no prediction to compare with: {_not_judged(run)}"]
     ways = [Way(command=shlex.join(["launch", "logs", run.name]), text="the traceback and the ranks' output")]
     larger = run.settings is not None and run.settings.micro_batch_size > 1
-    text = "the smallest micro-batch; the global batch stays"
+    text = "the smallest micro-batch, with the same global batch"
     ways = [*run.offer("train.micro_batch_size=1", text, when=larger), *ways]
     return run.answer(
         "out_of_memory",
@@ -81,9 +81,9 @@ def _without_prediction(run: Subject, oom: OutOfMemory) -> Answer:
 
 def _not_judged(run: Subject) -> str:
     if run.settings is None:
-        return f"this version cannot read the record of its settings, {SPEC}"
+        return f"this version cannot read its recorded settings, {SPEC}"
     if run.settings.judges_no_model:
-        return "what model the script builds is not known (`model=` names one)"
+        return "the model that the script builds is unknown (`model=` names one)"
     broken = next(findings.broken_rules(run.settings), None)
     return "" if broken is None else f"its settings break a rule of this version: {broken}"
 
@@ -128,19 +128,19 @@ def _not_taken(found: ways_out.WaysOut, *, searched: bool) -> Iterator[str]:
     words = found.untaken
     if searched and not words and not found.ways:
         near = found.nearest
-        nearest = "" if near is None else f"; the nearest, `{shlex.join(near.overrides)}`, needs {gib(near.peak_bytes)}"
-        yield f"no single change of this run fits with what was measured{nearest}"
+        nearest = "" if near is None else f"; the closest, `{shlex.join(near.overrides)}`, needs {gib(near.peak_bytes)}"
+        yield f"no single change makes this run fit, judged by what was measured{nearest}"
     if words:
         named, it = " or ".join(f"`{each}`" for each in words), "it" if len(words) == 1 else "these"
-        yield f"a new run would fit with {named}, too; this one cannot be resumed with {it}"
+        yield f"a new run would also fit with {named}; this one cannot be resumed with {it}"
 
 
 def evidence_of(run: Subject, oom: OutOfMemory) -> Iterator[Evidence]:
-    """The files that say so."""
+    """The files that show how the run ran out of memory."""
     yield from run.evidence_of(memory.OUT_OF_MEMORY, f"{oom.kind}: {oom.message}")
     of_rank = rf'"rank": {oom.rank}[,}}]' if oom.rank is not None else r'"rank":'
     for found in run.evidence_in(memory.RECORDS, of_rank):
-        yield Evidence(file=found.file, line=found.line, text="the last record of memory before")
+        yield Evidence(file=found.file, line=found.line, text="the last memory record before it")
     if oom.snapshot is not None:
         yield from run.evidence_of(oom.snapshot, "all allocations", line=None)
     yield from endings.first_error(run)
@@ -148,7 +148,7 @@ def evidence_of(run: Subject, oom: OutOfMemory) -> Iterator[Evidence]:
     if log is not None and "OutOfMemoryError" in run.reason:
         yield from endings.frames(run)
         yield from run.evidence_in(log, "OutOfMemoryError")
-    yield from run.evidence_of(PLAN, "the prediction when it was recorded", line=None)
+    yield from run.evidence_of(PLAN, "the prediction when the run was recorded", line=None)
     if not (run.run / memory.RECORDS).is_file():
         yield from run.evidence_of(MEMORY, "measured peaks by phase and rank", line=None)
 
@@ -168,11 +168,11 @@ _PHASES = (
     (re.compile(r"forward|functional\.py|_call_impl"), "forward"),
     (re.compile(r"restore|build|load"), "load"),
 )
-"""Names in a traceback by the phase that they are of, the more special first."""
+"""Patterns of names in a traceback, with the phase that they belong to, the more specific first."""
 
 
 def told(error: Mapping[str, Any]) -> OutOfMemory | None:
-    """The end of memory that a rank's error tells of; None where it tells of something else."""
+    """The out-of-memory record from a rank's error; None if it is another error."""
     message = str(error["message"])
     if error["type"] != "OutOfMemoryError" and "out of memory" not in message.lower():
         return None
@@ -200,14 +200,14 @@ def told(error: Mapping[str, Any]) -> OutOfMemory | None:
 
 
 def of_a_reason(reason: str) -> OutOfMemory | None:
-    """The end of memory in the reason of a script, the last line of its traceback; None where it has none."""
+    """The out-of-memory record from the reason of a script, the last line of its traceback; None if it is another."""
     if re.match(r"(\w+\.)*OutOfMemoryError: ", reason) is None:
         return None
     return told({"rank": None, "type": "OutOfMemoryError", "message": reason, "traceback": ""})
 
 
 def phase_of(traceback: str) -> str | None:
-    """The phase that the functions of a traceback are of; None where none of them tells."""
+    """The phase that the functions in a traceback belong to; None if unknown."""
     frames = [f"{found['file']} {found['function']}" for found in _FUNCTIONS.finditer(traceback)]
     return next((phase for pattern, phase in _PHASES if any(pattern.search(frame) for frame in frames)), None)
 

@@ -1,4 +1,4 @@
-"""Which pile grew and why, in sentences: what can be told of the reason, and where nothing grew, what else it was."""
+"""Sentences on which pile grew and why, as far as the reason is known, or on what else happened if none grew."""
 
 from collections.abc import Iterator
 
@@ -17,7 +17,7 @@ _OF_TOKENS = ("activations", "logits", "temporary")
 def sentences(
     run: Subject, oom: OutOfMemory, found: Comparison, foreseen: PredictedPiles, grows: Growth | None, kept: int
 ) -> Iterator[str]:
-    """Sentences on the pile that explains the end, its reason as far as one can be told, and the piles that agree."""
+    """Sentences on the pile that explains the end, its reason as far as known, and the piles that agree."""
     spec = run.spec
     assert spec is not None
     if grows is not None:
@@ -26,10 +26,10 @@ def sentences(
         yield from _of_a_pile(spec, oom, found, foreseen, kept)
     elif found.kind == "other_processes":
         yield _of_others(oom)
-        yield f"of the run's own piles {found.rest}"
+        yield f"among the run's own piles, {found.rest}"
     elif found.kind == "fragmentation":
         yield _of_fragmentation(oom)
-        yield f"of the piles {found.rest}"
+        yield f"among the piles, {found.rest}"
     elif found.kind == "as_predicted":
         yield _as_predicted(run, oom, found)
     else:
@@ -37,12 +37,12 @@ def sentences(
 
 
 def name(pile: str | None) -> str:
-    """A pile as a sentence has it."""
+    """A pile's name in a sentence."""
     return "memory" if pile is None else pile.replace("_", " ")
 
 
 def checked_tokens(spec: RunSpec) -> int:
-    """Tokens of a rank's micro-batch that the check counted with."""
+    """Tokens in a rank's micro-batch that the check assumed."""
     return spec.micro_batch_size * spec.sequence_length // (spec.parallel.context * spec.parallel.ulysses)
 
 
@@ -52,42 +52,42 @@ def _of_a_pile(
     row = found.grown[0]
     with_it = "with the request" if row.pile == found.asked != "temporary" else "measured"
     yield (
-        f"against the prediction {name(row.pile)} grew by {gib(row.grown_bytes)} "
+        f"{name(row.pile)} exceeded the prediction by {gib(row.grown_bytes)} "
         f"({gib(row.predicted_bytes or 0)} predicted, {gib(row.measured_bytes or 0)} {with_it}); {found.rest}"
     )
     if kept and oom.last is not None:
         yield (
-            f"{gib(kept)} of it was there between steps already, after step {oom.last.step}, where none is predicted: "
-            "something keeps them from step to step, a leak or a cache, and a change of the layout only lasts longer"
+            f"{gib(kept)} of it was already live between steps, after step {oom.last.step}, where none is predicted: "
+            "something keeps it from step to step, a leak or a cache, and another layout would only last longer"
         )
     else:
         yield _why(spec, oom, row, foreseen)
     for other in found.grown[1:3]:
-        yield f"{name(other.pile)} grew, too, by {gib(other.grown_bytes)}"
+        yield f"{name(other.pile)} also exceeded it, by {gib(other.grown_bytes)}"
 
 
 def _why(spec: RunSpec, oom: OutOfMemory, row: PileRow, foreseen: PredictedPiles) -> str:
     checked = checked_tokens(spec)
     if row.pile in _OF_TOKENS and oom.tokens is not None and oom.tokens > checked:
-        return f"the micro-batch had {oom.tokens:,} tokens, and {checked:,} were checked"
+        return f"the micro-batch had {oom.tokens:,} tokens, and the check assumed {checked:,}"
     if oom.phase == EVALUATION:
-        return "an evaluation has a batch of its own, whose passes the check counts as those of training"
+        return "an evaluation has its own batch, whose passes the check counts like those of training"
     if oom.phase in ("load", "checkpoint_save"):
         return f"the {oom.phase.replace('_', ' ')} took more than the states that it handles"
     term = foreseen.largest_term(row.pile)
     if term is None:
-        return f"nothing was predicted of {name(row.pile)} in this phase: our estimate does not know it"
-    return f"our estimate counts {term.formula} ({term.source}); the engine held more"
+        return f"the estimate predicts no {name(row.pile)} in this phase"
+    return f"the estimate counts {term.formula} ({term.source}); the engine held more"
 
 
 def _of_growth(run: Subject, grows: Growth) -> Iterator[str]:
     steps = grows.last - grows.first
     yield (
         f"{name(grows.pile)} grew by {gib(grows.grown_bytes)} between steps {grows.first} and {grows.last}, "
-        f"{gib(int(grows.bytes_a_step))} in each of {steps}: a leak or a cache, which no layout ends"
+        f"{gib(int(grows.bytes_a_step))} in each of {steps}: a leak or a cache, which no layout fixes"
     )
     if run.saved:
-        yield f"a resumed run starts without it, from step {run.saved}, and meets it again"
+        yield f"a resumed run starts without it, from step {run.saved}, and will run into it again"
 
 
 def _of_others(oom: OutOfMemory) -> str:
@@ -97,15 +97,15 @@ def _of_others(oom: OutOfMemory) -> str:
     )
     return (
         f"other processes had {gib(oom.others_bytes or 0)} of the device{f' ({named})' if named else ''}, "
-        "which the check does not know of"
+        "which the check cannot know"
     )
 
 
 def _of_fragmentation(oom: OutOfMemory) -> str:
     allocated, reserved = oom.allocated_bytes or 0, oom.reserved_bytes or 0
     return (
-        f"the caching allocator had {gib(reserved)} and the run used {gib(allocated)} of it: "
-        f"{gib(reserved - allocated)} lay in pieces too small for the request"
+        f"the caching allocator had reserved {gib(reserved)}, of which the run used {gib(allocated)}: "
+        f"{gib(reserved - allocated)} was in fragments too small for the request"
     )
 
 
@@ -115,7 +115,7 @@ def _as_predicted(run: Subject, oom: OutOfMemory, found: Comparison) -> str:
     has = oom.capacity_bytes or (run.spec.rank_memory_bytes if run.spec is not None else None) or 0
     asked = f"; the request was for {name(found.asked)}" if found.asked is not None else ""
     return (
-        f"as predicted: {phase} takes {gib(found.predicted_bytes)} where a rank has {gib(has)}"
+        f"as predicted: {phase} takes {gib(found.predicted_bytes)}, and a rank has {gib(has)}"
         f"{forced}{asked}; {found.rest}"
     )
 
@@ -128,24 +128,24 @@ def _estimate(run: Subject, oom: OutOfMemory, found: Comparison, foreseen: Predi
     has = oom.capacity_bytes or spec.rank_memory_bytes
     of = "" if has is None else f" of {gib(has)}"
     if oom.piles:
-        yield f"prediction and measurement agree: {phase} was to take {gib(foreseen.total_bytes)}{of}, and {found.rest}"
+        yield f"prediction and measurement agree: {phase} takes {gib(foreseen.total_bytes)}{of}, and {found.rest}"
     else:
         measured = "" if oom.allocated_bytes is None else f", and {gib(oom.allocated_bytes)} were allocated"
-        yield f"{phase} was to take {gib(foreseen.total_bytes)}{of}{measured}; the piles were not measured"
+        yield f"{phase} was predicted to take {gib(foreseen.total_bytes)}{of}{measured}; the piles were not measured"
     if oom.place == "host":
         used = "" if has is None or oom.free_bytes is None else f"; {gib(has - oom.free_bytes)}{of} were in use"
-        yield f"the check counts tensors alone{used}: a limit of the process, its libraries or others had the rest"
+        yield f"the check counts only tensors{used}: a process limit, libraries or other processes took the rest"
         return
     estimate = assess.estimated(spec)
     band = estimate.peak
     high = band.high_bytes + estimate.outside_bytes
     if has is not None and high > has:
         yield (
-            f"the check's error band, {gib(band.low_bytes + estimate.outside_bytes)} to {gib(high)}, holds the "
-            "capacity: it was tight, and it is our estimate that is short"
+            f"the check's error band, {gib(band.low_bytes + estimate.outside_bytes)} to {gib(high)}, contains the "
+            "capacity: the run was tight, and the estimate is too low"
         )
     else:
-        yield f"the check's error band ends at {gib(high)}, below the capacity: our estimate is short of this run"
+        yield f"the check's error band ends at {gib(high)}, below the capacity: the estimate is too low for this run"
 
 
 def first_ways(run: Subject, oom: OutOfMemory, found: Comparison, grows: Growth | None) -> Iterator[Way]:

@@ -1,4 +1,4 @@
-"""The run that is asked about: where it lies, how it stands, and what its files say, read once."""
+"""The run to explain: its folder, its state and the content of its files, each read once."""
 
 import contextlib
 import re
@@ -20,20 +20,20 @@ from launcher.why import comparison
 from launcher.why.answer import Answer, Cause, Evidence, Way
 from launcher.why.ways_out import Takes, resume
 
-_EXIT = 1  # Of an agent whose exit status nobody has noted: that of a rank that failed.
+_EXIT = 1  # Assumed if no exit status was recorded: that of a failed rank.
 _LONGEST = 200
 _MOST_BYTES = 1 << 26
-"""Of a log that is searched for a line; of a longer one the end is read, and its lines have no numbers."""
+"""Bytes of a log that are searched; of a longer one only the end is read, and its lines have no numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """A run."""
+    """The run to explain."""
 
     run: Path  # Its directory.
-    name: str  # The word that finds it from here.
+    name: str  # The name by which commands find it from the working folder.
     row: RunState  # Its state.
-    takes: Takes = field(default=lambda words: True)  # True of words that a resumed run takes.
+    takes: Takes = field(default=lambda words: True)  # True for words that a resumed run accepts.
 
     @cached_property
     def content(self) -> JsonObject:
@@ -42,12 +42,12 @@ class Subject:
 
     @cached_property
     def settings(self) -> RunSpec | None:
-        """Its settings, where this version reads them."""
+        """Its settings; None if this version cannot read them."""
         return contents.known_spec(self.run)
 
     @cached_property
     def spec(self) -> RunSpec | None:
-        """The same of a run whose memory can be estimated."""
+        """Its settings; None unless its memory can be estimated."""
         return None if self.settings is None or not comparison.is_judged(self.settings) else self.settings
 
     @cached_property
@@ -57,54 +57,55 @@ class Subject:
 
     @cached_property
     def errors(self) -> list[JsonObject]:
-        """The errors of its ranks, that of the failure first."""
+        """The errors of its ranks, the cause of the failure first."""
         return output.written_errors(self.run)
 
     @cached_property
     def failure(self) -> Failure:
-        """Why its last attempt failed, by the files that are left of it."""
+        """Why its last attempt failed, from the files that it left."""
         return failure.explain(self.run, _EXIT)
 
     @property
     def slurm_logs(self) -> list[Path]:
-        """The logs that Slurm's own messages are in."""
+        """The logs with Slurm's own messages."""
         return sorted((self.run / "logs" / "submitit").glob("*_log.err"))
 
     @property
     def reason(self) -> str:
-        """The reason of its state, which may be empty."""
+        """The reason for its state, which may be empty."""
         return self.row.reason or ""
 
     @property
     def saved(self) -> int | None:
-        """The step of its newest checkpoint."""
+        """The step of its newest checkpoint; None if it has none."""
         return self.row.progress.checkpoint_step
 
     def resume(self, *words: str, text: str = "") -> Way:
-        """A line that goes on with it."""
+        """A command that resumes it."""
         return Way(command=resume(self.name, words), overrides=words, text=text)
 
     def offer(self, words: str, text: str, *, when: object = True) -> list[Way]:
-        """The same as a list, empty unless that makes sense and a resumed run takes the words."""
+        """A list of one command that resumes it; empty unless ``when`` is true and a resumed run accepts the words."""
         changed = tuple(words.split())
         return [self.resume(*changed, text=text)] if when and self.takes(changed) else []
 
     def from_here(self) -> str:
-        """The place where a resumed run goes on, as a clause."""
-        return "it goes on from the start" if not self.saved else f"it goes on from the checkpoint of step {self.saved}"
+        """Where a resumed run starts, as a clause."""
+        where = "the start" if not self.saved else f"the checkpoint of step {self.saved}"
+        return f"it continues from {where}"
 
     def answer(self, cause: Cause, said: Sequence[str], **facts: Any) -> Answer:
-        """An answer about it."""
+        """An answer about this run."""
         return Answer(id=self.row.id, directory=self.run, state=self.row.state, cause=cause, said=tuple(said), **facts)
 
     def evidence_of(self, name: str | Path, text: str, line: int | None = 1) -> Iterator[Evidence]:
-        """A file of its directory as a whole, where it exists."""
+        """A whole file of its directory, if it exists."""
         path = self.run / name
         if path.is_file():
             yield Evidence(file=self._named(path), line=line, text=_short(text))
 
     def evidence_in(self, name: str | Path, matches: str | Callable[[str], bool]) -> Iterator[Evidence]:
-        """The last line of a file that has a pattern, or that a function says yes to; none where there is none."""
+        """The last line of a file that matches a pattern or a function, if there is one."""
         path, test = self.run / name, matches if callable(matches) else _searching(matches)
         found: tuple[int | None, str] | None = None
         with contextlib.suppress(OSError), files.opened(path) as file:
@@ -123,7 +124,7 @@ class Subject:
 
 
 def subject(run: Path, folder: Path, takes: Takes | None = None) -> Subject:
-    """The run of a directory, named from the working folder; ``takes`` is true of words that a resumed run takes."""
+    """The run of a directory, named from the working folder; ``takes`` is true for words that a resumed run accepts."""
     found = Subject(run=run, name=run_names.name_of(run, folder), row=status.read(run))
     return found if takes is None else Subject(run=run, name=found.name, row=found.row, takes=takes)
 

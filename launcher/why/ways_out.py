@@ -1,12 +1,12 @@
-"""Ways out of memory that ran out: changes of the run, judged with its measured piles.
+"""Ways out for a run that ran out of memory: changes of the run, judged with its measured piles.
 
-A pile that formulas count by tokens or parameters keeps its ratio of measured to predicted at every moment: half of the
-micro-batch is half of the activations. Any other pile keeps its difference in bytes, at the moments of the phase in
-which it was seen. What is smaller than predicted stays as predicted, since a phase that ended early has not had its
-peak. Where the run itself would fit even so, which it did not, the bytes that lack are added, too.
+A pile that formulas count by tokens or parameters keeps its ratio of measured to predicted at every moment: half the
+micro-batch means half the activations. Any other pile keeps its difference in bytes, at the moments of the phase in
+which it was seen. A pile smaller than predicted stays as predicted, since a phase that ended early has not reached its
+peak. If by this rule the run itself would still fit, although it did not, the missing bytes are added, too.
 
-Each way out is words to paste behind ``launch resume RUN``; a preset is put into single keys, and what a resumed run
-does not take is left out, and named.
+Each way out is text to append to ``launch resume RUN``; presets are expanded into single keys, and words that a resumed
+run does not accept are left out and reported.
 """
 
 import shlex
@@ -31,7 +31,7 @@ from launcher.why.answer import OTHER_PROCESSES, Way
 from launcher.why.comparison import Comparison
 
 type Takes = Callable[[Sequence[str]], bool]
-"""True if ``launch resume`` takes these words for the run."""
+"""True if ``launch resume`` accepts these words for the run."""
 
 BY_SIZE: frozenset[str] = frozenset((
     "parameters",
@@ -47,14 +47,14 @@ BY_SIZE: frozenset[str] = frozenset((
 
 _SOURCE = "measured when the run ran out of memory"
 _STEADY = ("forward", "backward", "optimizer", "evaluation", None)
-"""Phases whose piles by size are those of every step; loading and saving have piles of their own."""
+"""Phases whose piles by size are the same in every step; loading and saving have piles of their own."""
 
 _OTHERS = "other processes on the device"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Added:
-    """Bytes beside the prediction, of a pile at some moments."""
+    """Bytes of a pile at some moments in addition to the prediction."""
 
     pile: Pile
     moments: Moments
@@ -63,12 +63,12 @@ class Added:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Carried:
-    """The differences of one run, as the memory model takes them (``launcher.estimate.memory.estimate.Adjusted``)."""
+    """A run's corrections for the memory model (an ``Adjusted`` of ``launcher.estimate.memory.estimate``)."""
 
-    ratios: Mapping[str, Fraction]  # Measured over predicted, of piles by size.
-    added: tuple[Added, ...] = ()  # Bytes beside the prediction.
-    unusable_bytes: int = 0  # What the caching allocator had reserved and could not use, beyond what is predicted.
-    allocator: str = "default"  # The allocator that this was measured with.
+    ratios: Mapping[str, Fraction]  # Measured / predicted, for piles by size.
+    added: tuple[Added, ...] = ()  # Bytes in addition to the prediction.
+    unusable_bytes: int = 0  # Bytes that the caching allocator had reserved and could not use, beyond the prediction.
+    allocator: str = "default"  # The allocator with which this was measured.
 
     def __call__(self, rank: RankModel, terms: Sequence[MemoryTerm]) -> Sequence[MemoryTerm]:
         """The terms of a rank, corrected by what was measured."""
@@ -88,15 +88,15 @@ def _term(each: Added) -> MemoryTerm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaysOut:
-    """Ways to go on."""
+    """Changes with which the run could continue."""
 
-    ways: tuple[Way, ...]  # Those that a resumed run takes, the cheapest first.
-    untaken: tuple[str, ...] = ()  # The words of those that it does not take.
-    nearest: Fix | None = None  # Where nothing fits, the change that comes nearest.
+    ways: tuple[Way, ...]  # Changes that a resumed run accepts, the cheapest first.
+    untaken: tuple[str, ...] = ()  # The words of those that it does not accept.
+    nearest: Fix | None = None  # If nothing fits, the change that comes closest.
 
 
 def carried(spec: RunSpec, found: Comparison, oom: OutOfMemory, moments: Moments, *, grows: bool) -> Carried:
-    """The differences of a run, to be carried to its neighbours."""
+    """The corrections measured in a run, to apply to its neighbours."""
     ratios: dict[str, Fraction] = {}
     added: list[Added] = []
     unusable = 0
@@ -125,7 +125,7 @@ def _pile(name: str) -> Pile:
 
 
 def _lacking(spec: RunSpec, rule: Carried, moments: Moments) -> int:
-    """Bytes missing from the rule where the run would fit by it, which it did not; 0 where it would not fit."""
+    """Bytes to add to the rule if the run would fit by it, although it did not; 0 if it would not fit."""
     capacity = spec.rank_memory_bytes
     if capacity is None:
         return 0
@@ -137,19 +137,19 @@ def _lacking(spec: RunSpec, rule: Carried, moments: Moments) -> int:
 
 
 def on_device(spec: RunSpec, rule: Carried, name: str, takes: Takes) -> WaysOut:
-    """Changes with which the run would fit on its devices, the cheapest first."""
+    """Changes that would make the run fit on its devices, the cheapest first."""
     return as_ways(spec, assess.ways_out(spec, rule, Measured()), name, takes)
 
 
 def within(spec: RunSpec, key: str, has: int, name: str, takes: Takes) -> WaysOut:
-    """Changes with which it would fit where a node's host, or the disk, has so much: ``key`` is its capacity's."""
+    """Changes that would make it fit if a node's host or the disk, whose capacity is ``key``, had ``has`` bytes."""
     found = assess.ways_out(edit.changed(spec, key, max(0, has)), None, Measured())
     back = [replace(fix, spec=edit.changed(fix.spec, key, edit.value_at(spec, key))) for fix in found.found]
     return as_ways(spec, Search(found=tuple(back)), name, takes, of_device=False)
 
 
 def as_ways(spec: RunSpec, search: Search, name: str, takes: Takes, *, of_device: bool = True) -> WaysOut:
-    """Fixes as lines to paste, those that a resumed run takes, with what they need of a device where that is asked."""
+    """Fixes that a resumed run accepts as commands to paste, with the device memory that they need if ``of_device``."""
     ways, untaken = [], list[str]()
     for fix in search.found:
         words = next((words for words in _spellings(spec, fix) if takes(words)), None)
@@ -177,5 +177,5 @@ def _way(fix: Fix, words: tuple[str, ...], name: str, *, of_device: bool) -> Way
 
 
 def resume(name: str, words: Sequence[str] = ()) -> str:
-    """``launch resume RUN WORDS`` as a shell takes it."""
+    """The command ``launch resume RUN WORDS``, quoted for a shell."""
     return shlex.join(["launch", "resume", name, *words])

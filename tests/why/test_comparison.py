@@ -43,13 +43,13 @@ def test_the_pile_that_grew_most_explains_the_end(pile: str) -> None:
     assert (found.kind, found.pile) == ("grown", pile)
     assert [row.pile for row in found.grown] == [pile, "parameters"]
     assert found.grown[0].grown_bytes == 30 * GIB
-    assert found.rest == "the rest is within 5% of the whole"
+    assert found.rest == "the rest is within 5% of the total"
 
 
 def test_what_agrees_is_said_to_be_within_two_percent() -> None:
-    assert compared(grown={"activations": 30 * GIB}).rest == "the rest is within 2% of the whole"
+    assert compared(grown={"activations": 30 * GIB}).rest == "the rest is within 2% of the total"
     early = compared(grown={"activations": 30 * GIB, "gradients": -3 * GIB})
-    assert early.rest == "no other pile is above its prediction by more than 2% of the whole"
+    assert early.rest == "no other pile is above its prediction by more than 2% of the total"
 
 
 def test_other_processes_and_what_the_allocator_could_not_use_compete_with_the_piles() -> None:

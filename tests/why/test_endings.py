@@ -98,7 +98,7 @@ def test_a_loss_that_is_no_number_has_the_last_one_before_and_calmer_settings(fo
     write_error(run, said, kind="TrainingError")
     found = why(run)
     assert (found.cause, found.where.step) == ("nan", 9)
-    assert found.said[1].startswith("the last loss before was 5.25 in step 8")
+    assert found.said[1].startswith("the last loss before that was 5.25 in step 8")
     assert ("metrics.jsonl", 1) in [(each.file, each.line) for each in found.evidence]
     assert "launch resume a optimizer.clip=1.0" in commands(found)
     assert "launch resume a" in commands(found)
@@ -110,7 +110,7 @@ def test_a_loss_that_is_no_number_has_the_last_one_before_and_calmer_settings(fo
         ({}, ""),
         (
             {"grad_norm": None, "learning_rate": 961.9397662556433},
-            ", with a gradient norm that was no number already and a learning rate of 962",
+            ", with a gradient norm that was already NaN or infinite and a learning rate of 962",
         ),
         (
             {"grad_norm": 2.34567, "learning_rate": 0.0003},
@@ -123,7 +123,7 @@ def test_the_update_before_a_loss_that_is_no_number_is_told_as_far_as_it_is_know
 ) -> None:
     run = failed(folder / "runs" / "a", reason="rank 0: the loss of step 3 is nan", cause="nan")
     (run / "metrics.jsonl").write_text(json.dumps({"step": 2, "loss": 5.545178, **update}) + "\n")
-    assert why(run).said[1] == f"the last loss before was 5.545 in step 2{said}"
+    assert why(run).said[1] == f"the last loss before that was 5.545 in step 2{said}"
 
 
 def test_only_the_kernels_word_makes_it_the_kernels_kill(folder: Path) -> None:
@@ -132,7 +132,7 @@ def test_only_the_kernels_word_makes_it_the_kernels_kill(folder: Path) -> None:
     assert (own.cause, own.said[0]) == ("out_of_memory", reason)
     reason = "rank 1 was ended by the kernel: out of host memory"
     killed = why(failed(folder / "runs" / "b", reason=reason, cause="out_of_memory", rank=1))
-    assert killed.said[0].startswith("the kernel killed rank 1 for want of host memory")
+    assert killed.said[0].startswith("the kernel killed rank 1 for lack of host memory")
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_a_run_that_was_put_back_needs_nothing(folder: Path) -> None:
     state.put(run, "requeued", reason="preempted after step 7", cause="preempted")
     found = why(run)
     assert (found.cause, found.ways) == ("preempted", [])
-    assert found.said[1].startswith("it waits in the queue and goes on by itself")
+    assert found.said[1].startswith("it waits in the queue and will continue by itself")
 
 
 def test_a_full_disk_is_told_with_what_checkpoints_take(folder: Path) -> None:

@@ -41,7 +41,7 @@ def test_a_longer_batch_is_told_in_ten_lines_with_what_would_fit(folder: Path) -
     assert (found.cause, found.pile) == ("out_of_memory", "activations")
     assert (found.where.rank, found.where.layer, found.where.phase, found.where.step) == (3, 17, "backward", 412)
     assert found.said[0].startswith("backward of layer 17 on rank 3 (gpu07) in step 412 asked for 1.00 GiB")
-    assert found.said[2] == "the micro-batch had 6,144 tokens, and 4,096 were checked"
+    assert found.said[2] == "the micro-batch had 6,144 tokens, and the check assumed 4,096"
     assert [each.file for each in found.evidence] == ["oom.json", "memory.jsonl", "logs/error.rank3.json", "plan.json"]
     assert all(way.peak_bytes is not None and way.peak_bytes < 80 * GIB for way in found.ways)
     assert_golden("why_out_of_memory.txt", f"{as_text(found, 100)}\n")
@@ -60,7 +60,7 @@ def test_only_words_that_a_resumed_run_takes_are_given(folder: Path) -> None:
     taken = explain(run, folder, lambda words: words[0].startswith("checkpointing"))
     assert {way.overrides[0].partition(".")[0] for way in taken.ways} == {"checkpointing"}
     [untaken] = [each for each in taken.said if "cannot be resumed with" in each]
-    assert untaken.startswith("a new run would fit with `")
+    assert untaken.startswith("a new run would also fit with `")
     assert all(f"`{' '.join(way.overrides)}`" not in untaken for way in taken.ways)
     assert untaken.endswith("; this one cannot be resumed with these")
     assert all(way.command == f"launch resume a {shlex.join(way.overrides)}" for way in taken.ways)
@@ -71,16 +71,16 @@ def test_a_leak_has_no_layout_that_ends_it(folder: Path) -> None:
     write_records(run, [10 * GIB, 16 * GIB, 22 * GIB, 28 * GIB, 34 * GIB, 40 * GIB])
     found = why(run)
     assert found.pile == "temporary"
-    assert "a leak or a cache, which no layout ends" in found.said[1]
+    assert "a leak or a cache, which no layout fixes" in found.said[1]
     assert [way.overrides for way in found.ways] == [()]
-    assert found.ways[0].text.startswith("it goes on from the start, and lasts until the device is full again")
+    assert found.ways[0].text.startswith("it continues from the start, and lasts until the device is full again")
 
 
 def test_a_run_that_was_not_to_fit_has_its_ways_out_though_something_grows_a_little(folder: Path) -> None:
     run = without_memory(folder / "runs" / "a", *GPUS, "hardware.memory_bytes=40000000000")
     write_records(run, [GIB + number * GIB // 8 for number in range(8)])
     found = why(run)
-    assert found.said[1].startswith("as predicted: the backward phase takes 40.05 GiB where a rank has 37.25 GiB")
+    assert found.said[1].startswith("as predicted: the backward phase takes 40.05 GiB, and a rank has 37.25 GiB")
     assert all(way.overrides for way in found.ways)
 
 
@@ -103,7 +103,7 @@ def test_other_processes_are_named_and_asked_away_before_the_run_is_changed(fold
 def test_fragmentation_is_told_with_both_figures_and_ended_by_expandable_segments(folder: Path) -> None:
     found = why(without_memory(folder / "runs" / "a", reserved_bytes=77 * GIB))
     assert found.pile == "fragmentation"
-    assert found.said[1].startswith("the caching allocator had 77.00 GiB and the run used 43.")
+    assert found.said[1].startswith("the caching allocator had reserved 77.00 GiB, of which the run used 43.")
     assert found.ways[0].overrides == ("train.allocator=expandable",)
 
 
@@ -119,10 +119,10 @@ def test_a_forced_run_ends_as_predicted(folder: Path) -> None:
 
 def test_where_all_agrees_the_band_says_whether_the_estimate_was_tight(folder: Path) -> None:
     found = why(without_memory(folder / "runs" / "a"))
-    assert found.said[1].startswith("prediction and measurement agree: the backward phase was to take")
-    assert "below the capacity: our estimate is short of this run" in found.said[2]
+    assert found.said[1].startswith("prediction and measurement agree: the backward phase takes")
+    assert "below the capacity: the estimate is too low for this run" in found.said[2]
     tight = why(without_memory(folder / "runs" / "b", *GPUS, "hardware.memory_bytes=48000000000"))
-    assert "it was tight, and it is our estimate that is short" in tight.said[2]
+    assert "the run was tight, and the estimate is too low" in tight.said[2]
 
 
 def test_a_run_without_oom_json_tells_by_the_words_of_torch(folder: Path) -> None:
@@ -165,7 +165,7 @@ def test_earlier_attempts_are_told_with_how_they_ended(folder: Path) -> None:
     state.put(run, "finished")
     found = why(run)
     assert [each.partition(" after")[0] for each in found.earlier] == ["attempt 1: failed", "attempt 2: requeued"]
-    assert found.said == ("nothing went wrong: it has finished",)
+    assert found.said == ("nothing went wrong: it finished",)
 
 
 def test_a_run_whose_record_cannot_be_read_still_says_who_asked(folder: Path) -> None:
@@ -176,7 +176,7 @@ def test_a_run_whose_record_cannot_be_read_still_says_who_asked(folder: Path) ->
     assert found.said[0].startswith("backward of layer 17 on rank 3")
     assert found.pile == "activations"
     assert {row.predicted_bytes for row in found.piles} == {None}
-    assert found.said[1].endswith("this version cannot read the record of its settings, spec.json")
+    assert found.said[1].endswith("this version cannot read its recorded settings, spec.json")
     assert [way.command for way in found.ways] == ["launch logs a"]
 
 
@@ -247,8 +247,8 @@ def test_a_script_without_its_log_tells_by_the_reason_of_its_state(folder: Path)
 @pytest.mark.parametrize(
     ("now", "reason", "said"),
     [
-        ("finished", None, "nothing went wrong: it has finished after 2 steps"),
-        ("cancelled", "stopped", "it was stopped by its user, and nothing went wrong: stopped"),
+        ("finished", None, "nothing went wrong: it finished after 2 steps"),
+        ("cancelled", "stopped", "the user stopped it, and nothing went wrong: stopped"),
         (None, None, "nothing went wrong: it is prepared"),
     ],
 )
