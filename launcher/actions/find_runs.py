@@ -51,7 +51,7 @@ def _places(word: str, *, ask: bool) -> Sequence[Path]:
 def refusal(doubt: Ambiguous) -> ConfigError:
     """The error of a word that several runs answer to, with words that tell them apart."""
     words = [run_names.name_of(path, Path.cwd()) for path in doubt.candidates]
-    return ConfigError("RUN", doubt.name, f"{len(words)} runs answer to this word, and none is guessed", words)
+    return ConfigError("RUN", doubt.name, f"{len(words)} runs match this name, and launch does not guess", words)
 
 
 def _choose(doubt: Ambiguous) -> Path:

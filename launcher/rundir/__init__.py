@@ -1,1 +1,1 @@
-"""The run directory: the records of a run before and after it starts; every file whole or absent."""
+"""The run directory: the records of a run before and after it starts; every file is complete or absent."""

@@ -1,4 +1,4 @@
-"""Attempts of a job, with and without progress, so that a crash loop ends, and the failures of each node."""
+"""Counts the attempts of a job that made no progress, so that a crash loop ends, and the failures of each node."""
 
 import re
 import zlib
@@ -18,15 +18,15 @@ _STEP = re.compile(r"step-(\d+)\Z")
 class Attempts:
     """The attempts of one submission."""
 
-    count: int  # Attempts so far, this one included.
-    fruitless: int  # How many of those before this one, in a row, left no new checkpoint.
+    count: int  # Attempts so far, including this one.
+    fruitless: int  # How many in a row before this one left no new checkpoint.
     checkpoint: int  # Checksum of the names and times of all checkpoints at the start of this attempt; 0: none.
-    allocation: str = ""  # Slurm's job id and how often it has started the job again, ``7_2``.
-    # How many attempts each node has ended by failing first, by its name.
+    allocation: str = ""  # Slurm's job id and its number of restarts, ``7_2``.
+    # By node name, how many attempts ended because this node failed first.
     failures: Mapping[str, int] = field(default_factory=dict)
 
     def fruitless_now(self, directory: Path) -> int:
-        """Fruitless attempts in a row, should this one end now."""
+        """Attempts in a row without a new checkpoint, if this one ended now."""
         return 0 if _checkpoints(directory) != self.checkpoint else self.fruitless + 1
 
 
@@ -42,7 +42,7 @@ def begin(directory: Path, allocation: str) -> Attempts:
 
 
 def recorded(directory: Path) -> Attempts | None:
-    """The attempts so far; None before the first, and where the file is damaged: then they are counted anew."""
+    """The attempts so far; None before the first, or if the file is damaged, which restarts the count."""
     try:
         return typed.read(Attempts, contents.known(directory, FILE))
     except typed.Unfit:
@@ -58,19 +58,19 @@ def blame(directory: Path, node: str) -> int:
 
 
 def superseded(directory: Path, allocation: str) -> bool:
-    """True if the job has begun again elsewhere: a node whose slurmd is dead counts as lost, but its ranks live on."""
+    """True if the job was restarted elsewhere: Slurm gives up a node with a dead slurmd, but its ranks keep running."""
     newest = contents.known(directory, FILE).get("allocation", "")
     (job, _, times), (ours, _, mine) = newest.rpartition("_"), allocation.rpartition("_")
     return job == ours and int(times or 0) > int(mine or 0)
 
 
 def forget(directory: Path) -> None:
-    """Start to count anew: someone has resumed the run, and so means it."""
+    """Restart the count, because the user has resumed the run on purpose."""
     (directory / FILE).unlink(missing_ok=True)
 
 
 def checkpoint_seconds(directory: Path) -> float | None:
-    """Seconds from the newest checkpoint's first file to its final name; None without one, or by a clock set back."""
+    """Seconds from the newest checkpoint's first file to its final name; None without one, or after a clock change."""
     folders = [path for path in (directory / "checkpoints").glob("step-*") if _STEP.search(path.name)]
     try:
         newest = max(folders, key=lambda path: int(_STEP.search(path.name)[1]), default=None)  # type: ignore[index]
@@ -82,6 +82,6 @@ def checkpoint_seconds(directory: Path) -> float | None:
 
 
 def _checkpoints(directory: Path) -> int:
-    """A checksum that every new checkpoint changes, also one that is older by a clock that was set back; 0: none."""
+    """A checksum that every new checkpoint changes, even one that looks older after a clock change; 0: none."""
     whole = sorted(path for path in (directory / "checkpoints").glob("*") if path.suffix != ".partial")
     return zlib.crc32(repr([(path.name, path.stat().st_mtime_ns) for path in whole]).encode()) if whole else 0

@@ -1,7 +1,7 @@
-"""The settings of a run that was changed between two attempts: which attempt had which, and nothing lost.
+"""Changes of a run's settings between two attempts, with a full history.
 
-The run's files are those of the newest settings. What they were before lies in ``settings/<n>/``, and ``changes.json``
-says from which step on which keys had which values.
+The run's files hold the newest settings. Earlier ones are kept in ``settings/<n>/``, and ``changes.json`` records which
+keys had which values from which step on.
 """
 
 import os
@@ -32,7 +32,7 @@ type Change = tuple[str, Any, Any]
 
 
 def write(run: Path, plan: Plan, changes: Sequence[Change], *, words: Sequence[str], step: int) -> None:
-    """Put new settings in the place of a run's, from ``step`` on, and keep those before; else SubmitError."""
+    """Replace a run's settings from ``step`` on, and keep the earlier ones. Raises SubmitError if it cannot."""
     before = contents.read(run, contents.PLAN) or {}
     overrides = (*_words_in_force(before.get("overrides", ()), words), *words)
     partial = run / f".{KEPT}.{os.getpid()}.partial"
@@ -61,7 +61,7 @@ def read(run: Path) -> list[JsonObject]:
 
 
 def _words_in_force(earlier: Sequence[str], words: Sequence[str]) -> list[str]:
-    """Earlier words that still describe the run: neither their key nor the group that it lies in is chosen anew."""
+    """Earlier words that still apply to the run: new words set neither their key nor its group."""
     keys = {word.partition("=")[0].lstrip("+") for word in words}
     keys |= open_values.displaced_lengths((key, value) for key, _, value in (word.partition("=") for word in words))
     within = tuple(f"{key}." for key in keys)
@@ -92,13 +92,13 @@ def _note(run: Path, changes: Sequence[Change], *, words: Sequence[str], step: i
 
 
 _FREE_OF_MODEL = ("model.attention", "model.dropout", "model.trust_remote_code")
-_FREE_OF_DATA = ("data.workers", "data.path")  # Where the same data lie now: the worker compares the samples.
+_FREE_OF_DATA = ("data.workers", "data.path")  # The same data may have moved: the worker compares the samples.
 
 _ADAPTER = {
-    "adapter.alpha": "what the adapter has learnt is scaled by it",
-    "adapter.rslora": "what the adapter has learnt is scaled by it",
-    "adapter.quant_type": "the base that the adapter has learnt beside is stored by it",
-    "adapter.double_quant": "the base that the adapter has learnt beside is stored by it",
+    "adapter.alpha": "it scales what the adapter has learned",
+    "adapter.rslora": "it scales what the adapter has learned",
+    "adapter.quant_type": "it determines the stored base weights on which the adapter was trained",
+    "adapter.double_quant": "it determines the stored base weights on which the adapter was trained",
 }
 
 
@@ -110,11 +110,11 @@ def refusals(before: RunSpec, after: RunSpec, step: int, there: dict[str, object
     said = {error.path for error in found}
     found += [error for error in _without_effect(before, after) if error.path not in said]
     if before.evaluates != after.evaluates:
-        rule = f"it decides whether samples are held out, and so which ones are trained on, in which order; {FRESH}"
+        rule = f"it determines whether samples are held out, and so which are trained on in which order; {FRESH}"
         way = edit.override("train.eval_every", before.train.eval_every)
         found.append(ConfigError("train.eval_every", after.train.eval_every, rule, [way]))
     if after.steps < step:
-        rule = f"the run has done {step} steps already"
+        rule = f"the run has already done {step} steps"
         way = edit.length_override(after, 2 * step)
         found.append(ConfigError(edit.length_key(after), edit.length_value(after), rule, [way]))
     yield from found
@@ -134,7 +134,7 @@ def _reason(path: str) -> str | None:
     if group == "model" and path not in _FREE_OF_MODEL:
         return f"the model comes from the run's own checkpoint, which this would not change; {FRESH}"
     if group == "data" and path not in _FREE_OF_DATA:
-        return f"the run's place in the data is a place in these samples; {FRESH}"
+        return f"the run's position in the data counts these samples; {FRESH}"
     if path == "save.load":
-        return "the run goes on from its own newest checkpoint: launch run --from RUN save.load=RUN@STEP starts another"
+        return "it continues from its own newest checkpoint: launch run --from RUN save.load=RUN@STEP starts another"
     return None

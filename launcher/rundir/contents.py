@@ -1,7 +1,6 @@
-"""The JSON files of a run directory, read with the types of their values checked.
+"""Reads the JSON files of a run directory and checks the types of their values.
 
-A file that is not there is None. One that cannot be read, or does not hold what this program writes, raises
-:class:`BadRecord`.
+A missing file is None. A file that cannot be read, or was not written by this program, raises :class:`BadRecord`.
 """
 
 import json
@@ -22,7 +21,7 @@ from launcher.spec.parse import parse
 
 SPEC, PLAN, JOB, LOCK = "spec.json", "plan.json", "job.json", "run.lock.yaml"
 STATE, MEMORY = "state.json", "memory.json"
-SCHEMA = 1  # Of the files that name one; another is refused, not translated.
+SCHEMA = 1  # The schema of files that name one; another is refused, not translated.
 _FOLDER = "it is a folder"
 
 type _Object = Mapping[str, Any]
@@ -42,7 +41,7 @@ _WORDS: Mapping[Any, str] = {
     Process: "a process {...}",
     Literal["local", "slurm"]: "local or slurm",
 }
-"""Types in the words of messages."""
+"""Types as messages name them."""
 
 _TYPES: Mapping[str, Mapping[str, Any]] = {
     SPEC: {**dict.fromkeys(("model", "train", "data", "run", "cluster"), _Object), "script": str | None},
@@ -80,7 +79,7 @@ _TYPES: Mapping[str, Mapping[str, Any]] = {
     MEMORY: {"ranks": tuple[_Object, ...], "method": str},
     "home.json": {"directory": str, "inode": int},
 }
-"""Types of the keys that are read, by file; all others are left alone."""
+"""Types of the keys that are read, by file; other keys are ignored."""
 
 _REQUIRED = {
     STATE: ("state",),
@@ -92,33 +91,33 @@ _REQUIRED = {
 
 
 class BadRecord(SubmitError):
-    """A file of a run directory that cannot be read, or does not hold what this program writes."""
+    """Raised for a file of a run directory that cannot be read, or does not hold what this program writes."""
 
     def __init__(self, path: Path, rule: str) -> None:
-        """Keep the file and the rule that it breaks; the message ends with the way out."""
+        """Store the file and the rule that it breaks; the message ends with the way out."""
         self.path, self.rule = path, rule
         super().__init__(f"{path}: {rule}; {_way_out(path)}")
 
     @property
     def short(self) -> str:
-        """The finding as a reason beside the run's name: the file's name alone."""
+        """The finding as a reason shown next to the run's name: with only the file's name."""
         return f"{self.path.name}: {self.rule}; {_way_out(self.path)}"
 
 
 def _way_out(path: Path) -> str:
     run, file = shlex.quote(str(path.parent)), shlex.quote(str(path))
     if path.name in (STATE, state.SUBMISSION):
-        return f"once nothing of the run lives any more, `rm -r {file}`, and then `launch resume {run}`"
+        return f"once no process of the run is left, `rm -r {file}`, and then `launch resume {run}`"
     if path.name in (SPEC, JOB):
-        return f"put it back from a copy, or `launch run --from {run} save.load={run}` starts another run of it"
+        return f"restore it from a copy, or `launch run --from {run} save.load={run}` starts a new run like it"
     if path.name == state.SWEEP:
         point = shlex.quote(f"{path.parent}/000")
-        return f"put it back from a copy; its runs go on one by one: `launch resume {point}`"
-    return f"put it back from a copy, or `rm -r {file}`"
+        return f"restore it from a copy; its runs can be resumed one by one: `launch resume {point}`"
+    return f"restore it from a copy, or `rm -r {file}`"
 
 
 def read(run: Path, name: str) -> JsonObject | None:
-    """The content of a file of a run directory, :class:`BadRecord` where it is bad; None where there is no file."""
+    """The content of a file of a run directory; None if there is no file. Raises :class:`BadRecord` if it is bad."""
     path = run / name
     content = _json(path)
     if content is _NOTHING:
@@ -126,7 +125,7 @@ def read(run: Path, name: str) -> JsonObject | None:
     if not isinstance(content, dict):
         raise BadRecord(path, f"it holds {_shown(content)} and must hold an object {{...}}")
     if (schema := content.get("schema", SCHEMA)) != SCHEMA:
-        raise BadRecord(path, f"it is of schema {_shown(schema)}, and this version reads schema {SCHEMA}")
+        raise BadRecord(path, f"it has schema {_shown(schema)}, and this version reads schema {SCHEMA}")
     for key, kind in _TYPES.get(name, {}).items():
         if key in content and not typed.reader(kind)(content[key])[0]:
             raise BadRecord(path, f"{key}={_shown(content[key])} must be {typed.describe(kind, _WORDS)}")
@@ -137,7 +136,7 @@ def read(run: Path, name: str) -> JsonObject | None:
 
 
 def known(run: Path, name: str) -> JsonObject:
-    """As :func:`read`, and nothing where the file is missing or bad: for figures that a reader can do without."""
+    """Like :func:`read`, but empty if the file is missing or bad: for values that the caller can do without."""
     try:
         return read(run, name) or {}
     except BadRecord:
@@ -145,12 +144,12 @@ def known(run: Path, name: str) -> JsonObject:
 
 
 def exists(run: Path, name: str) -> bool:
-    """True if there is anything of this name, also what cannot be read."""
+    """True if anything has this name, readable or not."""
     return os.path.lexists(run / name)
 
 
 def require_no_links(run: Path) -> None:
-    """Refuse a run of which a file is a link (SubmitError); folders may be, such as checkpoints on another disk."""
+    """Raise SubmitError if a file of a run is a symbolic link; folders may be, such as checkpoints on another disk."""
     links = [path for path in (*run.glob("*"), *run.glob("logs/*")) if path.is_symlink() and not path.is_dir()]
     for path in links:
         rule = "a run's files are written in its own folder"
@@ -158,19 +157,19 @@ def require_no_links(run: Path) -> None:
 
 
 def check_kind(run: Path, name: str) -> None:
-    """Raise :class:`BadRecord` where a file that grows is there and is a folder, a pipe, a socket or a device."""
+    """Raise :class:`BadRecord` if a growing file exists as a folder, a pipe, a socket or a device."""
     try:
         files.check_kind(run / name)
     except IsADirectoryError:
         raise BadRecord(run / name, _FOLDER) from None
     except files.Refused as error:
         raise BadRecord(run / name, unreadable(error)) from None
-    except OSError:  # It is not there yet, or not to be looked at, which its reader says.
+    except OSError:  # It does not exist yet, or cannot be accessed, which its reader reports.
         return
 
 
 def spec_of(run: Path) -> RunSpec:
-    """The specification of a run; :class:`BadRecord` where there is none, or none that can be read."""
+    """The specification of a run. Raises :class:`BadRecord` if there is none, or if it cannot be read."""
     content = read(run, SPEC)
     if content is None:
         raise BadRecord(run / SPEC, "there is no such file")
@@ -182,7 +181,7 @@ def spec_of(run: Path) -> RunSpec:
 
 
 def known_spec(run: Path) -> RunSpec | None:
-    """As :func:`spec_of`; None where there is none, or none that this version reads."""
+    """Like :func:`spec_of`, but None if there is none, or if this version cannot read it."""
     try:
         return spec_of(run)
     except BadRecord:
@@ -190,7 +189,7 @@ def known_spec(run: Path) -> RunSpec | None:
 
 
 def job_of(run: Path) -> JsonObject:
-    """The job of a run with its directory in place of ``{run}``; :class:`BadRecord` where it cannot be started."""
+    """The job of a run with its directory for ``{run}``. Raises :class:`BadRecord` if it cannot be started."""
     content = read(run, JOB)
     if content is None:
         raise BadRecord(run / JOB, "there is no such file")

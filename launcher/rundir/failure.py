@@ -1,9 +1,9 @@
-"""Why a job failed, in one line, from the files of its ranks and the output of its agent.
+"""Explains in one line why a job failed, from the files of its ranks and the output of its agent.
 
-One failure makes many: ranks that wait for the one that failed lose their connection or time out, and torchrun ends the
-rest by SIGTERM. So errors that only say that another rank is gone are passed over, the earliest of the others wins, and
-of signals that of the root cause in torchrun's report. A failure of the surroundings (a node, the network, a signal) is
-``transient``: on Slurm the job goes back into the queue.
+One failure causes many: ranks that wait for the failed one lose their connection or time out, and torchrun ends the
+rest with SIGTERM. So errors that only say that another rank is gone are skipped, the earliest of the others wins, and
+among signals the root cause in torchrun's report. A failure of the environment (a node, the network, a signal) is
+``transient``: on Slurm the job is requeued.
 """
 
 import contextlib
@@ -26,11 +26,11 @@ from launcher.rundir import contents, output
 from launcher.rundir.output import END_BYTES, one_line
 
 HUNG = Path("logs", "hung.json")
-"""Left where the ranks of a job were ended because they hung: ``text``, and whether it is to ``restart``."""
+"""Written if the ranks of a job were ended because they hung: ``text``, and whether to ``restart``."""
 
-EARLIER = Path("logs", "earlier")  # Where what is left of earlier attempts lies, a folder each, by when it ended.
+EARLIER = Path("logs", "earlier")  # Files kept from earlier attempts, in a folder each, named by the time of its end.
 _KINDS = get_args(FailureKind.__value__)
-_OF_THE_KERNEL = ("host_killer", "cgroup", "slurm")  # Kinds of ``oom.json`` of a process that was ended from outside.
+_OF_THE_KERNEL = ("host_killer", "cgroup", "slurm")  # Kinds of ``oom.json`` for a process that was ended from outside.
 _WATCHDOG = re.compile(r"Watchdog caught collective operation timeout:.*?OpType=(\w+).*?ran for (\d+) milliseconds")
 _OOM_KILL = re.compile(r"oom[-_]kill", re.IGNORECASE)
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)', re.MULTILINE)
@@ -40,17 +40,17 @@ _RENDEZVOUS = re.compile(
 _TIMED_OUT = re.compile(
     r"Timed out waiting \d+ ?ms|Application timeout caused pair closure|collective operation timeout"
 )
-"""Words of gloo and NCCL about a collective; a timeout of the program's own is an error like any other."""
+"""Messages of gloo and NCCL about a collective; a timeout in the program itself is an error like any other."""
 
 _HARDWARE = re.compile(
     r"uncorrectable (ECC|NVLink) error|hardware stack error|nvlink or a hardware error|GPU is lost|"
     r"no CUDA-capable device is detected|CUDA-capable device\(s\) is/are busy or unavailable",
     re.IGNORECASE,
 )
-"""Words of CUDA (``cudaGetErrorString``) about a GPU that does not work, whatever the program does."""
+"""Messages of CUDA (``cudaGetErrorString``) about a broken GPU, whatever the program does."""
 
 _NO_MEMORY = re.compile(r"^(\w+\.)*OutOfMemoryError: ")
-"""The last line of a traceback of torch's, whichever module the version has the class in."""
+"""The last line of a traceback from torch, whose module for this class depends on the version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,20 +58,20 @@ class Failure:
     """Why a job failed."""
 
     text: str  # One line.
-    transient: bool = False  # True if the same job may well succeed when it is started again.
-    node: str | None = None  # The node that failed first, where that is known.
-    broken: bool = False  # True if that node is not to be used again, even if it has failed only once.
-    kind: FailureKind = "error"  # For ``launch why``.
-    rank: int | None = None  # The rank that failed first, where that is known.
+    transient: bool = False  # True if the same job may well succeed when restarted.
+    node: str | None = None  # The node that failed first, if known.
+    broken: bool = False  # True if that node must not be used again, even after a single failure.
+    kind: FailureKind = "error"  # The cause for ``launch why``.
+    rank: int | None = None  # The rank that failed first, if known.
 
     @property
     def facts(self) -> JsonObject:
-        """Cause and rank, which ``state.json`` keeps beside the text."""
+        """Cause and rank, which ``state.json`` holds in addition to the text."""
         return {"cause": self.kind, "rank": self.rank}
 
 
 def explain(directory: Path, returncode: int, hosts: Sequence[str] = ()) -> Failure:
-    """Return the reason of a job's failure; ``returncode`` is that of the agent here, the first of ``hosts``."""
+    """Why a job failed; ``returncode`` is that of the agent on this node, the first of ``hosts``."""
     errors = output.rank_errors(directory)
     own = [error for error in errors if not output.is_of_another(error)]
     for found in (
@@ -96,10 +96,10 @@ def _written(errors: Sequence[JsonObject]) -> Failure | None:
     if not errors:
         return None
     error, rank = errors[0], int(errors[0]["rank"])
-    if error["type"] == "OutOfMemoryError":  # Of a script, or where no more could be written down.
+    if error["type"] == "OutOfMemoryError":  # From a script, or if no more could be recorded.
         wanted = re.search(r"Tried to allocate [\d.]+ \w+", error["message"])
         asked = f": {wanted[0][0].lower()}{wanted[0][1:]}" if wanted else ""
-        text = f"rank {rank}: out of GPU memory{asked}; `launch check` names what would fit"
+        text = f"rank {rank}: out of GPU memory{asked}; `launch check` lists what would fit"
         return Failure(text=text, kind="out_of_memory", rank=rank)
     if "faulty_node" in error:
         text, node = one_line(error["message"]), error["faulty_node"]
@@ -114,7 +114,7 @@ def _written(errors: Sequence[JsonObject]) -> Failure | None:
 
 
 def _without_memory(directory: Path, errors: Sequence[JsonObject]) -> Failure | None:
-    """The first rank that ran out of memory; where a disk is full the rank's own error names the file."""
+    """The first rank that ran out of memory; not for a full disk, where the rank's own error names the file."""
     found = ran_out(directory)
     if found is None or found.place == "disk":
         return None
@@ -125,13 +125,13 @@ def _without_memory(directory: Path, errors: Sequence[JsonObject]) -> Failure | 
 
 
 def _hung(directory: Path) -> Failure | None:
-    """The ranks were ended by the hang watch (``train.on_hang``): what they leave tells of that end alone."""
+    """The hang for which the hang watch ended the ranks (``train.on_hang``); their own files show only that end."""
     found = files.read_json(directory / HUNG)
     return None if found is None else Failure(text=found["text"], transient=bool(found["restart"]), kind="hang")
 
 
 def _timed_out(directory: Path, errors: Sequence[JsonObject], hosts: Sequence[str]) -> Failure | None:
-    """A collective that not all ranks came to: those that waited wrote an error, those that did not come wrote none."""
+    """A collective that some ranks did not reach: the ranks that waited wrote an error, the absent ones did not."""
     waited = [error for error in errors if _TIMED_OUT.search(error["message"])]
     first = next((error for error in errors if not output.is_of_another(error)), None)
     if first is None or first not in waited:
@@ -140,7 +140,7 @@ def _timed_out(directory: Path, errors: Sequence[JsonObject], hosts: Sequence[st
     world = job.get("nodes", 0) * job.get("gpus_per_node", 0)
     absent = sorted(set(range(world)) - {int(error["rank"]) for error in errors})
     if not absent:
-        text = f"rank {waited[0]['rank']}: timeout in a collective that every rank came to"
+        text = f"rank {waited[0]['rank']}: timeout in a collective that every rank reached"
         return Failure(text=text, transient=True, kind="hang", rank=int(waited[0]["rank"]))
     names = ", ".join(map(str, absent[:8])) + (", ..." if len(absent) > 8 else "")
     ranks = "rank" if len(absent) == 1 else "ranks"
@@ -161,7 +161,7 @@ def _node_of(directory: Path, rank: int) -> str | None:
 
 
 def _watchdog(directory: Path) -> Failure | None:
-    """NCCL's watchdog ends the process without a Python error; its text is in the rank's stderr."""
+    """The timeout of NCCL's watchdog, which ends the process without a Python error, from the rank's stderr."""
     for path in output.rank_logs(directory):
         found = _WATCHDOG.search(files.end_of(path, END_BYTES))
         if found:
@@ -180,13 +180,13 @@ def _signalled(directory: Path, returncode: int, hosts: Sequence[str]) -> Failur
     for code, node in others:
         if _is_a_cause(code):
             return _by_signal("torchrun", -code, directory, node)
-    # An agent that waits in vain for another node is killed by us.
+    # The launcher kills an agent that waits in vain for another node.
     own = hosts[0] if hosts and not others else None
     return _by_signal("torchrun", -returncode, directory, own) if returncode < 0 else None
 
 
 def _is_a_cause(code: int) -> bool:
-    """True for the exit code of a signal other than torchrun's own, to the ranks that the first failure has left."""
+    """True for a signal's exit code, except for SIGTERM, with which torchrun ends the other ranks after a failure."""
     return code < 0 and -code != signal.SIGTERM
 
 
@@ -197,7 +197,7 @@ def _failed_agents(logs: Path, hosts: Sequence[str]) -> Iterator[tuple[int, str]
 
 
 def _apart(directory: Path) -> Failure | None:
-    """Nodes that did not find each other, or lost sight before the ranks began: no fault of the program."""
+    """A failed rendezvous of the nodes before the ranks started, which is not a fault of the program."""
     found = _RENDEZVOUS.search(files.end_of(directory / "logs" / "node.err", END_BYTES))
     return Failure(text=f"torchrun's rendezvous failed: {one_line(found[0])}", transient=True) if found else None
 
@@ -235,7 +235,7 @@ def _frame(traceback: str) -> str:
 
 
 def put_out_of_memory_aside(directory: Path) -> None:
-    """Keep the ``oom.json`` of an attempt before this one with the run's logs: it says nothing of this one."""
+    """Move the ``oom.json`` of an earlier attempt into the run's logs, since it does not apply to this one."""
     path = directory / OUT_OF_MEMORY
     with contextlib.suppress(OSError):
         found = ran_out(directory)
@@ -248,15 +248,15 @@ def put_out_of_memory_aside(directory: Path) -> None:
 
 
 def note_out_of_memory_of_slurm(directory: Path) -> None:
-    """Leave an ``oom.json`` with Slurm's word on a job whose own processes could not write it any more."""
+    """Write an ``oom.json`` from Slurm's state for a job whose own processes could no longer write it."""
     words = "Slurm's state OUT_OF_MEMORY"
     found = OutOfMemory(kind="slurm", place="host", time=time.time(), rank=None, node=None, message=words)
-    with contextlib.suppress(OSError):  # Somebody else's run, or a rank has written one.
+    with contextlib.suppress(OSError):  # The run belongs to another user, or a rank has written one.
         files.write_new(directory / OUT_OF_MEMORY, f"{json.dumps(found.as_dict())}\n".encode())
 
 
 def out_of_memory_line(found: OutOfMemory) -> str:
-    """A device or host that was full, in one line."""
+    """One line about a device or host that ran out of memory."""
     who = f"rank {found.rank}" if found.rank is not None else "the job" if found.node is None else found.node
     if found.kind in _OF_THE_KERNEL:
         return f"{who} was ended by the kernel: out of host memory{_host_use(found)}; `launch why RUN` says more"

@@ -1,7 +1,7 @@
-"""Mishaps of a run, in sentences: hangs with the ranks and their stacks, slow ranks, jumps of the loss.
+"""Problems of a run, in sentences: hangs with the ranks and their stacks, slow ranks, loss spikes.
 
-A hang and a slow rank are said beside the state of a run that trains until they are over; a restart, a way back to a
-checkpoint and rows of its data that were left out stay there.
+A hang or a slow rank is shown with the state of a training run until it is over; restarts, rollbacks to a checkpoint
+and skipped rows of the data stay there.
 """
 
 import time
@@ -17,17 +17,17 @@ from launcher.rundir import failure
 from launcher.rundir.state import State
 
 _FOLDER = Path("logs", "hangs")
-_STAYS = ("restart", "rollback", "bad_rows")  # Kinds of events that hold until a run's end, and after it.
-_NAMED = 3  # Ranks that a sentence names; the others are counted, and stand in the file.
+_STAYS = ("restart", "rollback", "bad_rows")  # Kinds of events that stay relevant until a run's end, and after it.
+_NAMED = 3  # Ranks that a sentence names; it counts the others, which are in the file.
 
 
 def part(directory: Path, step: int, node: int) -> Path:
-    """The file in which a node leaves its findings about its ranks."""
+    """The file in which a node writes its findings about its ranks."""
     return directory / _FOLDER / f"step-{step}.node{node}.json"
 
 
 def beside(run: Path, word: State, reason: str | None) -> str | None:
-    """The reason of a run's state, and the news of the run beside it."""
+    """The reason for a run's state, followed by the run's current problems."""
     if word not in ("running", "finished"):
         return reason
     texts = [line["text"] for line in now(run) if word == "running" or line["kind"] in _STAYS]
@@ -35,10 +35,10 @@ def beside(run: Path, word: State, reason: str | None) -> str | None:
 
 
 def now(run: Path) -> list[JsonObject]:
-    """The events that hold at this moment: the newest of each kind and rank that is not over."""
+    """The current events: the newest of each kind and rank that is not over."""
     holding: dict[tuple[str, object], JsonObject] = {}
     for line in events.read(run):
-        if line["kind"] in ("start", "restart"):  # What held of the ranks before holds of these no more.
+        if line["kind"] in ("start", "restart"):  # Events of the previous ranks do not apply to the new ones.
             holding = {key: each for key, each in holding.items() if each["kind"] in _STAYS}
         if line["kind"] in events.MILESTONES:
             continue
@@ -50,14 +50,14 @@ def now(run: Path) -> list[JsonObject]:
 
 
 def stacks(run: Path) -> Path | None:
-    """The file with the stacks of the ranks that hang, or by whose hang the run has ended; None where none do."""
+    """The file with the stacks of ranks that hang or whose hang ended the run; None if there is no hang."""
     found = next((line for line in now(run) if line["kind"] == "hang"), None)
     path = run / _FOLDER / f"step-{found.get('step')}.txt" if found else None
     return path if path is not None and path.is_file() else None
 
 
 def say_hang(directory: Path, step: int, ranks: Sequence[JsonObject]) -> str:
-    """Write the file with all stacks and the event, from a row for each rank; the sentence."""
+    """Write the file with all stacks and the event, from one row per rank; returns the sentence."""
     path = _FOLDER / f"step-{step}.txt"
     text = f"{_sentence(step, ranks)}; stacks of all ranks: {path}"
     files.write_text_atomically(directory / path, "\n".join([text, *(line for row in ranks for line in _page(row))]))
@@ -69,7 +69,7 @@ def say_hang(directory: Path, step: int, ranks: Sequence[JsonObject]) -> str:
 def note_hang(
     directory: Path, *, restart: bool, attempt: str | None, text: str | None = None, beside: str | None = None
 ) -> None:
-    """Leave the reason for which a job's ranks are ended; ``beside`` says why it does not begin again."""
+    """Record why a job's ranks are ended; ``beside`` says why the job is not restarted."""
     before = files.read_json(directory / failure.HUNG) or {}
     reason = "; ".join(each for each in (text or before.get("text"), beside) if each)
     content = {"text": reason, "restart": restart, "attempt": attempt, "time": time.time()}
@@ -91,7 +91,7 @@ def _sentence(step: int, ranks: Sequence[JsonObject]) -> str:
 
 
 def suspects(ranks: Sequence[JsonObject]) -> list[JsonObject]:
-    """The ranks for which the others wait: those that the kernel holds, else those that are behind, else all."""
+    """The ranks for which the others wait: those blocked by the kernel, else those behind, else all."""
     held = [row for row in ranks if row["state"] is not None]
     if held:
         return held
@@ -126,7 +126,7 @@ def _last(row: JsonObject) -> str | None:
 
 
 def _frames(row: JsonObject) -> list[str]:
-    """The innermost frame, and the innermost one that is not of an installed package."""
+    """The innermost frame, and the innermost one outside installed packages."""
     stack = row["stack"]
     own = [frame for frame in stack if "site-packages" not in frame and "/lib/python" not in frame]
     return list(dict.fromkeys(_short(frame) for frame in (*stack[:1], *own[:1])))
@@ -152,9 +152,9 @@ def _page(row: JsonObject) -> Iterator[str]:
         done = ", done" if each["done"] else ""
         yield f"   {each['name']} {each['number']} of {each['group']}, {each['sizes']}{done}"
     if row["collectives"] is None:
-        yield "   it did not tell its collectives"
+        yield "   it did not report its collectives"
     for thread in row["threads"].split("\n\n"):
-        if "<no Python frame>" not in thread:  # Those of libraries, which are many.
+        if "<no Python frame>" not in thread:  # Skip the many threads of libraries.
             yield from (*thread.splitlines(), "")
     if not row["threads"]:
         yield "   no stack could be taken"

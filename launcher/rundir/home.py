@@ -1,8 +1,8 @@
-"""The home folder of a run: ``home.json`` holds its path and inode, which tell whether the run was moved or copied.
+"""The home folder of a run: ``home.json`` holds its path and inode, which show whether the run was moved or copied.
 
-A run in another folder with this inode was moved; with another inode it is a copy, which must neither claim nor end the
-original's processes. Records keep ``{run}`` where the run directory belongs; what has to name it is written anew by
-:func:`settle`.
+A run at another path with the same inode was moved; with another inode it is a copy, which must neither claim nor end
+the original's processes. Records use the placeholder ``{run}`` for the run directory; :func:`settle` rewrites files
+that must contain the path itself.
 """
 
 import contextlib
@@ -18,18 +18,18 @@ FILE = "home.json"
 
 
 def write(folder: Path, directory: Path) -> None:
-    """Note in a run directory, which may still have another name, where it will lie."""
+    """Record a run directory's final path in ``folder``, which may still have another name."""
     files.write_atomically(folder / FILE, {"directory": str(directory), "inode": folder.stat().st_ino})
 
 
 def recorded(run: Path) -> Path | None:
-    """The folder that the record was made for; None where it does not say."""
+    """The folder for which the record was made; None if unknown."""
     there = contents.known(run, FILE).get("directory")
     return None if there is None else Path(there)
 
 
 def original(run: Path) -> Path | None:
-    """The folder of the run that this one is a copy of; None where it is no copy."""
+    """The folder of the run that this one is a copy of; None if it is not a copy."""
     there = recorded(run)
     if there is None or _is_same(there, run):
         return None
@@ -41,7 +41,7 @@ def original(run: Path) -> Path | None:
 
 
 def here(run: Path, path: Path) -> Path:
-    """A path that was noted when the run lay elsewhere, as it is now, in its sweep too; paths outside of these stay."""
+    """The present form of a path recorded before the run or its sweep was moved; paths outside them are unchanged."""
     there = recorded(run)
     if there is None:
         return path
@@ -53,7 +53,7 @@ def here(run: Path, path: Path) -> Path:
 
 
 def working_folder(run: Path) -> Path:
-    """The folder that the run's job starts in; where it is gone and the run lies as it did in another folder, that."""
+    """The folder in which the run's job starts; if it is gone, the one at the same place relative to the moved run."""
     was = Path(contents.job_of(run)["working_directory"])
     there = recorded(run)
     if was.is_dir() or there is None or not there.is_relative_to(was):
@@ -63,7 +63,7 @@ def working_folder(run: Path) -> Path:
 
 
 def settle(run: Path) -> None:
-    """Make a run at home where it is, with its lock held; a copy gives up the job and the attempts of its original."""
+    """Adopt a run at its present path, with its lock held; a copy drops the job and attempts of its original."""
     there = recorded(run)
     if there is None or there == run:
         return
@@ -71,7 +71,7 @@ def settle(run: Path) -> None:
     folder = str(working_folder(run))
     copied = original(run) is not None
     for name in job.get("files", ()):
-        _name_anew(run / Path(name).name, there, run)  # A record from elsewhere may name a file beyond its folder.
+        _rename_in(run / Path(name).name, there, run)  # A foreign record may name a file outside its folder.
     text = json.dumps({**job, "working_directory": folder}, indent=1, sort_keys=True)
     files.write_text_atomically(run / contents.JOB, f"{text}\n")
     if copied:
@@ -79,11 +79,11 @@ def settle(run: Path) -> None:
         for name in ("state.json", state.SUBMISSION, state.NOT_SUBMITTED, state.CANCEL_REQUEST):
             (run / name).unlink(missing_ok=True)
     write(run, run)
-    signature.note(run)  # Only who owns or trusts a record comes here, and its files have just been rewritten.
+    signature.note(run)  # The user owns or trusts the record, whose files have just been rewritten.
 
 
-def _name_anew(path: Path, there: Path, run: Path) -> None:
-    """Put the run's place into a file in which another one stands; ``/runs/a`` does not begin ``/runs/ab``."""
+def _rename_in(path: Path, there: Path, run: Path) -> None:
+    """Replace the run's old path in a file by the new one; ``/runs/a`` does not match in ``/runs/ab``."""
     with contextlib.suppress(FileNotFoundError):
         text = files.read_text(path, files.MOST_OF_A_RECORD)
         changed = re.sub(rf"(?<![\w./-]){re.escape(str(there))}(?=$|[^\w.-])", lambda _: str(run), text)

@@ -1,8 +1,8 @@
-"""The keeper of a run on a machine: whether it lives, and its heartbeat, which tells where it cannot be seen.
+"""The keeper of a run on a machine: whether it is alive, and its heartbeat for hosts that cannot see the process.
 
-The keeper is the process that waits for the run's end and writes how it ended; its agent is torchrun. The heartbeat is
-a file in the run's folder that the first node renews; its age is told by the clock of the file system alone, against a
-file that the reader writes beside it, since the clocks of two hosts may differ.
+The keeper is the process that waits for the run's end and records how it ended; its agent is torchrun. The heartbeat is
+a file in the run's folder that the first node renews. Its age is measured only by the clock of the file system, against
+a file that the reader writes next to it, since the clocks of two hosts may differ.
 """
 
 import contextlib
@@ -22,18 +22,18 @@ from launcher.rundir.state import SUBMISSION, State
 
 HEARTBEAT = "heartbeat.json"
 FRESH_S = 60.0
-"""Age at which a heartbeat counts as stale: many beats, and the time for which NFS may keep what it has read."""
+"""Age at which a heartbeat counts as stale: many beats, and longer than NFS may cache attributes."""
 
 _BEAT_S = 5.0
 _LOOK_S = 0.5
-_GONE = "the process that kept the job on this machine is gone"
-_NEVER = "the process that was to keep the job on this machine is gone, and had not begun"
+_GONE = "the process that managed the job on this machine is gone"
+_NEVER = "the process that should have managed the job on this machine is gone, and never started"
 
 
 def state_of(run: Path, content: Mapping[str, Any] | None, submission: Mapping[str, Any]) -> tuple[State, str] | None:
-    """State and reason of a run on a machine where its files do not tell; None where what they say holds.
+    """State and reason of a run on a machine if its process contradicts its files; None if the files are right.
 
-    ``content`` is ``state.json``, where the run has one; ``submission`` is empty where the run was not submitted.
+    ``content`` is ``state.json``, if the run has one; ``submission`` is empty if the run was not submitted.
     """
     if content is None:
         is_local = submission.get("kind") == "local"
@@ -55,21 +55,21 @@ def _of(run: Path, keeper: object, agent: object, word: State, gone: str) -> tup
 
 
 def from_elsewhere(run: Path, word: State, process: Process | None = None) -> tuple[State, str]:
-    """State and reason of a run that is kept where this host cannot look: by its heartbeat."""
+    """State and reason, from its heartbeat, of a run whose processes this host cannot see."""
     seconds = heartbeat_age(run)
     renewed = seconds is not None and seconds < FRESH_S
     if process is not None and process.before_a_reboot and not renewed:
-        return "lost", f"{process.host} was started again since, which ended the run"
+        return "lost", f"{process.host} has been rebooted since, which ended the run"
     who = "its processes are" if process is None else f"{process} is"
     if renewed:
-        return word, f"{who} not visible from here, and keeps its heartbeat up"
+        return word, f"{who} not visible from here, but the heartbeat is being renewed"
     silent = "has no heartbeat" if seconds is None else f"its last heartbeat is {duration(seconds)} old"
-    way = f"if it is gone, `launch resume {run_names.typed(run)}` goes on with the run"
+    way = f"if it is gone, `launch resume {run_names.typed(run)}` continues the run"
     return "not_visible", f"{who} not visible from here, and {silent}; {way}"
 
 
 def without_slurm(run: Path, word: State, silent: str) -> tuple[State, str]:
-    """State and reason of a run on Slurm where none answers: by its heartbeat, or Slurm's silence where it has none."""
+    """State and reason of a Slurm run if Slurm does not answer: by its heartbeat, or else with Slurm's error."""
     if word != "running" or heartbeat_age(run) is None:
         return word, silent
     seen, reason = from_elsewhere(run, word)
@@ -77,7 +77,7 @@ def without_slurm(run: Path, word: State, silent: str) -> tuple[State, str]:
 
 
 def agent(run: Path, content: Mapping[str, Any]) -> Process | None:
-    """Torchrun of a run, alive, seen from here and started for this run: a record may name any process."""
+    """A run's torchrun if it is alive, visible from here and started for this run, as a record may name any process."""
     process = Process.recorded(content.get("agent"))
     return process if process is not None and process.alive and speaks_of(process.pid, run) else None
 
@@ -96,13 +96,13 @@ def is_elsewhere(run: Path, content: Mapping[str, Any]) -> bool:
 
 
 def begin_heartbeat(run: Path, keeper: Process) -> None:
-    """Write the first heartbeat of a process that keeps the run, or is about to."""
+    """Write the first heartbeat of the process that is or will be the run's keeper."""
     files.write_atomically(run / HEARTBEAT, {"process": keeper.as_dict()})
 
 
 @contextlib.contextmanager
 def heartbeat(run: Path) -> Iterator[None]:
-    """Renew the run's heartbeat from another thread as long as this process keeps the run."""
+    """Renew the run's heartbeat from another thread for the duration of the block."""
     over = threading.Event()
     begin_heartbeat(run, Process.here())
     beating = threading.Thread(target=_beat, args=(run, over), daemon=True)
@@ -116,31 +116,31 @@ def heartbeat(run: Path) -> Iterator[None]:
 
 
 def end_heartbeat(run: Path) -> None:
-    """Take the heartbeat away: nobody keeps the run any more."""
+    """Remove the heartbeat, because the run no longer has a keeper."""
     with contextlib.suppress(OSError):
         (run / HEARTBEAT).unlink(missing_ok=True)
 
 
 def _beat(run: Path, over: threading.Event) -> None:
     while not over.wait(_BEAT_S):
-        with contextlib.suppress(OSError):  # A file system that is away, or full, comes back.
+        with contextlib.suppress(OSError):  # An unreachable or full file system may recover.
             os.utime(run / HEARTBEAT)
 
 
 def heartbeat_age(run: Path) -> float | None:
-    """Seconds between the run's heartbeat and now, whichever is later by a clock that was set; None without one."""
+    """Absolute seconds between the run's heartbeat and now, since a clock may have been set; None without one."""
     beat = _stamp(run)
     return None if beat is None else abs(_now(run) - beat)
 
 
 def is_fresh(run: Path) -> bool:
-    """True if the run's heartbeat is renewed, so that somebody keeps it, wherever that is."""
+    """True if the run's heartbeat is recent, so that it has a keeper, on whatever host."""
     seconds = heartbeat_age(run)
     return seconds is not None and seconds < FRESH_S
 
 
 def is_renewed(run: Path) -> bool:
-    """True if the run's heartbeat is renewed while we look; one that was copied stays as it is."""
+    """True if the run's heartbeat is renewed while we watch; a copied one never changes."""
     first, until = _stamp(run), time.monotonic() + 2 * _BEAT_S
     if first is None or not is_fresh(run):
         return False
@@ -153,14 +153,14 @@ def is_renewed(run: Path) -> bool:
 
 def _stamp(run: Path) -> float | None:
     try:
-        with files.opened(run / HEARTBEAT) as file:  # To open it makes NFS ask its server, where a look alone may not.
+        with files.opened(run / HEARTBEAT) as file:  # Opening makes NFS ask its server; a stat alone may not.
             return os.fstat(file.fileno()).st_mtime
     except OSError:
         return None
 
 
 def _now(run: Path) -> float:
-    """The time by the clock that the folder's files are stamped with; this host's own where nothing can be written."""
+    """The time by the clock of the folder's file system; this host's own if nothing can be written."""
     try:
         with tempfile.NamedTemporaryFile(dir=run, prefix=".clock.") as file:
             file.write(b"\n")

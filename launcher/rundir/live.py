@@ -1,6 +1,6 @@
-"""A run as ``launch watch`` shows it beside its state: its place in the queue, newest steps, memory, slowest rank.
+"""What ``launch watch`` shows besides a run's state: its place in the queue, last steps, memory, slowest rank.
 
-All of it comes from the ends of the run's files, so that a look costs the same after a million steps.
+Everything is read from the ends of the run's files, so that a look costs the same after a million steps.
 """
 
 import contextlib
@@ -20,24 +20,24 @@ from launcher.rundir.status import RunState
 from launcher.slurm import jobs
 from launcher.slurm.jobs import Waiting
 
-RECENT = 60  # Lines of metrics that are shown as a curve: one a column of a narrow terminal.
-_TIMES = "rank_times.jsonl"  # Of each rank's own work, every ten steps (``launcher.worker.watch``).
+RECENT = 60  # Lines of metrics shown as a curve: one per column of a narrow terminal.
+_TIMES = "rank_times.jsonl"  # Times of each rank's own work, every ten steps (``launcher.worker.watch``).
 _END_BYTES = 1 << 18
-_WINDOW = 5  # Lines of ``rank_times.jsonl`` over which the slowest rank is taken: fifty steps, as for the warning.
-_PRINTED = 3  # Last lines of the slowest rank.
+_WINDOW = 5  # Lines of ``rank_times.jsonl`` that determine the slowest rank: fifty steps, as for the warning.
+_PRINTED = 3  # Last lines of the slowest rank that are shown.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryNow:
     """The memory of the rank with the highest peak in the newest sampled step."""
 
-    rank: int | None  # That rank; None where only the worst of all ranks is known.
-    step: int | None  # The sampled step; None where only the first steps were measured.
-    phase: str  # In which its peak lies.
-    allocated_bytes: int  # At that peak.
+    rank: int | None  # That rank; None if only the maximum over ranks is known.
+    step: int | None  # The sampled step; None if only the first steps were measured.
+    phase: str  # The phase of its peak.
+    allocated_bytes: int  # Allocated bytes at that peak.
     predicted_bytes: int | None  # The peak that the plan predicts.
     capacity_bytes: int | None  # What a rank may use.
-    piles: Mapping[str, int]  # The peak by pile, where it was told apart.
+    piles: Mapping[str, int]  # The peak by pile, if it was measured by pile.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +52,12 @@ class Slowest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Live:
-    """The facts beside the state of a run."""
+    """Live figures of a run, in addition to its state."""
 
-    queue: Waiting | None  # Where a run that waits for Slurm stands.
-    recent: tuple[JsonObject, ...]  # Step, loss and tokens a second of the newest lines of metrics.
-    predicted_tokens_per_second: float | None  # Of all ranks, by the plan.
-    memory: MemoryNow | None  # Of the worst rank.
+    queue: Waiting | None  # The place in Slurm's queue of a run that waits.
+    recent: tuple[JsonObject, ...]  # Step, loss and tokens a second of the last lines of metrics.
+    predicted_tokens_per_second: float | None  # Predicted speed of all ranks together.
+    memory: MemoryNow | None  # Memory of the worst rank.
     slowest: Slowest | None  # The slowest rank, and what it printed last.
 
     def as_dict(self) -> JsonObject:
@@ -66,14 +66,14 @@ class Live:
 
 
 def read(rows: Sequence[RunState]) -> list[Live]:
-    """Look at runs whose states are known; Slurm is asked once where runs wait for it."""
+    """The live figures of runs whose states are known; asks Slurm once if any run waits for it."""
     waits = [row.job_id for row in rows if row.job_id is not None and row.state in ("queued", "requeued")]
     places = jobs.waiting(waits)
     return [of_files(row, places.get(row.job_id or "")) for row in rows]
 
 
 def of_files(row: RunState, queue: Waiting | None = None) -> Live:
-    """Look at the files of a run alone, whose place in the queue is known from before."""
+    """The live figures of a run from its files alone; ``queue`` is its place in the queue, if known."""
     run = Path(row.directory)
     speed = results.predicted_speed(run)
     return Live(
@@ -98,7 +98,7 @@ def _memory(run: Path) -> MemoryNow | None:
     if peaks:
         size, phase, record = max(peaks, key=lambda found: found[0])
         rank, step, piles, capacity = record.rank, record.step, dict(record.phases[phase].piles), record.device_bytes
-    elif measured:  # Of a run whose steps are not sampled, in its first steps.
+    elif measured:  # Only the first steps were measured: the run does not sample later ones.
         phase = max(measured, key=lambda name: measured[name])
         size, rank, step, piles, capacity = measured[phase], None, None, {}, None
     else:
@@ -116,7 +116,7 @@ def _memory(run: Path) -> MemoryNow | None:
 
 
 def newest_records(run: Path) -> list[MemoryRecord]:
-    """The lines of ``memory.jsonl`` of the newest step that was sampled while training, one a rank."""
+    """The lines of ``memory.jsonl`` of the last step sampled during training, one per rank."""
     found: dict[int, MemoryRecord] = {}
     for record in memory.newest(run):
         if record.trained:

@@ -1,7 +1,7 @@
-"""The checkpoint that ``save.load`` means, found and looked at before anything is queued.
+"""Finds and checks the checkpoint that ``save.load`` names, before anything is queued.
 
-The run that is recorded holds the folder that was found. A place that this machine does not see is left to a Slurm
-job's nodes.
+The recorded run holds the folder that was found. A folder that this machine does not see is left to a Slurm job's
+nodes.
 """
 
 from collections.abc import Iterator
@@ -25,13 +25,13 @@ _SHOWN = 3
 class Loading:
     """A run with the checkpoint that it starts from."""
 
-    spec: RunSpec  # The run; ``save.load`` is a checkpoint's folder where one was found.
+    spec: RunSpec  # The run; ``save.load`` is a checkpoint's folder if one was found.
     errors: tuple[ConfigError, ...] = ()  # Why it cannot start from it.
-    said: tuple[str, ...] = ()  # What a word turned out to mean, in a sentence.
+    said: tuple[str, ...] = ()  # A sentence on what ``save.load`` resolved to.
 
 
 def resolved(spec: RunSpec, folder: Path) -> Loading:
-    """Find the checkpoint that a run starts from; compare it, and the weights that it starts from, with the run."""
+    """Find the checkpoint that a run starts from, and check it and ``model.weights`` against the run."""
     if spec.script is not None:
         return Loading(spec=spec)
     found = _checkpoint(spec, folder) if spec.save.load is not None else Loading(spec=spec)
@@ -52,26 +52,26 @@ def _checkpoint(spec: RunSpec, folder: Path) -> Loading:
     there = checkpoints.state_of(found)
     resolved_spec = edit.changed(spec, "save.load", str(found))
     errors = (*checkpoints.obstacles(spec, there), *_other_layout(spec, found), *_steps_left(spec, there))
-    if not any(error.path.startswith("model.") for error in errors):  # Those say more than its tensors' shapes.
+    if not any(error.path.startswith("model.") for error in errors):  # These errors say more than tensor shapes.
         errors += tuple(stored.checkpoint(spec, found))
     said = () if str(found) == word else (f"save.load={word} is {_described(found, there)}",)
     return Loading(spec=resolved_spec, errors=errors, said=said)
 
 
 def foreign_pickles(spec: RunSpec) -> Iterator[ConfigError]:
-    """The question about a checkpoint from elsewhere whose files the engine's own code reads as pickles."""
+    """An error for a foreign checkpoint whose files the engine's own code reads as pickles."""
     word = spec.save.load
     if word is None or spec.script is not None or not backends.of(spec).profile.unpickles or is_own(Path(word)):
         return
     rule = (
-        f"{spec.backend.name} reads a checkpoint's files as pickles, which run whatever code they hold, and this one "
-        "lies in no run that you have recorded"
+        f"{spec.backend.name} reads a checkpoint's files as pickles, which can run any code, and this one "
+        "is not in a run that you have recorded"
     )
     yield ConfigError("save.load", word, rule, ["--trust", "save.load=null"])
 
 
 def is_own(checkpoint: Path) -> bool:
-    """True if a checkpoint, or a run's folder with it, lies in a run that this user has recorded, or has trusted."""
+    """True if a checkpoint is in a run that this user has recorded or trusted."""
     place = files.real(checkpoint)
     inside = (place, place.parent, place.parent.parent)
     run = next((folder for folder in inside if contents.exists(folder, contents.SPEC)), None)
@@ -79,7 +79,7 @@ def is_own(checkpoint: Path) -> bool:
 
 
 def _other_layout(spec: RunSpec, found: Path) -> Iterator[ConfigError]:
-    """Reasons of the engine's own; the run that saved has its specification beside its checkpoints."""
+    """The engine's own errors; the specification of the run that saved is next to its checkpoints."""
     before = contents.known_spec(found.parent.parent)
     if before is not None and before.backend.name == spec.backend.name:
         yield from backends.of(spec).unreadable(before, spec)
@@ -101,7 +101,7 @@ def _run(name: str, folder: Path) -> Path | None:
 def _several(word: str, doubt: run_names.Ambiguous, folder: Path) -> ConfigError:
     which = word.removeprefix(doubt.name)
     ways = [f"save.load={run_names.name_of(path, folder)}{which}" for path in doubt.candidates]
-    return ConfigError("save.load", word, f"{len(ways)} runs answer to this word, and none is guessed", ways)
+    return ConfigError("save.load", word, f"{len(ways)} runs match this name, and launch does not guess", ways)
 
 
 def _ways(error: checkpoints.NoCheckpoint, folder: Path) -> Iterator[str]:
@@ -116,6 +116,6 @@ def _ways(error: checkpoints.NoCheckpoint, folder: Path) -> Iterator[str]:
 def _steps_left(spec: RunSpec, there: dict[str, object]) -> Iterator[ConfigError]:
     step = there.get("step")
     if isinstance(step, int) and step >= spec.steps and spec.save.export == "none":
-        rule = f"the checkpoint is of step {step}, and steps are counted on from there: nothing would be trained"
+        rule = f"the checkpoint is of step {step}, and steps count from there: nothing would be trained"
         ways = [edit.length_override(spec, 2 * step), "save.load=null"]
         yield ConfigError(edit.length_key(spec), edit.length_value(spec), rule, ways)

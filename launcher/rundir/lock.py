@@ -1,8 +1,8 @@
-"""``run.lock.yaml``: everything that made a run, so that someone else can repeat it and see whether it is the same.
+"""``run.lock.yaml``: everything that determines a run, so that someone else can repeat it and compare the result.
 
-It is plain data like a recipe, and as untrusted when it comes from elsewhere. It holds the resolved specification and
-its ingredients: versions, a requirements list, git commit, names of changed files and the hash of their difference,
-machine, data with hashes, environment, prediction; the run's first losses are added when it has ended.
+It is plain data like a recipe, and a foreign one is just as untrusted. It holds the resolved specification and its
+provenance: versions, a requirements list, git commit, names of changed files and the hash of their diff, machine, data
+with hashes, environment, prediction; the run's first losses are added when it has ended.
 """
 
 import contextlib
@@ -39,17 +39,17 @@ _NOT_THE_RUN = (
 class Lock:
     """A lock that has been read."""
 
-    path: Path  # Where it lies.
+    path: Path  # The file.
     spec: RunSpec  # The run.
-    content: Mapping[str, Any]  # All of it, as data.
-    # ``step``, ``loss`` and ``grad_norm`` of the first lines of metrics; none while the run has not ended.
+    content: Mapping[str, Any]  # The whole content, as data.
+    # ``step``, ``loss`` and ``grad_norm`` of the first lines of metrics; empty until the run has ended.
     losses: tuple[Mapping[str, Any], ...]
 
 
 def build(
     plan: Plan, job: Mapping[str, Any], overrides: Sequence[str], made_of: Mapping[str, Any] | None = None
 ) -> JsonObject:
-    """The lock of a planned run; ConfigErrors where it holds a secret. ``made_of`` is :func:`here`, if known."""
+    """The lock of a planned run; ``made_of`` is :func:`here`, if known. Raises ConfigErrors if it holds a secret."""
     spec, estimate = plan.spec, plan.assessment.estimate
     requirements = [f"{name}=={version}" for name, version in provenance.installed().items()]
     prediction: JsonObject = {"verdict": plan.assessment.verdict.name}
@@ -74,16 +74,16 @@ def build(
 def _require_no_secret(content: Mapping[str, Any]) -> None:
     state = content["versions"]["git"]
     if state is not None and state["diff"] is not None and (form := secret.held(state["diff"])) is not None:
-        rule = f"the difference of tracked files holds {form.title}, and a lock is made to be shared"
+        rule = f"the diff of tracked files contains {form.title}, and a lock is made to be shared"
         raise ConfigErrors([ConfigError("run.record_diff", True, rule, ["run.record_diff=false"])])
-    # Names of packages are no names of secrets: a requirement "detect-secrets==1.5.0" holds none.
+    # Package names are not secrets, even if they look so: "detect-secrets==1.5.0".
     versions = {**content["versions"], "packages": list(content["versions"]["packages"].values())}
     requirements = [text.partition("==")[2] for text in content["requirements"]]
     secrecy.require_none({**content, "versions": versions, "requirements": requirements}, LOCK)
 
 
 def here(data: DataSpec, *, with_diff: bool = False) -> JsonObject:
-    """Ingredients of a run that is started here and now; ``with_diff`` adds the difference of tracked files."""
+    """Provenance of a run started here and now; ``with_diff`` adds the diff of tracked files."""
     return {
         "versions": {**provenance.versions(with_diff=with_diff), **provenance.software()},
         "hardware": provenance.hardware(machine.facts()),
@@ -93,7 +93,7 @@ def here(data: DataSpec, *, with_diff: bool = False) -> JsonObject:
 
 
 def write(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a lock, noted as the user's own before; the losses come later (``launcher.rundir.results``)."""
+    """Write a lock and register it as the user's own; the losses come later (``launcher.rundir.results``)."""
     text = as_text(content)
     with contextlib.suppress(ConfigErrors):
         trust.note_lock(text)
@@ -108,7 +108,7 @@ def as_text(content: Mapping[str, Any], losses: Sequence[Mapping[str, Any]] = ()
 
 
 def _section(key: str, value: object) -> str:
-    """One key of the lock; the specification goes group by group, since a sweep's runs share most of them."""
+    """One key of the lock as YAML; the specification group by group, since a sweep's runs share most groups."""
     if key != "spec" or not isinstance(value, Mapping):
         return _as_yaml(json.dumps({key: value}))
     groups = "".join(_as_yaml(json.dumps({group: content})) for group, content in value.items())
@@ -117,7 +117,7 @@ def _section(key: str, value: object) -> str:
 
 @lru_cache(maxsize=256)
 def _as_yaml(content: str) -> str:
-    """JSON as YAML, which takes 40 times as long to write."""
+    """JSON converted to YAML; cached, since YAML takes 40 times as long to write."""
     import yaml
 
     dumper: Any = type("Dumper", (getattr(yaml, "CSafeDumper", yaml.SafeDumper),), {})
@@ -126,7 +126,7 @@ def _as_yaml(content: str) -> str:
 
     dump: Any = partial(yaml.dump, json.loads(content), Dumper=dumper, sort_keys=False, width=1 << 16)
     text: str = dump(allow_unicode=True)
-    if terminal.visible(text) != text:  # Some of it would act on a terminal.
+    if terminal.visible(text) != text:  # It contains terminal control characters.
         text = dump(allow_unicode=False)
     return text
 
@@ -136,7 +136,7 @@ def _represent_text(dumper: Any, text: str) -> Any:
 
 
 def read(path: Path) -> Lock:
-    """Read a lock, or that of a run directory; ConfigErrors where it is none of this schema, or of an unknown run."""
+    """Read a lock, or that of a run directory. Raises ConfigErrors for another schema or an invalid run."""
     path = path / LOCK if path.is_dir() else path
     content = safe_yaml.load(path)
     where = str(path)
@@ -164,7 +164,7 @@ def _is_row(row: object) -> bool:
 
 
 def is_lock(path: Path) -> bool:
-    """True if a file, or the folder of a run, is or holds a lock, whether it can be read or not."""
+    """True if a file is a lock, or a run's folder holds one, whether valid or not."""
     if path.is_dir():
         return (path / LOCK).is_file()
     if not path.is_file():
@@ -174,10 +174,10 @@ def is_lock(path: Path) -> bool:
 
 
 def respecified(lock: Lock, overrides: Sequence[Override]) -> RunSpec:
-    """The run of a lock under a new name, with keys set over it; ConfigErrors for an option or a wrong value."""
+    """The run of a lock without its name, with keys overridden. Raises ConfigErrors for an option or a wrong value."""
     chosen = [override for override in overrides if override.group]
     if chosen:
-        rule = "a lock holds a whole run: single keys can be set over it, no options chosen"
+        rule = "a lock holds a whole run: single keys can be overridden, but no options chosen"
         raise ConfigErrors(ConfigError(override.key, override.value, rule) for override in chosen)
     content: Any = to_dict(lock.spec)
     content["run"] = {"name": None, "directory": None}
@@ -186,7 +186,7 @@ def respecified(lock: Lock, overrides: Sequence[Override]) -> RunSpec:
 
 
 def set_keys(content: JsonObject, overrides: Sequence[Override], *, over: str) -> None:
-    """Set single keys in a specification as data, in place; ConfigErrors, which name ``over``, for no plain value."""
+    """Set single keys of a specification in place. Raises ConfigErrors, which name ``over``, for non-plain values."""
     for override in overrides:
         plain, value = override.plain()
         if not plain:
@@ -200,15 +200,15 @@ def set_keys(content: JsonObject, overrides: Sequence[Override], *, over: str) -
     typed = {override.key for override in overrides}
     content["train"] = open_values.with_length(content["train"], typed)
     if "hardware.memory_bytes" in typed and "hardware.reserved_bytes" not in typed:
-        content["hardware"]["reserved_bytes"] = 0  # A memory that is typed is what a rank may use.
+        content["hardware"]["reserved_bytes"] = 0  # A typed memory size is what a rank may use.
 
 
 def ingredients(content: Mapping[str, Any]) -> JsonObject:
-    """Ingredients of a run apart from its specification, flat: ``versions.torch``, ``data.sha256``, ..."""
+    """The provenance of a run without its specification, flattened: ``versions.torch``, ``data.sha256``, ..."""
     flat: JsonObject = {}
     for section in ("versions", "hardware", "environment", "data", "script"):
         flat |= dict(_flat(content.get(section), section))
-    flat.pop("versions.git.diff", None)  # Its hash stands beside it.
+    flat.pop("versions.git.diff", None)  # Its hash is compared instead.
     return {key: value for key, value in flat.items() if not key.startswith(_NOT_COMPARED)}
 
 
@@ -221,13 +221,13 @@ def _flat(value: object, path: str) -> Iterator[tuple[str, object]]:
 
 
 def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Keys whose values differ, with both; a key that one side lacks counts as None."""
+    """Keys whose values differ, with both values; a missing key counts as None."""
     keys = dict.fromkeys((*ours, *theirs))
     return [(key, ours.get(key), theirs.get(key)) for key in keys if ours.get(key) != theirs.get(key)]
 
 
 def settings(content: Mapping[str, Any]) -> JsonObject:
-    """The settings of a specification as data, flat; a run's name, the host's memory and its free disk do not count."""
+    """The settings of a specification, flattened, without a run's name, the host's memory and its free disk."""
     flat = {key: value for section, part in content.items() for key, value in _flat(part, section)}
     return {key: value for key, value in flat.items() if not key.startswith(_NOT_THE_RUN)}
 

@@ -1,6 +1,6 @@
-"""A run that has finished, entered into the file of measured runs: on its first node, beside its end.
+"""Adds a finished run to the file of measured runs, on its first node when the run ends.
 
-What was predicted is what its plan says; what was measured are its metrics and the peaks of ``memory.json``.
+The predictions come from its plan, the measurements from its metrics and the peaks in ``memory.json``.
 """
 
 import sys
@@ -27,13 +27,13 @@ from launcher.rundir import contents, results, run_names
 from launcher.spec import ClusterSpec, RunSpec
 
 _FEWEST_STEPS = 10
-"""Steps of a measured speed at least: the first ones of a run are slower, and single ones wait for something."""
+"""Fewest steps for a measured speed: the first steps of a run are slower, and single steps may stall."""
 
 _PACKAGES = ("llm-launch", "torch", "deepspeed", "megatron-core", "transformers")
 
 
 def enter(run: Path, *, finished: bool = True) -> None:
-    """Add a run that has ended to the measured ones; one that did not finish for its checkpoints alone, once."""
+    """Add a run that has ended to the measured runs; an unfinished one once, and only for its checkpoints."""
     try:
         spec = contents.spec_of(run)
         if spec.script is not None:
@@ -46,11 +46,11 @@ def enter(run: Path, *, finished: bool = True) -> None:
         ):
             file.add(path, replace(row, left_out="it did not finish"))
     except Exception as error:
-        sys.stderr.write(f"launch: this run is not among the measured ones: {error}\n")
+        sys.stderr.write(f"launch: this run was not added to the measured runs: {error}\n")
 
 
 def read(cluster: ClusterSpec) -> Content:
-    """The file of measured runs; ConfigErrors where it cannot be read."""
+    """The content of the file of measured runs. Raises ConfigErrors if it cannot be read."""
     path = place(cluster)
     try:
         return file.load(path)
@@ -62,22 +62,23 @@ def read(cluster: ClusterSpec) -> Content:
 
 
 def anchored(run: Path, word: str, *, others: bool) -> Anchored:
-    """The constant of the measured run that ``--anchor`` names by a word, by the model of speed as it is now.
+    """The constant of the measured run that ``--anchor`` names, computed with the present speed model.
 
-    ConfigErrors where too little was measured. ``others`` predicts runs that are unlike it by the user's measured ones.
+    ``others`` predicts runs unlike it from the user's other measured runs. Raises ConfigErrors if too little was
+    measured.
     """
     spec = contents.spec_of(run)
     row = next((row for row in read(spec.cluster).rows if row.directory == str(run.absolute())), None)
     row = row or row_of(run, spec)
     raw, speed = estimate(spec, **parts(spec), measured=UNCALIBRATED), row.measured.tokens_per_second_per_gpu
     if raw is None or speed is None or row.left_out is not None:
-        rule = f"its speed anchors nothing: {row.left_out or 'it was not measured, or not predicted'}"
+        rule = f"its speed cannot be an anchor: {row.left_out or 'it was not measured, or not predicted'}"
         raise ConfigErrors([ConfigError("--anchor", word, rule, ["launch plan --measurements"])])
     return Anchored(Anchor(row.id, spec, speed / raw.tokens_per_second_per_gpu), others=others)
 
 
 def row_of(run: Path, spec: RunSpec) -> Row:
-    """A finished run as a row."""
+    """A finished run as a row of the file of measured runs."""
     execution = backends.of(spec).execution(spec)
     card = spec.hardware.card or spec.hardware.name
     framework = spec.backend.name if execution is None else execution.framework
@@ -105,7 +106,7 @@ def row_of(run: Path, spec: RunSpec) -> Row:
 
 
 def layout_of(spec: RunSpec) -> str:
-    """The layout of a run in words, with all that its speed depends on."""
+    """The layout of a run in words, with everything that affects its speed."""
     parallel, zero, train = spec.parallel, spec.zero, spec.train
     chosen = {
         "sharded": parallel.shard,
@@ -186,10 +187,10 @@ def _is_positive(value: object) -> bool:
 
 def _left_out(run: Path, card: str, seen: list[str], measured: MeasuredRun) -> str | None:
     if measured.steps < _FEWEST_STEPS:
-        return f"{measured.steps} steps were measured, and {_FEWEST_STEPS} are the fewest"
+        return f"{measured.steps} steps were measured, and at least {_FEWEST_STEPS} are needed"
     others = [name for name in seen if option_of(name) not in (None, card)]
     if others:
         return f"it was predicted for {card} and ran on {others[0]}"
     if (contents.known(run, contents.PLAN).get("speed") or {}).get("crowded"):
-        return "its card was nearly full, where the allocator may slow a run"
+        return "its card was nearly full, so the allocator may have slowed the run"
     return None

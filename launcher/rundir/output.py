@@ -1,7 +1,7 @@
-"""The output of a run's processes: the files of its ranks, and the files of torchrun and submitit around them.
+"""The output of a run's processes: the files of its ranks, of torchrun and of submitit.
 
-Every attempt has a folder of ranks' output, ``<rendezvous id>_<random>`` with one id for all nodes. The newest attempt
-is what a reader asks about; the others are of interest where the ranks themselves say nothing.
+Every attempt has a folder for the ranks' output, ``<rendezvous id>_<random>`` with one id for all nodes. A reader
+usually wants the newest attempt; the other files matter if its ranks printed nothing.
 """
 
 import contextlib
@@ -19,31 +19,31 @@ from launcher.rundir import contents, home, state
 from launcher.slurm.states import NO_STEP
 
 _RANDOM = 9
-"""Characters that ``tempfile.mkdtemp`` adds to torchrun's rendezvous id: an underscore, and eight of any kind."""
+"""Characters that ``tempfile.mkdtemp`` adds to torchrun's rendezvous id: an underscore and eight random ones."""
 
 _SUFFIXES = (".log", ".out", ".err")
 _STDERR = "*/attempt_*/*/stderr.log"
-END_BYTES = 65536  # Bytes at the end of a log in which its last words are looked for.
+END_BYTES = 65536  # Bytes at the end of a log that are searched for its last lines.
 TRACEBACK = "Traceback (most recent call last)"
 _ROOT = "Root Cause (first observed failure):"
 _REPORTED = re.compile(
     r"rank\s*:\s*(?P<rank>\d+) \(local_rank: (?P<local>\d+)\)|exitcode\s*:\s*(?P<code>-?\d+)(?: \(pid: (?P<pid>\d+)\))?"
 )
 _PREFIX = re.compile(r"^\[rank\d+\]: ", re.MULTILINE)
-"""Torch puts this before each line of an exception once a process group is there (``_distributed_excepthook``)."""
+"""Torch's prefix of each line of an exception once there is a process group (``_distributed_excepthook``)."""
 
 _NOTE = re.compile(r"^(\[rank\d+\]:)?\[[IWEF]\d{4} ")
-"""The beginning of a line of torch's own log, such as NCCL's behind an exception: it was not destroyed."""
+"""The start of a line of torch's own log, such as NCCL's note after an exception that it was not destroyed."""
 
 _LOST = re.compile(r"Connection (closed|reset|refused)|connection was (closed|reset)|Broken pipe|recvBytes failed")
-"""Words of gloo, NCCL and the system about a peer that is gone."""
+"""Messages of gloo, NCCL and the system about a peer that is gone."""
 
-_LONGEST = 300  # Characters that one line of a reason may have.
+_LONGEST = 300  # Longest line in a reason, in characters.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outputs:
-    """Files with something in them: of the newest attempt's ranks, of ranks before, of torchrun and submitit."""
+    """Nonempty files: of the newest attempt's ranks, of earlier ranks, and of torchrun and submitit."""
 
     ranks: tuple[Path, ...]
     earlier: tuple[Path, ...] = ()
@@ -51,12 +51,12 @@ class Outputs:
 
     @property
     def every(self) -> tuple[Path, ...]:
-        """All of them, in the order in which they say why a run failed."""
+        """All of them, the most likely to explain a failure first."""
         return (*self.ranks, *self.earlier, *self.around)
 
 
 def outputs(directory: Path) -> Outputs:
-    """The files of a run: the rank that failed first before the others, errors before the rest, then by name."""
+    """The files of a run, sorted by rank that failed first, by errors before other output, and by name."""
     root = directory / "logs" / "ranks"
     found = _printed(directory / "logs")
     ranks = [path for path in found if path.is_relative_to(root)]
@@ -71,7 +71,10 @@ def outputs(directory: Path) -> Outputs:
 
 
 def of_rank(directory: Path, rank: int) -> Outputs | None:
-    """The files of a rank's newest attempt, to which our workers point; a script's is known on one node. Else None."""
+    """The files of a rank's newest attempt; None if unknown, as for scripts on several nodes.
+
+    Our workers leave a link to them.
+    """
     link = directory / "logs" / "ranks" / f"rank{rank}"
     if link.exists():
         return Outputs(ranks=tuple(_printed(files.real(link))))
@@ -83,7 +86,7 @@ def of_rank(directory: Path, rank: int) -> Outputs | None:
 
 
 def tail(path: Path, lines: int) -> list[str]:
-    """The last lines of a file, without their ends."""
+    """The last lines of a file, without newlines."""
     try:
         with io.TextIOWrapper(files.opened(path), errors="replace") as file:
             return [line.rstrip("\n") for line in deque(file, maxlen=lines)]
@@ -92,7 +95,7 @@ def tail(path: Path, lines: int) -> list[str]:
 
 
 def count(paths: Sequence[Path]) -> int:
-    """Lines of files."""
+    """The total number of lines in some files."""
     found = 0
     for path in paths:
         with contextlib.suppress(OSError), files.opened(path) as file:
@@ -101,7 +104,7 @@ def count(paths: Sequence[Path]) -> int:
 
 
 def _of_the_array(directory: Path) -> Iterator[Path]:
-    """Files of submitit about a sweep's point, whose array has one folder for all of its tasks."""
+    """Submitit's files about a sweep's point, whose array shares one folder among its tasks."""
     submission = contents.known(directory, state.SUBMISSION)
     folder = home.here(directory, Path(submission.get("comment") or directory))
     if not folder.is_relative_to(directory):
@@ -129,7 +132,7 @@ def _newest_attempt(root: Path) -> str:
 
 
 class RankExit(NamedTuple):
-    """A failure in torchrun's report: rank and local rank (``?`` and empty where it has none), exit code, process."""
+    """A failure in torchrun's report: rank and local rank (``?`` and empty if unknown), exit code, process."""
 
     rank: str
     local: str
@@ -154,15 +157,14 @@ def exits(report: Path) -> list[RankExit]:
 
 
 def killed(report: Path, number: int) -> list[tuple[int, int | None]]:
-    """Rank and process of the ranks that a signal has ended by torchrun's report, the root cause first."""
+    """Rank and process of the ranks that a signal ended, from torchrun's report, the root cause first."""
     return [(int(each.rank), each.pid) for each in exits(report) if each.code == -number and each.rank.isdecimal()]
 
 
 def rank_errors(directory: Path) -> list[JsonObject]:
     """Contents of the ranks' ``error.rank<r>.json``, each with its ``rank``, the earliest first.
 
-    ``type``, ``message``, ``traceback`` and ``kind`` are texts; ``node`` and ``faulty_node`` are there if they are
-    named.
+    ``type``, ``message``, ``traceback`` and ``kind`` are strings; ``node`` and ``faulty_node`` are present if known.
     """
     paths = [path for path in (directory / "logs").glob("error.rank*.json") if path.is_file()]
     named = [(path, rank) for path in paths if (rank := path.stem.removeprefix("error.rank")).isdecimal()]
@@ -178,10 +180,10 @@ def rank_errors(directory: Path) -> list[JsonObject]:
 
 
 def written_errors(directory: Path) -> list[JsonObject]:
-    """The errors of a failed job's ranks (rank, node, type, message, traceback): that of the failure first.
+    """The errors of a failed job's ranks (rank, node, type, message, traceback), the cause of the failure first.
 
-    Of ranks with the same message that comes first which tells most: rank 0 hands what it finds in the data to the
-    others. Errors that say only that another rank is gone come last.
+    Among ranks with the same message, the one with the longest traceback comes first: rank 0 passes what it finds in
+    the data to the others. Errors that only say that another rank is gone come last.
     """
     found = rank_errors(directory)
     own = [error for error in found if not is_of_another(error)]
@@ -199,19 +201,19 @@ def is_of_another(error: JsonObject) -> bool:
 
 
 def first_log(directory: Path) -> Path | None:
-    """The standard error of the rank that failed first by torchrun's report, which knows a script's ranks, too."""
+    """The stderr file of the rank that failed first by torchrun's report, which also covers scripts."""
     root = next((each.local for each in exits(directory / "logs" / "node.err")), None)
     return next((path for path in rank_logs(directory) if path.parent.name == root and path.stat().st_size), None)
 
 
 def rank_logs(directory: Path) -> list[Path]:
-    """Files of the ranks' stderr, the latest first."""
+    """The ranks' stderr files, the latest first."""
     found = ((path.stat().st_mtime_ns, path) for path in (directory / "logs" / "ranks").glob(_STDERR))
     return [path for _, path in sorted(found, reverse=True)]
 
 
 def logged_error(directory: Path) -> JsonObject | None:
-    """The exception that ends the log of the rank that failed first, as :func:`written_errors` has it, or None."""
+    """The exception that ends the log of the first failed rank, in the form of :func:`written_errors`, or None."""
     log = first_log(directory)
     lines = [] if log is None else last_lines(log)
     if not lines:
@@ -229,14 +231,14 @@ def logged_error(directory: Path) -> JsonObject | None:
 
 
 def last_lines(path: Path) -> list[str]:
-    """The end of a log without empty lines, torch's prefixes of a rank's lines, and torch's notes behind them."""
+    """The end of a log without empty lines, without torch's rank prefixes, and without torch's trailing notes."""
     lines = [line for line in _PREFIX.sub("", files.end_of(path, END_BYTES)).splitlines() if line.strip()]
     end = max((number for number, line in enumerate(lines, 1) if not _NOTE.match(line)), default=len(lines))
     return lines[:end]
 
 
 def not_started(log: Path) -> str | None:
-    """The reason why Slurm did not start the job's program, where that is the last that srun says in a log; or None."""
+    """Why Slurm did not start the job's program, if srun says so at the end of a log; else None."""
     for line in files.last_lines(log, END_BYTES)[-3:]:
         if re.match(NO_STEP, line):
             return f"Slurm could not start it on its nodes: {one_line(line.removeprefix('srun: error: '))}"
@@ -244,17 +246,17 @@ def not_started(log: Path) -> str | None:
 
 
 def never_began(directory: Path) -> str:
-    """The reason why a job of this machine left no state: the last words of the process that was to start it."""
+    """Why a local job left no state: the last output of the process that should have started it."""
     logs = directory / "logs"
     submitit = sorted(filter(Path.is_file, (logs / "submitit").glob("*_log.err")), key=lambda log: -log.stat().st_mtime)
     for path in [*submitit, logs / "node.err"]:
         lines = [line for line in files.last_lines(path, END_BYTES) if line.strip()]
         if lines:
-            return f"its process ended before the job began: {one_line(lines[-1])} ({path})"
-    return f"its process ended before the job began, without a message; see {logs}"
+            return f"its process ended before the job started: {one_line(lines[-1])} ({path})"
+    return f"its process ended before the job started, without a message; see {logs}"
 
 
 def one_line(text: str) -> str:
-    """A text on one line that is not too long for a reason."""
+    """A text on one line, shortened to the length of a reason."""
     line = " ".join(text.split())
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}..."

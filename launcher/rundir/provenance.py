@@ -1,8 +1,8 @@
-"""Ingredients of a run apart from its configuration: software, code, machine, data.
+"""The provenance of a run besides its configuration: software, code, machine, data.
 
-They are read on every launch, so nothing here imports a framework, opens every distribution or reads terabytes. The
-environment is taken by an allow-list of prefixes less all that looks like a secret, and of changed files only names and
-a hash.
+It is collected on every launch, so nothing here imports a framework, opens every distribution or reads terabytes. The
+environment is filtered by an allow-list of prefixes, without anything that looks like a secret; of changed files only
+the names and a hash are recorded.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ _FILES_LISTED = 200
 
 
 def versions(*, with_diff: bool = False) -> JsonObject:
-    """Python, the packages that matter and the state of the working folder's git repository, as :func:`git` has it."""
+    """Versions of Python and of the relevant packages, and the working folder's git state from :func:`git`."""
     found, state = installed(), git(Path.cwd())
     if state is not None and not with_diff:
         state = {**state, "diff": None}
@@ -49,12 +49,12 @@ def versions(*, with_diff: bool = False) -> JsonObject:
 
 
 def installed() -> dict[str, str]:
-    """Name and version of every installed distribution, as pip freezes them, in the order of their names."""
+    """Name and version of every installed distribution, like ``pip freeze``, sorted by name."""
     return dict(sorted(every().items()))
 
 
 def software() -> dict[str, str | None]:
-    """Versions below the packages: CUDA and NCCL that torch was built with, the GPU driver's; None where unknown."""
+    """Versions of the CUDA and NCCL that torch was built with and of the GPU driver; None if unknown."""
     found = installed()
     nccl = next((version for name, version in found.items() if name.startswith("nvidia-nccl")), None)
     return {"cuda": _cuda(), "nccl": nccl, "driver": _driver()}
@@ -80,7 +80,7 @@ def _driver() -> str | None:
 
 @cache  # A sweep records many runs of one folder.
 def git(folder: Path) -> JsonObject | None:
-    """Commit, names of files that differ from it, the difference and its hash; None without a repository or git."""
+    """Commit, names of files that differ from it, the diff and its hash; None without a repository or git."""
     found = repository.state(folder)
     if found is None:
         return None
@@ -96,26 +96,27 @@ def git(folder: Path) -> JsonObject | None:
 
 
 def diff_hash(text: str) -> str:
-    """The hash of a difference; two differences are compared by it."""
+    """The hash of a diff, by which two diffs are compared."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def environment() -> dict[str, str]:
-    """Variables of this shell that frameworks read, by an allow-list of prefixes; never one that may be a secret."""
+    """Environment variables that frameworks read, by an allow-list of prefixes; never one that may be a secret."""
     names = (name for name in sorted(os.environ) if _ENVIRONMENT.match(name) and not secret.of_name(name))
     return {name: os.environ[name] for name in names if secret.held(os.environ[name]) is None}
 
 
 def hardware(facts: machine.Machine) -> JsonObject:
-    """This machine: its processor, GPUs and memory."""
+    """The processor, GPUs and memory of this machine."""
     gpus, memory = [gpu.name for gpu in facts.gpus], facts.host_memory_bytes
     return {"processor": machine.processor(), "cpus": facts.cpus, "gpus": gpus, "host_memory_bytes": memory}
 
 
 def data(data: DataSpec) -> JsonObject | None:
-    """Data of a run: each file with its size and a hash, and the revision of a data set; None for synthetic data.
+    """A run's data: each file with its size and hash, and the revision of a data set; None for synthetic data.
 
-    Files beyond 64 MiB in all are hashed in 64 blocks of 64 KiB each, evenly spread: a launch does not read terabytes.
+    If the files exceed 64 MiB in total, only 64 evenly spaced blocks of 64 KiB of each are hashed: a launch does not
+    read terabytes.
     """
     named = [each.path for each in data.sets if each.path is not None]
     if data.source == "synthetic" or not named:
@@ -157,23 +158,23 @@ def _hash(path: Path, size: int, changed_ns: int, whole: bool) -> str:
 
 
 def script_copy(run: Path, script: str) -> Path:
-    """The copy of its script that a run keeps."""
+    """The path of a run's copy of its script."""
     return run / FOLDER / Path(script).name
 
 
 def script_ingredient(script: str | None) -> JsonObject | None:
-    """The script as a lock holds it: its path and hash; None for a run without one."""
+    """The script as recorded in a lock: its path and hash; None for a run without one."""
     return None if script is None else {"path": script, "sha256": _script_hash(Path(script))}
 
 
 def kept_script(run: Path, script: str | None) -> JsonObject | None:
-    """As :func:`script_ingredient`, of the copy that a run has: it is what goes on, whatever became of the script."""
+    """Like :func:`script_ingredient`, but with the hash of the run's copy, which a resumed run uses."""
     copy = None if script is None else _script_hash(script_copy(run, script))
     return script_ingredient(script) if copy is None else {"path": script, "sha256": copy}
 
 
 def is_script_edited(run: Path, spec: RunSpec, folder: Path) -> bool:
-    """True if the script, whose path starts from the job's folder, was edited or removed since the run was recorded."""
+    """True if the script, relative to the job's folder, was edited or removed since the run was recorded."""
     if spec.script is None:
         return False
     copy = _script_hash(script_copy(run, spec.script))

@@ -1,7 +1,7 @@
-"""The run directory on the planning side: written whole or not at all, and never over an existing run.
+"""Writes the run directory of a new run: completely or not at all, and never over an existing run.
 
-All of it is written into ``.<name>.<pid>.partial`` beside its place and renamed, before anything is submitted: a
-submission that fails leaves a run that ``launch resume`` submits. Only then is it noted in the user's own list of runs.
+Everything is written to ``.<name>.<pid>.partial`` next to the final path and renamed, before anything is submitted: a
+failed submission leaves a run that ``launch resume`` can submit. Only then is it added to the user's list of runs.
 """
 
 import contextlib
@@ -30,18 +30,18 @@ from launcher.spec.parse import to_dict
 
 ROOT = "runs"
 ROOM_BYTES = 1 << 18
-"""Left free beside a record: what the start of its job writes (task, submission, states, logs) takes some 40 KiB, and a
-job that cannot write them ends without being able to say so."""
+"""Bytes to leave free besides a record: the start of its job writes about 40 KiB (task, submission, states, logs), and
+a job that cannot write them ends without a message."""
 
 
 def directory_of(plan: Plan, *, folder: Path) -> Path:
-    """The directory of a run; without a name of its own, one made of time, model, preset and hash."""
+    """The directory of a run; by default named by time, model, preset and hash."""
     spec = plan.spec
     return directory_for(spec, f"{spec.model.name}-{spec.parallel.name}-{spec.hash[:6]}", folder=folder)
 
 
 def directory_for(spec: RunSpec, kind: str, *, folder: Path) -> Path:
-    """The directory of a run or a sweep, as set, else below ``runs/`` by ``run.name``, or by the time and ``kind``."""
+    """The directory of a run or a sweep: as set, else below ``runs/`` by ``run.name``, or by time and ``kind``."""
     if spec.run.directory is not None:
         return (folder / spec.run.directory).absolute()
     name = spec.run.name or f"{time.strftime('%Y%m%d-%H%M%S')}-{kind}"
@@ -59,9 +59,9 @@ def record(
 ) -> Path:
     """Write a new run directory and return it.
 
-    Of two launches into one directory one wins. A run there of which no job was ever made makes place. A name that was
-    made of the time and is taken gets a number: ``<name>-2``. ``made_of`` is the answer of ``lock.here``, None asks it.
-    Raises Taken, Unwritten, or ConfigErrors where a file of it would hold a secret.
+    Of two launches into one directory one wins. An existing run that never had a job is replaced. A generated name that
+    is taken gets a number: ``<name>-2``. ``made_of`` is the result of ``lock.here``; None calls it.
+    Raises Taken, Unwritten, or ConfigErrors if a file would contain a secret.
     """
     named = plan.spec.run.name is not None or plan.spec.run.directory is not None
     content = lock.build(plan, job_as_dict(plan.job), overrides, made_of)
@@ -87,7 +87,7 @@ def record(
 
 
 def numbered(directory: Path) -> Iterator[Path]:
-    """The directory, and its name with a number behind it: ``<name>-2`` and on."""
+    """The directory, then its name with a number: ``<name>-2`` and so on."""
     yield directory
     yield from (directory.with_name(f"{directory.name}-{number}") for number in itertools.count(2))
 
@@ -100,9 +100,9 @@ def _point_to(tokens: TokenFolder, run: Path, spec: RunSpec) -> None:
 
 @contextlib.contextmanager
 def _placed(directory: Path) -> Iterator[Path]:
-    """A folder that becomes the run directory with the end of the block, and of which nothing is left where that fails.
+    """A folder that becomes the run directory at the end of the block, and is removed if that fails.
 
-    Raises Taken, and Unwritten.
+    Raises Taken and Unwritten.
     """
     partial = directory.with_name(f".{directory.name}.{os.getpid()}.{threading.get_ident()}.partial")
     try:
@@ -127,7 +127,7 @@ def _make_place(directory: Path) -> None:
         raise taken(directory)
     aside = directory.with_name(f".{directory.name}.{os.getpid()}.aside")
     directory.rename(aside)
-    if not (aside / state.NOT_SUBMITTED).is_file():  # It was resumed in between.
+    if not (aside / state.NOT_SUBMITTED).is_file():  # It was resumed in the meantime.
         aside.rename(directory)
         raise taken(directory)
     shutil.rmtree(aside)
@@ -144,30 +144,30 @@ def _remove_earlier_tries(spec: RunSpec, directory: Path) -> None:
 
 
 class Unwritten(SubmitError):
-    """A record cannot be written, and nothing of it is there."""
+    """Raised if a record cannot be written; nothing of it is left."""
 
     def __init__(self, what: str, error: OSError) -> None:
         """Name the record and the reason."""
         why = error.strerror or str(error)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            why += f", and the start of a job takes {ROOM_BYTES >> 10} KiB beside its record"
+            why += f", and starting a job takes {ROOM_BYTES >> 10} KiB besides its record"
         super().__init__(f"{what} cannot be written: {why}; run.directory=... puts it elsewhere")
 
 
 class Taken(SubmitError):
-    """The directory holds something already."""
+    """Raised if the directory is not empty."""
 
 
 def taken(directory: Path) -> Taken:
-    """The refusal of a directory that holds something already."""
+    """The error for a directory that is not empty."""
     text = f"{directory} exists and is never overwritten: choose another run.name or run.directory"
     if any(contents.exists(directory, name) for name in (contents.SPEC, state.SWEEP)):
-        text += f", or go on with it by `launch resume {run_names.name_of(directory, Path.cwd())}`"
+        text += f", or continue it with `launch resume {run_names.name_of(directory, Path.cwd())}`"
     return Taken(text)
 
 
 def require_no_secret(spec: RunSpec, job: Job) -> None:
-    """Refuse a run with a secret in one of the files that are generated or copied for it."""
+    """Raise ConfigErrors if a file generated or copied for a run contains a secret."""
     for name, text in job.files.items():
         secrecy.require_none(text, name)
     if spec.script is None or not Path(spec.script).is_file():
@@ -175,14 +175,14 @@ def require_no_secret(spec: RunSpec, job: Job) -> None:
     lines = files.read_text(Path(spec.script), files.MOST_OF_A_RECORD, errors="replace").splitlines()
     for number, line in enumerate(lines, 1):
         if (form := secret.known(line)) is not None:
-            rule = f"line {number} holds {form.title}, and the run keeps a copy: read it from the environment there"
+            rule = f"line {number} contains {form.title}, and the run keeps a copy: read it from the environment"
             names = dict.fromkeys([*spec.cluster.pass_environment, form.variable])
             way_out = [edit.override("cluster.pass_environment", list(names))]
             raise ConfigErrors([ConfigError("script", spec.script, rule, way_out)])
 
 
 def write_settings(folder: Path, run: Path, plan: Plan, overrides: tuple[str, ...], *, forced: bool) -> None:
-    """Write a run's specification, plan, job and generated files into ``folder``, later ``run``."""
+    """Write a run's specification, plan, job and generated files to ``folder``, which becomes ``run``."""
     _dump(folder / contents.SPEC, to_dict(plan.spec))
     _dump(folder / contents.PLAN, {**as_json(plan.assessment), "overrides": list(overrides), "forced": forced})
     _dump(folder / contents.JOB, job_as_dict(plan.job))
@@ -191,7 +191,7 @@ def write_settings(folder: Path, run: Path, plan: Plan, overrides: tuple[str, ..
 
 
 def job_as_dict(job: Job) -> JsonObject:
-    """The job as ``job.json`` holds it; environment variables that are passed through appear by name only."""
+    """The job as stored in ``job.json``; environment variables that are passed through appear only by name."""
     return {
         "argv": list(job.argv),
         "worker_argv": list(job.worker_argv),

@@ -1,8 +1,8 @@
-"""The state of the git repository around a folder, asked so that nothing which the repository names is started.
+"""Reads the state of the git repository around a folder, without starting any program that the repository configures.
 
-A repository's own settings name programs: filters that git starts wherever it reads a tracked file, monitors, hooks,
-drivers of differences, commands of remotes. All of them are switched off, the filters one by one by their names, so
-that a file is compared by its bytes as they lie in the folder.
+A repository's settings can name programs: filters that git runs whenever it reads a tracked file, monitors, hooks, diff
+drivers, commands of remotes. All of them are disabled, filters one by one by name, so a file is compared by its raw
+bytes.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from launcher.base.frozen import dataclass
 
 _NOTHING_ELSE = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "core.bigFileThreshold=64m")
 _NO_REMOTE = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_OPTIONAL_LOCKS": "0"}
-"""Of a clone of parts, git fetches what is missing by commands of its remote; versions before 2.44 know the first."""
+"""In a partial clone, git fetches missing objects through its remote; git before 2.44 knows only the first variable."""
 
 _TIMEOUT_S = 10
 _NAMES = ("status", "--porcelain", "-z", "-uno", "--no-renames", "--ignore-submodules=dirty")
@@ -25,22 +25,27 @@ _DIFFERENCE = (
     *("diff", "HEAD", "--no-ext-diff", "--no-textconv", "--ignore-submodules=dirty", "--submodule=short", "--no-color"),
     *("-M", "-U3", "--inter-hunk-context=0", "--diff-algorithm=default", "--src-prefix=a/", "--dst-prefix=b/"),
 )
-"""The words for a difference in one form, since two are compared by their hash: settings of the user's have others."""
+"""Options that fix the form of a diff whatever the user's settings are, since diffs are compared by their hash."""
 
-_OFF = {"clean": "", "smudge": "", "process": "", "required": "false"}  # Of a filter, by the last part of its keys.
+_OFF = {
+    "clean": "",
+    "smudge": "",
+    "process": "",
+    "required": "false",
+}  # Disables a filter, by the last part of its keys.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """A repository beside its last commit."""
+    """The state of a repository compared with its last commit."""
 
-    commit: str  # That commit; ``(initial)`` where there is none yet.
+    commit: str  # The last commit; ``(initial)`` if there is none yet.
     changed: tuple[str, ...]  # The names of tracked files that differ from it.
-    difference: str | None  # How they do, as git writes it, empty where it cannot; None where none does.
+    difference: str | None  # Their diff, empty if git cannot make it; None if no file differs.
 
 
 def state(folder: Path) -> State | None:
-    """The repository that a folder lies in; None outside of one, without git, and where it cannot be asked safely."""
+    """The repository around a folder; None if there is none, without git, or if it cannot be read safely."""
     top = _git(folder, "rev-parse", "--show-toplevel")
     if top is None:
         return None
@@ -51,7 +56,7 @@ def state(folder: Path) -> State | None:
     listed = _git(root, *filters, *_NAMES)
     if listed is None:
         return None
-    changed = sorted(entry[3:] for entry in listed.split(b"\0") if entry)  # Behind two letters and a blank.
+    changed = sorted(entry[3:] for entry in listed.split(b"\0") if entry)  # Skips two status letters and a blank.
     with _copied_index(root) as index:
         text = _git(root, *filters, *_DIFFERENCE, index=index) if changed else None
     return State(
@@ -62,7 +67,7 @@ def state(folder: Path) -> State | None:
 
 
 def _filters(root: Path) -> Sequence[str] | None:
-    """Options that switch the filters of a repository off; None where one has a name that no option can hold."""
+    """Options that disable the filters of a repository; None if a filter's name cannot be put into an option."""
     listed = _git(root, "config", "--name-only", "-z", "--get-regexp", r"^filter\..*\.") or b""
     keys = [os.fsdecode(key) for key in listed.split(b"\0") if key]
     if any("=" in key for key in keys):
@@ -73,11 +78,11 @@ def _filters(root: Path) -> Sequence[str] | None:
 
 @contextlib.contextmanager
 def _copied_index(root: Path) -> Iterator[Path]:
-    """A copy of the index, which ``git diff`` may write, with its time, by which git tells which files it must read."""
+    """A copy of the index for ``git diff`` to update, with its original time, by which git decides what to read."""
     own = _git(root, "rev-parse", "--git-path", "index") or b""
     with tempfile.TemporaryDirectory(prefix="launch-git-") as folder:
         index = Path(folder) / "index"
-        with contextlib.suppress(OSError):  # There is none before the first file is added.
+        with contextlib.suppress(OSError):  # There is no index before the first file is added.
             shutil.copy2(root / os.fsdecode(own.removesuffix(b"\n")), index)
         yield index
 

@@ -1,7 +1,7 @@
-"""Results of a run from ``metrics.jsonl`` and ``memory.json``: how far it has come, its speed, its memory, its losses.
+"""Results of a run from ``metrics.jsonl`` and ``memory.json``: its progress, speed, memory and losses.
 
-Runs are ranked by held-out losses where the data are the same; by losses of training where a step has as many tokens,
-too, since a larger batch sees more of the data in as many steps.
+Runs with the same data are ranked by held-out loss; by training loss only if their steps also have equally many tokens,
+since a larger batch sees more of the data in the same number of steps.
 """
 
 import itertools
@@ -22,28 +22,28 @@ from launcher.saved import checkpoints
 from launcher.spec.parse import parse
 
 METRICS = "metrics.jsonl"
-EVALUATION = "evaluation.json"  # What lm-evaluation-harness found of the exported model, or the error.
+EVALUATION = "evaluation.json"  # The results of lm-evaluation-harness on the exported model, or the error.
 _END_BYTES = 65536
-_RECENT = 20  # Lines over which the speed of a step is taken, for the time that is left.
-BETWEEN = "between steps"  # The phase of the state that stays from step to step.
+_RECENT = 20  # Lines over which the step time is averaged, for the time left.
+BETWEEN = "between steps"  # The phase of memory that persists from step to step.
 
 _SHOWN = (
     ("loss", "loss", ".4f"),
     ("grad_norm", "gradient norm", ".3f"),
     ("learning_rate", "learning rate", ".2e"),
 )
-"""Keys of a line of metrics that a person is shown, with their names and forms."""
+"""Keys of a line of metrics that users see, with their names and formats."""
 
-_ROUNDED = 0.1  # Tokens a second: more than what is lost where a prediction is written with one decimal.
+_ROUNDED = 0.1  # Tokens a second: more than the rounding error of a prediction written with one decimal.
 
 
 def steps(run: Path) -> list[JsonObject]:
-    """The whole lines of ``metrics.jsonl`` that belong to a training step; none where there is no such file."""
+    """The complete lines of ``metrics.jsonl`` for training steps; none if there is no such file."""
     return list(training(files.last_lines(run / "metrics.jsonl")))
 
 
 def training(lines: Iterable[str]) -> Iterator[JsonObject]:
-    """The lines of metrics that hold a loss; a user's script may leave out all else, and a step is then counted."""
+    """The lines of metrics with a loss; if a user's script omits the step, lines are counted."""
     count = 0
     for row in files.json_objects(lines):
         if is_number(row.get("loss")):
@@ -53,32 +53,32 @@ def training(lines: Iterable[str]) -> Iterator[JsonObject]:
 
 
 def is_number(value: object) -> bool:
-    """True for a number, NaN and infinity among them; a script may write anything."""
+    """True for a number, including NaN and infinity; a script may write anything."""
     return isinstance(value, float) or typed.is_whole(value)
 
 
 def speed(found: Sequence[JsonObject], predicted: "PredictedSpeed | None" = None) -> float | None:
-    """Tokens a second of all ranks, the median of the second half of the lines of the prediction, or None."""
+    """Tokens/s of all ranks, the median of the second half of the lines written under the prediction, or None."""
     known = second_half(found, predicted)
     return float(statistics.median(row["tokens_per_second"] for row in known)) if known else None
 
 
 def second_half(found: Sequence[JsonObject], predicted: "PredictedSpeed | None" = None) -> list[JsonObject]:
-    """The lines from which a run's speed is taken; the arguments are as for :func:`speed`."""
+    """The lines from which a run's speed is taken, with the arguments of :func:`speed`."""
     rows = [] if predicted is None else [row for row in found if _is_of(row, predicted)]
     known = [row for row in rows or found if typed.is_number(row.get("tokens_per_second"))]
     half = known[len(known) // 2 :]
-    return [row for row in half if not row.get("followed")] or half  # Following its memory takes time of a step.
+    return [row for row in half if not row.get("followed")] or half  # Following memory slows a step down.
 
 
 class PredictedSpeed(NamedTuple):
     """The speed that the plan of a run predicts."""
 
     tokens_per_second: float  # Of all ranks together.
-    per_gpu: float  # Of one GPU.
+    per_gpu: float  # Tokens/s of one GPU.
     low: float  # The lower end of the band around ``per_gpu``.
     high: float  # The upper end.
-    step_seconds: float  # Of an optimizer step.
+    step_seconds: float  # Time of an optimizer step.
 
 
 def _is_of(row: JsonObject, predicted: PredictedSpeed) -> bool:
@@ -88,7 +88,7 @@ def _is_of(row: JsonObject, predicted: PredictedSpeed) -> bool:
 
 
 def predicted_speed(run: Path) -> PredictedSpeed | None:
-    """The speed of the plan; None where it is unknown, as on a CPU."""
+    """The speed in the plan; None if unknown, as on a CPU."""
     found = contents.known(run, contents.PLAN).get("speed") or {}
     keys = ("tokens_per_second", "tokens_per_second_per_gpu", "low", "high", "step_seconds")
     values = [float(value) for key in keys if typed.is_number(value := found.get(key)) and value > 0]
@@ -96,13 +96,13 @@ def predicted_speed(run: Path) -> PredictedSpeed | None:
 
 
 def predicted_peak(run: Path) -> int | None:
-    """Bytes of the predicted peak of allocations on the worst rank by the plan; None where it is unknown."""
+    """The allocated peak of the worst rank predicted in the plan, in bytes; None if unknown."""
     size = (contents.known(run, contents.PLAN).get("peak") or {}).get("allocated_bytes")
     return size if typed.is_whole(size) else None
 
 
 def predicted_phases(run: Path) -> dict[str, int]:
-    """The predicted peak of each phase by the plan; of a run that has gone on from a checkpoint, with its load."""
+    """The predicted peak of each phase in the plan; for a run resumed from a checkpoint, including its load."""
     found = contents.known(run, contents.PLAN).get("phases") or {}
     if not was_restored(run) or not found:
         return found
@@ -113,17 +113,17 @@ def predicted_phases(run: Path) -> dict[str, int]:
         if spec.judges_no_model or findings.errors(spec):
             return found
         return {**found, "load": assess.estimated(assess.going_on(spec)).phases["load"]}
-    except LauncherError:  # It is damaged, or an extension that the run needs is not installed here.
+    except LauncherError:  # The record is damaged, or an extension that the run needs is not installed here.
         return found
 
 
 def was_restored(run: Path) -> bool:
-    """True if the measured load is the load of a checkpoint."""
+    """True if the measured load phase loaded a checkpoint."""
     return contents.known(run, contents.MEMORY).get("restored", 0) not in (0, None)
 
 
 def measured(run: Path) -> dict[str, int]:
-    """The largest figure over the ranks for each phase, in bytes, and for the state between two steps."""
+    """The maximum over the ranks for each phase and for memory between two steps, in bytes."""
     worst: dict[str, int] = {}
     for rank in contents.known(run, contents.MEMORY).get("ranks", ()):
         phases = rank.get("phases")
@@ -136,22 +136,22 @@ def measured(run: Path) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """The progress of a run; None stands for a figure that is not known, or not yet."""
+    """The progress of a run; None for figures that are unknown, or not known yet."""
 
-    step: int | None  # The newest step with a line of metrics.
-    steps: int | None  # All that it is to do; None for a script of the user's own.
-    loss: float | None  # Of the newest line.
-    tokens_per_second: float | None  # Of the newest line, of all ranks together.
-    # Until the last step at the speed of the newest lines, without evaluations and checkpoints; before the first line
+    step: int | None  # The last step with a line of metrics.
+    steps: int | None  # The total number of steps; None for a user's script.
+    loss: float | None  # The loss in the last line.
+    tokens_per_second: float | None  # The speed of all ranks together in the last line.
+    # Time to the last step at the speed of the last lines, without evaluations and checkpoints; before the first line
     # at the speed that the plan predicts.
     seconds_left: float | None
-    left_is: Literal["measured", "predicted"] | None  # Where ``seconds_left`` is from; None where it is not known.
-    checkpoint_step: int | None  # Step of the newest whole checkpoint.
-    evaluation: JsonObject | None = field(default=None, hash=False)  # The newest one, as :func:`evaluation` has it.
+    left_is: Literal["measured", "predicted"] | None  # The origin of ``seconds_left``; None if that is unknown.
+    checkpoint_step: int | None  # The step of the newest complete checkpoint.
+    evaluation: JsonObject | None = field(default=None, hash=False)  # The last one, in the form of :func:`evaluation`.
 
 
 def read_progress(run: Path) -> Progress:
-    """Read where a run stands."""
+    """The progress of a run."""
     lines = _tail(run, _RECENT)
     rows = _last_rows(lines, _RECENT)
     last, steps, saved = rows[-1] if rows else {}, last_step_of(run), newest_checkpoint(run)
@@ -172,12 +172,12 @@ def read_progress(run: Path) -> Progress:
 
 
 def newest(run: Path, count: int) -> list[JsonObject]:
-    """The last whole lines of ``metrics.jsonl`` that name a step, oldest first."""
+    """The last complete lines of ``metrics.jsonl`` with a step, oldest first."""
     return _last_rows(_tail(run, count), count)
 
 
 def _tail(run: Path, count: int) -> list[str]:
-    """The end of ``metrics.jsonl``, with room for so many lines."""
+    """The end of ``metrics.jsonl``, large enough for so many lines."""
     return files.last_lines(run / METRICS, max(_END_BYTES, 512 * count))
 
 
@@ -186,12 +186,12 @@ def _last_rows(lines: Sequence[str], count: int) -> list[JsonObject]:
 
 
 def rows_of(lines: Iterable[str]) -> Iterator[JsonObject]:
-    """The lines that are whole and name a step."""
+    """The complete lines that have a step."""
     return (row for row in files.json_objects(lines) if _step(row) is not None)
 
 
 def last_step_of(run: Path) -> int | None:
-    """Steps of a run; None for a script of the user's own, which decides that by itself."""
+    """The number of steps of a run; None for a user's script, which decides by itself."""
     spec = contents.known(run, contents.SPEC)
     train = spec.get("train", {})
     steps = train.get("steps")
@@ -205,7 +205,7 @@ def last_step_of(run: Path) -> int | None:
 
 
 def seconds_left(rows: Sequence[Mapping[str, Any]], steps: int | None) -> float | None:
-    """Seconds until the last step, at the mean speed of some lines; evaluations and checkpoints come on top."""
+    """Seconds to the last step at the mean speed of some lines, without evaluations and checkpoints."""
     speeds = [seconds for row in rows[-_RECENT:] if (seconds := number(row, "step_seconds")) is not None]
     if steps is None or not speeds:
         return None
@@ -213,13 +213,13 @@ def seconds_left(rows: Sequence[Mapping[str, Any]], steps: int | None) -> float 
 
 
 def newest_checkpoint(run: Path) -> int | None:
-    """The step of the newest whole checkpoint, from which a resumed run goes on."""
+    """The step of the newest complete checkpoint, from which a resumed run continues."""
     found = checkpoints.whole_checkpoints(run)
     return found[-1].step if found else None
 
 
 def metrics_line(row: Mapping[str, Any], steps: int | None) -> str:
-    """A line of metrics for a person: its step, losses, gradient norm, learning rate and speed, where it has them."""
+    """A line of metrics for the user: its step, and if known losses, gradient norm, learning rate and speed."""
     of = "" if steps is None else f"/{steps}"
     parts = [f"step {row['step']}{of}"]
     for key, name, form in _SHOWN:
@@ -234,16 +234,16 @@ def metrics_line(row: Mapping[str, Any], steps: int | None) -> str:
     return "  ".join(parts)
 
 
-_OF_A_SET = "eval_loss/"  # What the keys of losses on named data sets begin with.
+_OF_A_SET = "eval_loss/"  # Prefix of the keys of losses on named data sets.
 
 
 def eval_sets(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """The keys of the losses of evaluations on named data sets, by the names."""
+    """The keys of evaluation losses, by the name of their data set."""
     return {key.removeprefix(_OF_A_SET): key for row in rows for key in row if key.startswith(_OF_A_SET)}
 
 
 def evaluation(row: Mapping[str, Any]) -> JsonObject | None:
-    """The evaluation of a line: loss and perplexity, of several data sets the mean's and each one's by its name."""
+    """The evaluation in a line: loss and perplexity, with several data sets their means and each one's by name."""
     found = {
         name: {key: number(row, f"eval_{key}{name and '/'}{name}") for key in ("loss", "perplexity")}
         for name in ("", *eval_sets([row]))
@@ -253,7 +253,7 @@ def evaluation(row: Mapping[str, Any]) -> JsonObject | None:
 
 
 def last_evaluation(rows: Sequence[Mapping[str, Any]]) -> JsonObject | None:
-    """The evaluation of the last of some lines that has one."""
+    """The last evaluation in some lines; None if there is none."""
     return next(filter(None, map(evaluation, reversed(rows))), None)
 
 
@@ -269,7 +269,7 @@ def evaluation_text(found: Mapping[str, Any]) -> str:
 
 
 def number(row: Mapping[str, Any], key: str) -> float | None:
-    """A value of a line as a finite number; None where it has none."""
+    """A value of a line as a finite number; None if it is not one."""
     value = row.get(key)
     return float(value) if typed.is_number(value) else None
 
@@ -279,12 +279,12 @@ def _step(row: Mapping[str, Any]) -> int | None:
     return value if typed.is_whole(value) else None
 
 
-FIRST_LOSSES = 20  # Lines of ``metrics.jsonl`` that a lock keeps: enough to tell one run from another.
-LOSSES = "losses:"  # The lock's key of them.
+FIRST_LOSSES = 20  # Lines of ``metrics.jsonl`` that a lock holds: enough to tell one run from another.
+LOSSES = "losses:"  # Their key in the lock.
 
 
 def add_losses(run: Path) -> None:
-    """Put the first losses of a run into its lock; a lock that has them stays as it is."""
+    """Add the first losses of a run to its lock, unless the lock has them already."""
     path = run / contents.LOCK
     try:
         text, lines = files.read_text(path, files.MOST_OF_A_RECORD), files.last_lines(run / "metrics.jsonl")
@@ -297,7 +297,7 @@ def add_losses(run: Path) -> None:
 
 
 def as_line(row: Mapping[str, Any]) -> str:
-    """A row as an item of YAML, which spells NaN and infinity otherwise than JSON; a run in fp16 may begin so."""
+    """A row as a YAML item; YAML spells NaN and infinity differently from JSON, and an fp16 run may start with them."""
     return f"- {json.dumps(dict(row)).replace('NaN', '.nan').replace('Infinity', '.inf')}\n"
 
 
@@ -307,40 +307,40 @@ def _row(content: Mapping[str, Any]) -> JsonObject:
 
 
 MEAN = "mean of the last tenth of the logged steps"
-"""Lines of metrics whose mean counts as the loss of a run, since single lines scatter around it."""
+"""The lines whose mean is taken as the loss of a run, since single lines scatter."""
 
-_NO_SAMPLES = ("workers", "preview")  # Keys of ``data`` that change no sample.
+_NO_SAMPLES = ("workers", "preview")  # Keys of ``data`` that do not affect samples.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
     """The data of a run, and its losses."""
 
-    data: str  # Its data and the length of its sequences, to be compared with others'.
-    tokens: int | None  # Of a step; None where that is not known.
+    data: str  # Its data and sequence length, to compare with those of others.
+    tokens: int | None  # Tokens per step; None if unknown.
     held_out: float | None  # The last loss on held-out samples.
-    training: float | None  # The mean over the last tenth of the logged steps.
+    training: float | None  # The mean loss over the last tenth of the logged steps.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Basis:
-    """The loss that runs are ranked by, or None and the reason."""
+    """The kind of loss by which runs are ranked, or None and the reason."""
 
     kind: Literal["held_out", "training"] | None
     why: str = ""
 
     def loss(self, run: Trained | None) -> float | None:
-        """That loss of a run."""
+        """A run's loss of this kind; None if unknown."""
         return None if run is None or self.kind is None else getattr(run, self.kind)
 
     @property
     def words(self) -> str:
-        """The lowest loss, as a sentence begins with it."""
+        """The lowest loss as the start of a sentence."""
         return "lowest held-out loss" if self.kind == "held_out" else f"lowest loss ({MEAN})"
 
 
 def trained_on(run: Path, rows: Sequence[Mapping[str, Any]]) -> Trained:
-    """The data and losses of a run by its lines of metrics; a script of the user's own chooses its data by itself."""
+    """The data and losses of a run, from its lines of metrics; a user's script chooses its data itself."""
     spec = contents.known(run, contents.SPEC)
     data, train = spec.get("data") or {}, spec.get("train") or {}
     samples = {key: value for key, value in data.items() if key not in _NO_SAMPLES}
@@ -354,7 +354,7 @@ def trained_on(run: Path, rows: Sequence[Mapping[str, Any]]) -> Trained:
 
 
 def tokens_per_step(content: Mapping[str, Any]) -> int | None:
-    """Tokens of a global batch by a recorded specification; None of a script, and of a damaged record."""
+    """Tokens in a global batch of a recorded specification; None for a script or a damaged record."""
     try:
         spec = parse(json.loads(json.dumps(content)))
     except LauncherError:
@@ -363,10 +363,10 @@ def tokens_per_step(content: Mapping[str, Any]) -> int | None:
 
 
 def ranking_basis(runs: Iterable[Trained]) -> Basis:
-    """The loss that runs are ranked by, of those that have any."""
+    """The loss by which runs are ranked, among those that have any."""
     found = [run for run in runs if run.training is not None]
     if len({run.data for run in found}) > 1:
-        return Basis(kind=None, why="their data or the lengths of their sequences differ")
+        return Basis(kind=None, why="their data or sequence lengths differ")
     if found and all(run.held_out is not None for run in found):
         return Basis(kind="held_out")
     sizes = sorted({run.tokens for run in found if run.tokens is not None})
@@ -377,7 +377,7 @@ def ranking_basis(runs: Iterable[Trained]) -> Basis:
 
 
 def loss(found: Sequence[JsonObject]) -> float:
-    """The loss that a sampler minimises: the last on held-out samples, else the mean over the last tenth of steps."""
+    """The loss that a sampler minimises: the last held-out loss, else the mean over the last tenth of steps."""
     held_out = [row["eval_loss"] for row in found if is_number(row.get("eval_loss"))]
     if held_out:
         return float(held_out[-1])
@@ -385,12 +385,12 @@ def loss(found: Sequence[JsonObject]) -> float:
 
 
 def training_loss(found: Sequence[Mapping[str, Any]]) -> float | None:
-    """The mean over the last tenth of the lines, at least one: single lines scatter; None where there are none."""
+    """The mean loss over the last tenth of the lines, at least one, as single lines scatter; None without lines."""
     last = [row["loss"] for row in found[-max(1, len(found) // 10) :]]
     return float(sum(last) / len(last)) if last else None
 
 
 def closing_loss(found: Sequence[Mapping[str, Any]]) -> str:
-    """The loss of training that a run has come to, as text: the mean of the last tenth of its lines."""
+    """The final training loss of a run as text: the mean over the last tenth of its lines."""
     count = max(1, len(found) // 10)
     return f"{training_loss(found):.4f}" + (f" (mean of the last {count} lines)" if count > 1 else "")

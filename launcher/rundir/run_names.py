@@ -1,8 +1,8 @@
-"""Names of runs: which folders are runs, sweeps and groups of them, and the runs that a word means, from any folder.
+"""Names of runs: which folders are runs, sweeps or groups, and which run a name refers to, from any folder.
 
-A folder below ``runs/`` that is neither a run nor a sweep is a group (``run.name=group/a``), whose runs are found by
-``group/a``, and by ``a`` alone where no other run has that name. A word that several runs answer to is refused
-(:class:`Ambiguous`): a guess might cancel another run than was meant.
+A folder below ``runs/`` that is neither a run nor a sweep is a group (``run.name=group/a``). Its runs are found by
+``group/a``, or just ``a`` if no other run has that name. A name that matches several runs is refused
+(:class:`Ambiguous`): a guess might cancel the wrong run.
 """
 
 import contextlib
@@ -22,19 +22,19 @@ def is_sweep(path: Path) -> bool:
 
 
 def is_point(run: Path) -> bool:
-    """True for the run of a sweep's point."""
+    """True for a run that is a point of a sweep."""
     return is_sweep(run.parent)
 
 
 def runs_of(path: Path) -> list[Path]:
-    """The run of a run directory, or the runs of a sweep's; none where it is neither."""
+    """The run in a run directory, or the runs in a sweep's folder; empty if it is neither."""
     if is_sweep(path):
         return [each for each in _folders(path) if contents.exists(each, contents.SPEC)]
     return [path] if contents.exists(path, contents.SPEC) else []
 
 
 def below(root: Path) -> Iterator[tuple[Path, list[Path]]]:
-    """The runs and sweeps of a folder and its groups, each with its runs; links lead to runs, and to no group."""
+    """The runs and sweeps in a folder and its groups, each with its runs; links are followed to runs, not to groups."""
     for path in _folders(root):
         runs = runs_of(path)
         if runs or is_sweep(path):
@@ -44,13 +44,13 @@ def below(root: Path) -> Iterator[tuple[Path, list[Path]]]:
 
 
 def answers(path: Path, word: str) -> bool:
-    """True if a run, sweep or point is meant by a name: its own, with or without the groups and sweep above it."""
+    """True if a name matches a run, sweep or point: its own name, with or without the groups and sweep above it."""
     parts = PurePath(word).parts
     return bool(parts) and path.parts[-len(parts) :] == parts
 
 
 def id_of(run: Path) -> str:
-    """The name that a run is shown by: of a point with its sweep's, else as ``run.name`` has it, groups included."""
+    """The displayed name of a run: for a point including its sweep, else ``run.name`` including groups."""
     if is_point(run):
         return f"{run.parent.name}/{run.name}"
     given = contents.known(run, contents.SPEC).get("run", {}).get("name")
@@ -58,7 +58,7 @@ def id_of(run: Path) -> str:
 
 
 def typed(run: Path) -> str:
-    """The name that a run is shown by, as a shell takes it for one word: a folder may be called anything."""
+    """The displayed name of a run, quoted for a shell, since a folder may have any name."""
     return shlex.quote(id_of(run))
 
 
@@ -74,24 +74,24 @@ def _folders(path: Path) -> list[Path]:
 def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # A link that leads to itself.
+    except OSError:  # A link to itself.
         return False
 
 
-_LIST_BYTES = 1 << 18  # Thousands of runs; a longer list loses those that are gone.
+_LIST_BYTES = 1 << 18  # Thousands of runs; from a longer list, runs that no longer exist are removed.
 
 
 class Ambiguous(LookupError):
-    """A word that several runs or sweeps answer to."""
+    """Raised for a name that matches several runs or sweeps."""
 
     def __init__(self, name: str, candidates: Sequence[Path]) -> None:
-        """Hold the word and the directories that it may mean."""
+        """Store the name and the directories that it may mean."""
         self.name, self.candidates = name, tuple(candidates)
         super().__init__(name)
 
 
 def find(words: Sequence[str], folder: Path) -> list[Path]:
-    """Run directories by name, path or job id, of a sweep all; without words all below ``runs/``, or all known."""
+    """Run directories by name, path or job id, all of a sweep's; without words all below ``runs/``, or all known."""
     root = folder / "runs"
     if not words and not root.is_dir():
         return remembered()
@@ -102,11 +102,10 @@ def find(words: Sequence[str], folder: Path) -> list[Path]:
 
 
 def places(name: str, folder: Path) -> list[Path]:
-    """The directory of the run or sweep that a word names, or the runs of an array by its job id.
+    """The directory of the run or sweep that a name refers to, or the runs of an array by its job id.
 
-    A name or path that leads to a run from this folder comes first. ``SWEEP/POINT`` names a point of a sweep that lies
-    anywhere, and ``POINT`` alone where only one has it. FileNotFoundError: it names nothing; :class:`Ambiguous`:
-    several.
+    A name or path that leads to a run from this folder comes first. ``SWEEP/POINT`` names a point of any sweep, as does
+    ``POINT`` alone if it is unique. Raises FileNotFoundError if nothing matches, :class:`Ambiguous` if several do.
     """
     near = [path.absolute() for path in (folder / "runs" / name, folder / name) if runs_of(path.absolute())]
     near = [path for n, path in enumerate(near) if not any(path.samefile(other) for other in near[:n])]
@@ -138,20 +137,20 @@ def _elsewhere(name: str, folder: Path) -> list[Path]:
 
 
 def name_of(run: Path, folder: Path) -> str:
-    """The shortest word that :func:`find` takes for this run and no other: its name below ``runs/``, else its path."""
+    """The shortest name by which :func:`find` finds exactly this run: its name below ``runs/``, else its path."""
     root = folder / "runs"
     return str(run.relative_to(root) if run.is_relative_to(root) else run)
 
 
 def remember(run: Path) -> None:
-    """Note a run or sweep for :func:`find`, and its signature; a list that cannot be kept is no reason to fail."""
+    """Add a run or sweep and its signature to the user's lists; a list that cannot be written is ignored."""
     with contextlib.suppress(OSError):
         signature.append_line(list_of_runs(), str(run), _LIST_BYTES, lambda line: Path(line).is_dir())
     signature.note(run)
 
 
 def remembered() -> list[Path]:
-    """Runs that were noted and still exist, oldest first."""
+    """Runs in the user's list that still exist, oldest first."""
     return [path for path in map(Path, _noted()) if contents.exists(path, contents.SPEC)]
 
 
@@ -160,5 +159,5 @@ def _noted() -> list[str]:
 
 
 def list_of_runs() -> Path:
-    """The user's list of runs and sweeps, wherever they were recorded."""
+    """The path of the user's list of runs and sweeps, wherever they were recorded."""
     return signature.user_list("runs.txt")

@@ -1,7 +1,7 @@
-"""Signatures of records: a record that would start something else than it did is no longer the user's own.
+"""Signatures of records: a record that would start something else than before no longer counts as the user's own.
 
-Noted is a hash of all files that decide what is started, and where, when a run is recorded, changed, or trusted: in the
-user's state folder, never in the record, which could bring it along.
+When a run is recorded, changed or trusted, a hash of all files that determine what is started, and its path, are stored
+in the user's state folder; never in the record, which could carry a forged one.
 """
 
 import contextlib
@@ -15,10 +15,10 @@ from launcher.job.run_script import FOLDER
 from launcher.rundir.state import SWEEP
 
 _ALWAYS = ("home.json", "job.json", "plan.json", "spec.json", SWEEP)
-"""``home.json`` says which path the job's words are rid of, and ``plan.json`` whether the run was forced."""
+"""``home.json`` says which path is replaced in the job's files, and ``plan.json`` whether the run was forced."""
 
-_HASH = 64  # Characters of a SHA-256, at the begin of each line of the list.
-_LIST_BYTES = 1 << 19  # Thousands of records; a longer list loses those that are gone.
+_HASH = 64  # Characters of a SHA-256, at the start of each line of the list.
+_LIST_BYTES = 1 << 19  # Thousands of records; from a longer list, records that no longer exist are removed.
 
 
 def digest(record: Path) -> str:
@@ -28,7 +28,7 @@ def digest(record: Path) -> str:
         name = str(path.relative_to(record)).encode(errors="surrogateescape")
         try:
             content = files.read_bytes(path, files.MOST_OF_A_LOG)
-        except OSError as error:  # Its name counts all the same: a file that is too large to read may still be started.
+        except OSError as error:  # Its name still counts: a file too large to read may still be started.
             content = type(error).__name__.encode()
         found.update(b"%b %d\n" % (name, len(content)))
         found.update(content)
@@ -36,7 +36,7 @@ def digest(record: Path) -> str:
 
 
 def acting_files(record: Path) -> list[Path]:
-    """The files of a record that its job starts, or is told by."""
+    """The files of a record that its job runs or reads."""
     job = files.read_json(record / "job.json") or {}
     generated = job.get("files")
     names = {*_ALWAYS, *(str(name) for name in (generated if isinstance(generated, list) else ()))}
@@ -46,38 +46,38 @@ def acting_files(record: Path) -> list[Path]:
 
 
 def note(record: Path) -> None:
-    """Note what a record would start as it is now; a list that cannot be kept is no reason to fail."""
+    """Store the signature of a record as it is now; a list that cannot be written is ignored."""
     _add(user_list("records.txt"), record)
 
 
 def is_own(record: Path) -> bool:
-    """True if a run or sweep is, byte by byte, as this user recorded or trusted it at the place where it lies."""
+    """True if a run or sweep is, byte for byte and at this path, as this user recorded or trusted it."""
     return _last(user_list("records.txt"), record) == digest(record)
 
 
 def note_shown(record: Path) -> None:
-    """Note a record that is not the user's own as it was shown."""
+    """Store the signature of a foreign record as it was shown to the user."""
     _add(user_list("shown.txt"), record)
 
 
 def is_as_shown(record: Path) -> bool:
-    """True unless a record was shown and would start something else by now."""
+    """True unless a record was shown and would start something else now."""
     shown = _last(user_list("shown.txt"), record)
     return shown is None or shown == digest(record)
 
 
 def append_line(path: Path, line: str, most_bytes: int, lives: Callable[[str], bool]) -> None:
-    """Append a line to a list of the user's; of a list longer than so many bytes only lines that live stay."""
+    """Append a line to a list of the user; from a list beyond ``most_bytes``, lines that no longer live are removed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_file() and path.stat().st_size > most_bytes:
         kept = "".join(f"{each}\n" for each in read_lines(path) if lives(each))
         files.write_bytes_atomically(path, os.fsencode(kept))
     with path.open("ab") as file:
-        file.write(os.fsencode(f"{line}\n"))  # One short write in append mode: launchers do not mix their lines.
+        file.write(os.fsencode(f"{line}\n"))  # One short append: lines of concurrent launchers do not interleave.
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a list of the user's, oldest first; none where there is no such list."""
+    """The lines of a list of the user, oldest first; empty if there is no such list."""
     try:
         return [line for line in os.fsdecode(files.read_bytes(path, files.MOST_OF_A_RECORD)).split("\n") if line]
     except OSError:

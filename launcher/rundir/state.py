@@ -1,4 +1,4 @@
-"""The state of a run on disk. Files, since a job outlives its launcher."""
+"""The state of a run on disk, in files because a job outlives its launcher."""
 
 import time
 from pathlib import Path
@@ -13,27 +13,27 @@ type State = Literal[
 ]
 
 ENDED: tuple[State, ...] = ("finished", "failed", "cancelled", "lost", "unreadable")
-"""States in which nothing more is to be waited for; ``unreadable``: a file of the run is damaged and hides it."""
+"""States after which nothing more happens by itself; ``unreadable``: a damaged file hides the state."""
 
 ACTIVE: tuple[State, ...] = ("queued", "running", "requeued", "not_visible")
 """States in which a job waits, runs, or may run."""
 
 CANCEL_REQUEST = "cancel_requested"
-SWEEP = "sweep.json"  # Lies in the folder of a sweep, whose sub-folders are its runs.
+SWEEP = "sweep.json"  # In the folder of a sweep, whose sub-folders are its runs.
 SUBMISSION = "submission.json"
-"""``kind``, ``job_id``, null while it is not known yet, of Slurm's jobs the ``comment``, submitit's folder, and of
-runs on a machine the ``process`` that was started there."""
+"""``kind``; ``job_id``, null while unknown; for Slurm jobs the ``comment``, which is submitit's folder; for local runs
+the ``process`` that was started."""
 
 NOT_SUBMITTED = "not_submitted.json"
-"""The ``reason`` why a new run's submission made no job: the run has never started, nor will it by itself."""
+"""The ``reason`` why submitting a new run created no job: the run has not started, and will not by itself."""
 
 
 _AN_END: tuple[State, ...] = ("finished", "failed", "cancelled", "requeued")
 
 
 def put(run: Path, state: State, *, reason: str | None = None, **facts: object) -> None:
-    """Set the run's state, on the job's first node; begin and end of an attempt become events, too."""
-    said = reason and secret.hidden(reason)  # A worker's error may repeat an address with its password.
+    """Set the run's state, on the job's first node; the start and end of an attempt also become events."""
+    said = reason and secret.hidden(reason)  # A worker's error may repeat a URL with its password.
     write_atomically(run / "state.json", {"state": state, "reason": said, "time": time.time(), **facts})
     if state in _AN_END:
         events.add(run, "end", said or state, step=None, state=state, cause=facts.get("cause"), node=machine.node())
@@ -42,7 +42,7 @@ def put(run: Path, state: State, *, reason: str | None = None, **facts: object) 
 
 
 def forget_ending(run: Path) -> None:
-    """Make a run that has ended ready to be submitted again; a submission whose id nobody has noted stays."""
+    """Prepare a run that has ended for another submission; a submission without a recorded id stays."""
     old = ["state.json", CANCEL_REQUEST, NOT_SUBMITTED]
     if (read_json(run / SUBMISSION) or {}).get("job_id") is not None:
         old.append(SUBMISSION)

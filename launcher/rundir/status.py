@@ -1,10 +1,10 @@
-"""States of runs as a person sees them: by the files of a run or, beyond these, by Slurm.
+"""States of runs as users see them, from a run's files and, if these are not enough, from Slurm.
 
-``state.json`` is written by the job's first node and believed once it says that the run has ended. A run on this
-machine whose keeper is gone is ``lost``; of one on another host its heartbeat tells (``launcher.rundir.keeper``). For
-all other runs Slurm is asked, once for many. A submission whose job id was never noted is found by the job's comment. A
-copy is ``prepared``, whatever its original does. A file that cannot be read makes the state ``unreadable`` where it
-would have told it.
+The job's first node writes ``state.json``, which is final once it says that the run has ended. A run on this machine
+whose keeper is gone is ``lost``; a run on another host is judged by its heartbeat (``launcher.rundir.keeper``). For all
+other runs Slurm is asked, once for many. A submission whose job id was never recorded is found by the job's comment. A
+copy is ``prepared``, whatever its original does. If a file that determines the state cannot be read, the state is
+``unreadable``.
 """
 
 import shutil
@@ -27,10 +27,10 @@ from launcher.slurm import jobs, states
 from launcher.slurm.jobs import QueuedJob
 
 _NOT_SUBMITTED = "recorded, but not submitted: `launch resume {}` submits it"
-_TAKES_ITS_PLACE = "`launch resume {}` tries again, and a corrected run of this name takes its place"
-_GROWING = (results.METRICS, events.FILE)  # Files that the rows of runs are read from, and that may be missing.
-ASK_S = {"local": 1.0, "slurm": 15.0}  # Seconds between two questions: a controller is not asked at each look.
-_FULL_BYTES = 1 << 16  # Of a disk with less than this left, a file of state or a log may not have been written.
+_TAKES_ITS_PLACE = "`launch resume {}` tries again, and a corrected run of this name replaces it"
+_GROWING = (results.METRICS, events.FILE)  # Growing files that rows are read from, and that may be missing.
+ASK_S = {"local": 1.0, "slurm": 15.0}  # Seconds between two queries, so that not every look asks the controller.
+_FULL_BYTES = 1 << 16  # On a disk with less than this left, a state file or a log may not have been written.
 
 
 class _Judged(NamedTuple):
@@ -41,7 +41,7 @@ class _Judged(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
-    """One run as ``launch status`` shows it, with the cause of its end where that is known."""
+    """One run as ``launch status`` shows it, with the cause of its end if known."""
 
     id: str
     directory: str
@@ -52,7 +52,7 @@ class RunState:
     cause: str | None = None
 
     def as_dict(self) -> JsonObject:
-        """The row of ``status --json``; a time that is left is of a run that trains."""
+        """The row of ``status --json``; only a running run has time left."""
         now = asdict(self.progress)
         if self.state != "running":
             now["seconds_left"] = now["left_is"] = None
@@ -66,7 +66,7 @@ def read(run: Path) -> RunState:
 
 
 class Asked:
-    """The state of a run that is looked at often: its file tells a change at once, all else is asked now and then."""
+    """The state of a run that is polled often: changes of its file show at once, the rest is queried now and then."""
 
     def __init__(self, run: Path) -> None:
         self._run = run
@@ -77,7 +77,7 @@ class Asked:
         self._noted, self.row = _noted(self._run), read(self._run)
 
     def look(self) -> bool:
-        """True if the state was asked anew, and :attr:`row` may be another."""
+        """True if the state was queried again, so that :attr:`row` may have changed."""
         if not self._due.is_due() and _noted(self._run) == self._noted:
             return False
         self._ask()
@@ -89,14 +89,14 @@ def _noted(run: Path) -> State | None:
 
 
 def read_newest(directories: Sequence[Path], count: int) -> list[RunState]:
-    """The states of the last ``count`` runs and, in order with them, of those before that live or may live."""
+    """The states of the last ``count`` runs, and of earlier ones that are or may be active, in order."""
     newest = set(directories[max(0, len(directories) - count) :])
     rows = read_all([run for run in directories if run in newest or may_live(run)])
     return [row for row in rows if row.state in state.ACTIVE or Path(row.directory) in newest]
 
 
 def read_all(directories: Sequence[Path]) -> list[RunState]:
-    """The states of runs, in order; Slurm is asked once for all of those whose end no file tells."""
+    """The states of runs, in order; asks Slurm once for all runs whose files do not say that they have ended."""
     by_files = {run: read_files(run) for run in directories}
     ids: dict[Path, str | None] = {}
     known: Mapping[str, QueuedJob] = {}
@@ -111,7 +111,7 @@ def read_all(directories: Sequence[Path]) -> list[RunState]:
         silent = str(error)
     rows = []
     for run in directories:
-        # Files first: what they know is shown also where Slurm is silent or has forgotten the job.
+        # Files first: what they say is shown even if Slurm does not answer or has forgotten the job.
         found = _Judged(by_files[run].word, by_files[run].reason, by_files[run].cause)
         if run in open_runs and silent is not None:
             found = _Judged(*keeper.without_slurm(run, found.state, silent))
@@ -122,10 +122,10 @@ def read_all(directories: Sequence[Path]) -> list[RunState]:
 
 
 def adopted(run: Path, comments: Mapping[str, str] | None = None) -> str | None:
-    """The run's job id: as written, or of the job that carries its comment; None where nothing was submitted.
+    """The run's job id: as recorded, or that of the job with its comment; None if nothing was submitted.
 
-    A launcher may end between the submission and the note of it; then the job is found, among ``comments`` where these
-    are known already, and noted here. SubmitError: Slurm does not answer, or a file of the run cannot be read.
+    A launcher may end between the submission and its record; then the job is found by its comment, among ``comments``
+    if given, and recorded here. Raises SubmitError: Slurm does not answer, or a file of the run cannot be read.
     """
     submission = contents.read(run, state.SUBMISSION) or {}
     if submission.get("kind") != "slurm":
@@ -145,18 +145,18 @@ def adopted(run: Path, comments: Mapping[str, str] | None = None) -> str | None:
 
 
 def has_started(run: Path) -> bool:
-    """True if a job of the run has ever done anything: nothing of it may then be taken away."""
+    """True if a job of the run has ever done anything, so that the run must not be removed."""
     left = any((run / name).exists() for name in (contents.STATE, results.METRICS, "logs/ranks", "logs/node.out"))
     return left or any((run / "checkpoints").glob("*"))
 
 
 def kind(run: Path) -> str | None:
-    """The cluster that the run was submitted to: ``local`` or ``slurm``; None where it was not."""
+    """The kind of cluster that the run was submitted to, ``local`` or ``slurm``; None if it was not."""
     return contents.known(run, state.SUBMISSION).get("kind")
 
 
 def _from_slurm(run: Path, content: JsonObject | None, job: QueuedJob | None) -> _Judged:
-    content = contents.known(run, contents.STATE) or content  # It may have ended while Slurm was asked.
+    content = contents.known(run, contents.STATE) or content  # It may have ended during the query.
     if content is not None and content["state"] in state.ENDED:
         return _kept(content)
     if job is None and keeper.is_fresh(run):  # Another cluster's Slurm may see this folder, too.
@@ -208,20 +208,20 @@ class StateByFiles:
     """The state of a run by its files alone."""
 
     word: State  # The state.
-    reason: str | None  # Why it is so.
-    cause: str | None = None  # The cause of an end; None is unknown.
-    content: JsonObject | None = None  # ``state.json``, where there is one.
+    reason: str | None  # The reason for it.
+    cause: str | None = None  # The cause of an end; None if unknown.
+    content: JsonObject | None = None  # ``state.json``, if there is one.
     on_slurm: bool = False  # True if Slurm knows more.
 
 
 def may_live(run: Path) -> bool:
-    """False if ``state.json``, the only file that is opened, says that the run has ended, or it was never submitted."""
+    """False if ``state.json``, the only file opened, says that the run has ended, or if it was never submitted."""
     content = contents.known(run, contents.STATE)
     return not _has_ended(content) if content else contents.exists(run, state.SUBMISSION)
 
 
 def read_files(run: Path) -> StateByFiles:
-    """Read the state that the files of a run tell; those that cannot be read are its reason."""
+    """The state of a run from its files; a file that cannot be read becomes the reason."""
     try:
         content = contents.read(run, contents.STATE)
         submission = contents.read(run, state.SUBMISSION) or {}
@@ -237,7 +237,7 @@ def read_files(run: Path) -> StateByFiles:
 
 
 def damage(run: Path) -> str | None:
-    """The finding about a file that cannot be read and that a run is resumed or told by; None where there is none."""
+    """The finding about an unreadable file that is needed to resume or show a run; None if there is none."""
     try:
         for name in (contents.SPEC, contents.JOB):
             contents.read(run, name)
@@ -254,7 +254,7 @@ def _has_ended(content: JsonObject | None) -> bool:
 
 def _copied(run: Path, there: Path, content: JsonObject | None) -> str:
     was = "queued" if content is None else content["state"]
-    return f"a copy of {there}, which was {was}: `launch resume {run_names.typed(run)}` goes on with the copy by itself"
+    return f"a copy of {there}, which was {was}: `launch resume {run_names.typed(run)}` continues the copy on its own"
 
 
 def _by_files(run: Path, content: JsonObject | None, submission: JsonObject) -> _Judged:

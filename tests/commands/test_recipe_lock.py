@@ -136,7 +136,7 @@ def test_a_broken_lock_is_explained(tmp_path: Path, text: str, rule: str) -> Non
 def test_only_keys_are_set_over_a_lock_and_they_are_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = written(tmp_path / "a.yaml")
     assert main(["run", "--from", str(path), "parallel=ddp"]) == 2
-    assert "a lock holds a whole run: single keys can be set over it, no options chosen" in said(capsys)
+    assert "a lock holds a whole run: single keys can be overridden, but no options chosen" in said(capsys)
     assert main(["run", "--from", str(path), "train.steps=many"]) == 2
     assert "train.steps" in capsys.readouterr().err
 

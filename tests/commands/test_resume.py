@@ -122,7 +122,7 @@ def test_a_run_starts_from_what_a_word_means(run: Path, word: str, step: int) ->
         ("save.load=a@3", "has no whole checkpoint of this step; the run has steps 2, 4 try save.load=a@2"),
         ("save.load=a@last", "names no checkpoint after @: a step, or best; the run has steps 2, 4"),
         ("save.load=nope", "is no run (by directory, name or id) and no checkpoint try save.load=a"),
-        ("save.load=a train.steps=4", "the checkpoint is of step 4, and steps are counted on from there: nothing"),
+        ("save.load=a train.steps=4", "the checkpoint is of step 4, and steps count from there: nothing"),
         (
             "save.load=a train.global_batch_size=null",
             "train.global_batch_size: the checkpoint is of a run of 12 sequences a step, and without "
@@ -152,7 +152,7 @@ def test_of_several_checkpoints_none_is_guessed(folder: Path) -> None:
         swept(folder / "runs" / name, {"1e-3": 2.0})
     words = ("check", "model=tiny", "save.load=000@2")
     refused = (
-        "save.load=000@2: 2 runs answer to this word, and none is guessed "
+        "save.load=000@2: 2 runs match this name, and launch does not guess "
         "try save.load=first/000@2 or save.load=second/000@2"
     )
     assert refused in _said(*words)
@@ -223,7 +223,7 @@ def test_a_batch_that_followed_from_the_ranks_is_written_down_when_these_change(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("train.steps=3", "train.steps=3: the run has done 4 steps already try train.steps=8"),
+        ("train.steps=3", "train.steps=3: the run has already done 4 steps try train.steps=8"),
         (
             "optimizer.lr=1",
             "train.steps=4: the run is finished with step 4: only more steps go on with it, or save.exp",
@@ -234,9 +234,9 @@ def test_a_batch_that_followed_from_the_ranks_is_written_down_when_these_change(
         ("train.seed=3", "with another some samples would be read again and others never; a new run starts from its"),
         ("train.sequence_length=16", "the checkpoint's place in the data is in the order of train.sequence_length=32"),
         ("data.shuffle=false", "the checkpoint's place in the data is in the order of data.shuffle=true"),
-        ("data=text", "data.source=text: the run's place in the data is a place in these samples"),
-        ("train.eval_every=2", "it decides whether samples are held out, and so which ones are trained on"),
-        ("save.load=a@2", "the run goes on from its own newest checkpoint: launch run --from RUN save.load=RUN@STEP"),
+        ("data=text", "data.source=text: the run's position in the data counts these samples"),
+        ("train.eval_every=2", "it determines whether samples are held out, and so which are trained on"),
+        ("save.load=a@2", "it continues from its own newest checkpoint: launch run --from RUN save.load=RUN@STEP"),
         ("run.name=b", "a resumed run stays in its own directory: `launch run --from RUN` makes another of it"),
         ("model=7b", "a recorded run holds all of its settings: single keys of this group can be set over it"),
         ("train.stepz=3", "train.stepz"),

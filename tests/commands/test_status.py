@@ -84,7 +84,7 @@ def test_a_word_that_several_runs_answer_to_is_refused_with_the_words_that_tell_
         assert said.status == 2
         [error] = said.json["errors"]
         assert (error["path"], error["found"]) == ("RUN", "000")
-        assert error["rule"] == "2 runs answer to this word, and none is guessed"
+        assert error["rule"] == "2 runs match this name, and launch does not guess"
         assert error["way_out"] == [str(one / "000"), str(two / "000")]
     assert stopped == []
     for word in ("one/000", str(one / "000")):

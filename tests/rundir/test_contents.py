@@ -152,7 +152,7 @@ def test_a_run_whose_state_nobody_can_tell_says_why_and_neither_goes_on_nor_is_s
     (run / name).write_text(text)
     row = _row()
     assert row["state"] == "unreadable"
-    way = f"once nothing of the run lives any more, `rm -r {run / name}`, and then `launch resume {run}`"
+    way = f"once no process of the run is left, `rm -r {run / name}`, and then `launch resume {run}`"
     assert row["reason"].startswith(f"{name}: {finding}")
     assert row["reason"].endswith(f"; {way}")
     for words in (("resume", "bad"), ("resume", "bad", "train.steps=9")):
@@ -169,7 +169,7 @@ def test_a_run_whose_state_nobody_can_tell_says_why_and_neither_goes_on_nor_is_s
 def test_a_run_whose_specification_or_job_is_damaged_keeps_its_state_and_says_so(folder: Path, key: str) -> None:
     run = folder / "runs" / "bad"
     (run / "spec.json").write_text(json.dumps({key: 3}))
-    way = f"put it back from a copy, or `launch run --from {run} save.load={run}` starts another run of it"
+    way = f"restore it from a copy, or `launch run --from {run} save.load={run}` starts a new run like it"
     row = _row()
     assert (row["state"], row["reason"]) == ("failed", f"x; spec.json: {key}=3 must be an object {{...}}; {way}")
     said = f"launch: {run}/spec.json: {key}=3 must be an object {{...}}; {way}\n"
@@ -199,7 +199,7 @@ def test_a_sweep_whose_list_of_points_is_damaged_is_said_beside_the_other_runs(f
         for verb in ("status", "resume") if "points" in finding else ("status",):
             answer = launch(verb, "s")
             assert (answer.status, f"{sweep / state.SWEEP}: {finding}" in answer.err) == (4, True), answer
-            assert f"its runs go on one by one: `launch resume {sweep}/000`" in answer.err
+            assert f"its runs can be resumed one by one: `launch resume {sweep}/000`" in answer.err
         assert launch("status", "s/001").status == 0
         assert {row["id"] for row in launch("status", "--json").json["runs"]} >= {"good", "s/000", "s/001"}
 
@@ -210,5 +210,5 @@ def test_keys_that_nobody_reads_are_left_alone_and_another_schema_is_refused_wit
     assert status.read(run).state == "cancelled"
     assert contents.read(run, "nothing.json") is None
     (run / "changes.json").write_text('{"schema": 2, "changes": []}')
-    with pytest.raises(contents.BadRecord, match=r"it is of schema 2, and this version reads schema 1; put it back"):
+    with pytest.raises(contents.BadRecord, match=r"it has schema 2, and this version reads schema 1; restore it"):
         contents.read(run, "changes.json")

@@ -85,7 +85,7 @@ def test_a_rank_that_torchrun_ended_is_not_the_reason(tmp_path: Path) -> None:
 def test_too_little_gpu_memory_says_how_much_was_asked_for(tmp_path: Path) -> None:
     message = "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79 GiB"
     run = recorded(tmp_path, {3: {"type": "OutOfMemoryError", "message": message, "traceback": TRACEBACK}})
-    expected = "rank 3: out of GPU memory: tried to allocate 2.00 GiB; `launch check` names what would fit"
+    expected = "rank 3: out of GPU memory: tried to allocate 2.00 GiB; `launch check` lists what would fit"
     assert (explain(run, 1).text, explain(run, 1).transient) == (expected, False)
 
 
@@ -129,7 +129,7 @@ def test_nccls_watchdog_is_read_from_the_ranks_stderr(tmp_path: Path) -> None:
 
 
 def test_a_process_that_never_came_to_the_job_is_known_by_its_last_words(tmp_path: Path) -> None:
-    before = "its process ended before the job began"
+    before = "its process ended before the job started"
     (tmp_path / "logs" / "submitit").mkdir(parents=True)
     assert never_began(tmp_path) == f"{before}, without a message; see {tmp_path}/logs"
     (tmp_path / "logs" / "node.err").write_text("torchrun: no such file\n")

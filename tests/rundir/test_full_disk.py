@@ -70,8 +70,8 @@ def test_a_record_is_whole_or_absent_on_a_disk_of_every_size(disk: Path) -> None
     assert 0 < len(refused) < len(found), "some sizes are too small, and others are not"
     assert found == [*refused, *[None] * (len(found) - len(refused))], "what a smaller disk takes, a larger one does"
     assert set(refused) == {
-        f"the run directory {disk}/run cannot be written: No space left on device, and the start of a job takes "
-        "256 KiB beside its record; run.directory=... puts it elsewhere"
+        f"the run directory {disk}/run cannot be written: No space left on device, and starting a job takes "
+        "256 KiB besides its record; run.directory=... puts it elsewhere"
     }
 
 

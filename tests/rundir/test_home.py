@@ -148,7 +148,7 @@ def test_a_copy_of_a_run_that_trains_is_no_run_that_trains_and_cancels_nothing(
         "a": "running",
         "b": "prepared",
     }
-    reason = f"a copy of {run}, which was running: `launch resume b` goes on with the copy by itself"
+    reason = f"a copy of {run}, which was running: `launch resume b` continues the copy on its own"
     assert reason in launch("status", "b").out
     assert launch("cancel", "b").err == f"launch: b is not running: {reason}\n"
     assert process.poll() is None

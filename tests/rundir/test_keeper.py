@@ -91,7 +91,7 @@ def test_cancel_spares_a_stranger_that_a_record_names_with_all_that_it_is_known_
 def test_a_run_that_is_kept_elsewhere_runs_as_long_as_its_heartbeat_is_renewed(run: Path, keeper: Process) -> None:
     keeps(run, keeper)
     begin_heartbeat(run, keeper)
-    reason = f"process {keeper.pid} on b7 is not visible from here, and keeps its heartbeat up"
+    reason = f"process {keeper.pid} on b7 is not visible from here, but the heartbeat is being renewed"
     assert row(launch("status", "a", "--json")) == ("running", reason)
     refused = launch("resume", "a")
     assert (refused.status, refused.err) == (4, f"launch: a is running: cancel it first, or wait ({reason})\n")
@@ -119,7 +119,7 @@ def test_a_run_that_is_kept_elsewhere_and_silent_is_never_lost(
     assert now == "not_visible"
     assert reason == (
         f"process {os.getpid()} on b7 is not visible from here, and its last heartbeat is 5 min old; if it is gone, "
-        "`launch resume a` goes on with the run"
+        "`launch resume a` continues the run"
     )
     monkeypatch.setattr("launcher.submission.submit._submit", lambda directory, cluster: "8")
     from launcher.submission.submit import resubmit
@@ -136,7 +136,7 @@ def test_a_run_that_a_reboot_has_ended_is_lost(run: Path) -> None:
     os.utime(run / HEARTBEAT, (0, 0))
     assert row(launch("status", "a", "--json")) == (
         "lost",
-        f"{os.uname().nodename} was started again since, which ended the run",
+        f"{os.uname().nodename} has been rebooted since, which ended the run",
     )
 
 
@@ -160,7 +160,7 @@ def test_a_run_in_another_container_is_watched_and_ended_from_here(run: Path) ->
     now, reason = row(launch("status", "a", "--json"))
     assert (now, reason) == (
         "running",
-        "process 1 on inside is not visible from here, and keeps its heartbeat up",
+        "process 1 on inside is not visible from here, but the heartbeat is being renewed",
     )
     assert launch("resume", "a").status == 4
     assert launch("cancel", "a").status == 0
@@ -211,4 +211,4 @@ def test_a_slurm_of_another_cluster_that_does_not_know_the_job_loses_no_run_with
     begin_heartbeat(run, ELSEWHERE)
     word, reason = row(launch("status", "a", "--json"))
     assert word == "running"
-    assert "keeps its heartbeat up" in str(reason)
+    assert "the heartbeat is being renewed" in str(reason)

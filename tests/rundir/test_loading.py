@@ -16,7 +16,7 @@ from tests.support.helpers import make_spec
 from tests.support.training import SMALL
 
 WORDS = (*SMALL, "hardware=cpu", "cluster.gpus_per_node=2", "train.micro_batch_size=4")
-PICKLES = "reads a checkpoint's files as pickles, which run whatever code they hold, and this one lies in no run that"
+PICKLES = "reads a checkpoint's files as pickles, which can run any code, and this one is not in a run that"
 
 
 @pytest.fixture(autouse=True)

@@ -68,7 +68,7 @@ def test_a_finished_run_lands_with_its_prediction_and_what_was_measured(tmp_path
 def test_a_run_of_few_steps_on_a_full_or_another_card_is_there_and_in_no_constant(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert left_out(run(tmp_path / "a", 18)) == "9 steps were measured, and 10 are the fewest"
+    assert left_out(run(tmp_path / "a", 18)) == "9 steps were measured, and at least 10 are needed"
     crowded = {**SPEED, "crowded": True}
     assert "nearly full" in str(left_out(run(tmp_path / "b", speed=crowded)))
     on(monkeypatch, "NVIDIA A100-SXM4-80GB")
@@ -99,7 +99,7 @@ def test_a_run_that_cannot_be_entered_has_ended_well_all_the_same(
 ) -> None:
     shared = run(tmp_path / "a", words=(*H100, f"cluster.measurements={tmp_path}/none/m.jsonl"))
     measured_run.enter(shared)
-    assert "launch: this run is not among the measured ones: " in capsys.readouterr().err
+    assert "launch: this run was not added to the measured runs: " in capsys.readouterr().err
     (shared / contents.SPEC).write_text("{")
     measured_run.enter(shared)
     assert "spec.json" in capsys.readouterr().err

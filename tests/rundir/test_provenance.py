@@ -91,7 +91,7 @@ def test_a_difference_that_holds_a_secret_is_not_recorded(repository: Path, caps
     said = capsys.readouterr()
     assert token not in said.out + said.err
     words = " ".join(said.err.split())
-    assert "run.record_diff=true: the difference of tracked files holds a Hugging Face token" in words
+    assert "run.record_diff=true: the diff of tracked files contains a Hugging Face token" in words
     assert "try run.record_diff=false" in words
     assert token not in _lock(capsys)
 

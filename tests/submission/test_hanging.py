@@ -137,7 +137,7 @@ def test_a_stopped_rank_is_named_with_the_stacks_and_collectives_of_those_that_w
     assert any("loop.py" in frame for frame in waiting["stack"])
     assert (stopped["state"], stopped["collectives"]) == ("stopped (SIGSTOP)", None)
     assert page is not None
-    assert "it did not tell its collectives" in page.read_text()
+    assert "it did not report its collectives" in page.read_text()
 
 
 def looked(watch: hanging.Watch, agent: subprocess.Popen[bytes]) -> bool:

@@ -134,7 +134,7 @@ def test_a_run_whose_keeper_is_gone_is_lost(tmp_path: Path) -> None:
         keeper = process.Process.of(gone.pid).as_dict()
     state.put(run, "running", keeper=keeper)
     ending = status.read(run)
-    assert (ending.state, ending.reason) == ("lost", "the process that kept the job on this machine is gone")
+    assert (ending.state, ending.reason) == ("lost", "the process that managed the job on this machine is gone")
 
 
 def test_a_running_job_can_be_asked_to_stop(tmp_path: Path) -> None:

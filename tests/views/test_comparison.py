@@ -91,7 +91,7 @@ def test_runs_of_any_kind_and_state_are_compared_by_what_they_have(tmp_path: Pat
     (recorded(tmp_path / "runs" / "old") / "spec.json").write_text('{"schema": 0, "model": {"name": "x"}}')
     said = launch("compare", "a", "waits", "own", "old")
     assert said.status == 0, said.err
-    assert "not ranked by loss: their data or the lengths of their sequences differ" in said.out
+    assert "not ranked by loss: their data or sequence lengths differ" in said.out
     assert "waits has no loss in its metrics; it is failed: no such node" in said.out
     assert "old has no loss in its metrics; it is prepared" in said.out
     assert "own: tokens per step are unknown for a script" in said.out

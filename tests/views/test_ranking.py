@@ -13,7 +13,7 @@ from launcher.views.runs import frame
 from tests.support.recorded_runs import line, recorded
 from tests.support.slurm_runs import launch
 
-DATA = "their data or the lengths of their sequences differ"
+DATA = "their data or sequence lengths differ"
 
 
 @pytest.fixture(autouse=True)

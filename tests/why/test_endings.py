@@ -187,7 +187,7 @@ def test_a_run_whose_keeper_is_gone_was_killed(folder: Path) -> None:
     state.put(run, "running", keeper=replace(Process.here(), pid=2**30).as_dict())
     found = why(run)
     assert (found.state, found.cause) == ("lost", "rank_killed")
-    assert found.said[0] == "the process that kept the job on this machine is gone"
+    assert found.said[0] == "the process that managed the job on this machine is gone"
 
 
 def test_the_causes_that_a_job_keeps_are_those_of_the_answer() -> None:
