@@ -90,7 +90,7 @@ def test_a_dry_run_shows_the_runs_and_the_array_and_writes_nothing() -> None:
     ("words", "rule"),
     [
         (("--measure", "0", "--yes"), "how many layouts: 1 or more"),
-        (("--measure", "1", "--steps", "1", "--yes"), "must be at least 2, since the first half of the steps is warm-up"),
+        (("--measure", "1", "--steps", "1", "--yes"), "must be at least 2, since the first half of the steps is"),
         (("--yes",), "it belongs to --measure, which starts runs"),
         (("--measure", "1", "--save", "mine", "--yes"), "--results writes its recipe"),
         (("--results", "m"), "--results reads a measurement, which remembers its question"),

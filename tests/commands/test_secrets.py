@@ -117,7 +117,7 @@ def test_a_script_with_a_token_in_it_is_not_copied(
     script.write_text(f"import os\nos.environ['HF_TOKEN'] = '{TOKEN}'\n")
     assert main(["run", "script=train.py"]) == 2
     said = " ".join(capsys.readouterr().err.split())
-    assert "script=train.py: line 2 holds a Hugging Face token, and the run keeps a copy" in said
+    assert "script=train.py: line 2 contains a Hugging Face token, and the run keeps a copy" in said
     assert "try cluster.pass_environment=[HF_TOKEN]" in said
     assert _files(tmp_path) == [script]
 

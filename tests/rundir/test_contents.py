@@ -189,7 +189,10 @@ def test_a_sweep_whose_list_of_points_is_damaged_is_said_beside_the_other_runs(f
     for text, finding in (
         ('{"points": [', "it is not JSON: Expecting value: line 1 column 13 (char 12)"),
         (json.dumps({**whole, "points": [{"id": "../x"}]}), "point '../x' is not in the form that a sweep writes"),
-        (json.dumps({**whole, "points": [{**whole["points"][0], "largest_pile": 3}]}), "point '000' is not in the form that a sweep"),
+        (
+            json.dumps({**whole, "points": [{**whole["points"][0], "largest_pile": 3}]}),
+            "point '000' is not in the form that a sweep",
+        ),
         (
             json.dumps({**whole, "points": [{**whole["points"][0], "predicted_tokens_per_second_per_gpu": "many"}]}),
             "point '000' is not in the form that a sweep",
