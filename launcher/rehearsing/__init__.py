@@ -1,7 +1,7 @@
-"""``launch rehearse``: one rank of a run, measured alone on one device, beside what the estimate says of it.
+"""``launch rehearse``: one rank of a run, measured alone on one device and compared with its estimate.
 
-``choice`` says which ranks, ``device`` on what, ``depth`` how many layers can be built there; ``process`` starts the
-worker as that rank (``python -m launcher.worker.rehearse``), ``comparison`` puts what it measured beside the estimate
-of the very thing that was built, and extrapolates from two depths. ``rehearse`` does all of it, here or in a Slurm job
-(``python -m launcher.rehearsing``), and ``stored`` keeps the answer as evidence for the run.
+``choice`` selects the ranks and the depths to build, ``device`` the device; ``process`` starts the worker as that rank
+(``python -m launcher.worker.rehearse``), ``comparison`` compares its measurements with the estimate of exactly what was
+built, and extrapolates from two depths. ``rehearse`` does all of this, here or in a Slurm job (``python -m
+launcher.rehearsing``), and ``result`` stores the answer as evidence for the run.
 """

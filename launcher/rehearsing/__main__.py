@@ -1,7 +1,7 @@
-"""``python -m launcher.rehearsing --run DIRECTORY``: the rehearsal of a Slurm job, on its node.
+"""``python -m launcher.rehearsing --run DIRECTORY``: a rehearsal in a Slurm job, on its node.
 
-The run directory holds the question (``rehearse.json``); the answer goes beside it. A run that does not fit is an
-answer: status 0.
+The run directory holds the request (``rehearse.json``), and the answer is written next to it. A run that does not fit
+is a valid answer: status 0.
 """
 
 import argparse
@@ -19,8 +19,8 @@ from launcher.spec.parse import parse
 
 
 def main() -> int:
-    """Rehearse what the run directory asks for."""
-    parser = argparse.ArgumentParser(description="The rehearsal of a recorded job, on this node.")
+    """Run the rehearsal requested in the run directory."""
+    parser = argparse.ArgumentParser(description="Run the rehearsal of a recorded job on this node.")
     parser.add_argument("--run", type=Path, required=True, metavar="DIRECTORY")
     directory = parser.parse_args().run
     try:

@@ -1,9 +1,9 @@
-"""The ranks that are rehearsed, and how many layers of a model that is more than the device can hold.
+"""Chooses the ranks to rehearse, and the depths to build of a model that is too large for the device.
 
-What a rank allocates is linear in the layers that it runs, from four layers on (``launcher.worker.trace``), if
-everything else stays: the stages of the pipeline with the micro-batches that each holds at once, the dense layers of a
-model with experts, the layers that ``checkpointing.layers`` names. So two depths have all of these, and differ in
-layers of the kind that the model has most of.
+The memory of a rank is linear in the layers that it runs, from four layers on (``launcher.worker.trace``), if
+everything else is unchanged: the pipeline stages with the micro-batches that each holds at once, the dense layers of a
+model with experts, and the layers in ``checkpointing.layers``. So both depths keep all of these, and differ only in
+layers of the most common kind.
 """
 
 from collections.abc import Iterator
@@ -20,22 +20,22 @@ from launcher.preflight import findings
 from launcher.spec import RunSpec
 from launcher.spec.edit import changed_at, with_micro_batches
 
-STEPS = 3  # The first two are followed, the rest are timed.
-MINUTES = 15  # For all of its ranks and depths together: a rehearsal is to be short.
-FILE = "rehearse.json"  # The question in the run directory of a Slurm job.
+STEPS = 3  # Memory is followed in the first two; the rest are timed.
+MINUTES = 15  # Limit for all ranks and depths together: a rehearsal should be short.
+FILE = "rehearse.json"  # The request in the run directory of a Slurm job.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """The question of a rehearsal."""
+    """What to rehearse."""
 
-    stage: int | None = None  # The pipeline stage; None is that which needs the most by the estimate.
-    rank: int | None = None  # The rank, in place of a stage.
-    all_stages: bool = False  # Every stage that holds something else than the others.
+    stage: int | None = None  # The pipeline stage; None is the one with the largest estimate.
+    rank: int | None = None  # The rank, instead of a stage.
+    all_stages: bool = False  # Every stage whose memory differs from the others'.
     steps: int = STEPS  # Training steps.
-    # Layers of the models that are built; empty is the whole model, or what the device can hold of it.
+    # Layers of the models to build; empty for the whole model, or as much of it as the device can hold.
     layers: tuple[int, ...] = ()
-    minutes: float = MINUTES  # The limit on all of it.
+    minutes: float = MINUTES  # The time limit for everything.
 
 
 def ranks(spec: RunSpec, estimate: MemoryEstimate, request: Request) -> tuple[int, ...]:
@@ -60,7 +60,7 @@ def rank_of(spec: RunSpec, stage: int) -> int:
 
 
 def distinct(estimate: MemoryEstimate) -> list[int]:
-    """One of the stages that hold the same by the estimate, the fullest first."""
+    """One stage of each group with equal estimates, the fullest first."""
     found: dict[tuple[int, int], int] = {}
     for peak in estimate.ranks:
         found.setdefault((peak.allocated_bytes, peak.static_bytes), peak.stage)
@@ -72,7 +72,7 @@ def _require_one(request: Request) -> None:
     given["--all-stages"] = request.all_stages
     asked = [name for name, is_given in given.items() if is_given]
     if len(asked) > 1:
-        raise ConfigErrors([ConfigError(asked[0], None, f"it chooses the rank, and so does {asked[1]}", asked)])
+        raise ConfigErrors([ConfigError(asked[0], None, f"it chooses the rank, but so does {asked[1]}", asked)])
 
 
 def _require_below(option: str, number: int, count: int, noun: str) -> None:
@@ -82,11 +82,11 @@ def _require_below(option: str, number: int, count: int, noun: str) -> None:
 
 
 _FIRST = (4, 8, 16, 32, 3, 2, 1)
-"""Layers of a rank from which on its memory may be linear in them, in the order in which they are tried: from four on
-it is, but for buckets of a fixed size, which take more; fewer are for a device that holds no more."""
+"""Smaller depths of a rank to try, in order. Memory is linear in the layers from four on, except for buckets of a fixed
+size, which need more; fewer layers are for a device that cannot hold four."""
 
 _APART = 2  # Layers between the two depths.
-_RECOMPUTED = 4 / 3  # Forward, backward and forward again over forward and backward, whose FLOPs are as 1 to 2.
+_RECOMPUTED = 4 / 3  # (Forward + backward + recomputed forward) / (forward + backward), with FLOPs of 1 to 2.
 
 
 def layers_of(spec: RunSpec, stage: int) -> int:
@@ -95,7 +95,7 @@ def layers_of(spec: RunSpec, stage: int) -> int:
 
 
 def at(spec: RunSpec, layers: int) -> RunSpec:
-    """The run with so many layers in all, shared out evenly among its stages, and with fresh weights."""
+    """The run with ``layers`` layers in total, split evenly among its stages, and with fresh weights."""
     if layers == spec.model.num_hidden_layers:
         return spec
     even = {"parallel.first_stage_layers": None, "parallel.last_stage_layers": None, "parallel.layout": ()}
@@ -128,7 +128,7 @@ def _kept(spec: RunSpec, stage: int) -> int:
 
 
 def _step(spec: RunSpec) -> int:
-    """Layers that are recomputed together: a depth has a whole number of such groups."""
+    """Layers that are recomputed together; a depth consists of a whole number of such groups."""
     recompute = spec.checkpointing
     return (recompute.layers or 1) if recompute.mode == "full" and _method(spec) == "uniform" else 1
 
@@ -158,7 +158,7 @@ def _typed(layers: tuple[int, ...]) -> str:
 
 
 def fewer_micro_batches(spec: RunSpec, stage: int) -> RunSpec:
-    """The run with as few micro-batches as hold what its own hold: a first one, and one that adds to its gradients."""
+    """The run with the fewest micro-batches that need as much memory: a first, and one that accumulates gradients."""
     own, stages = spec.gradient_accumulation, spec.parallel.pipeline
     least = min(own, 2)
     if stages > 1:
@@ -170,7 +170,7 @@ def fewer_micro_batches(spec: RunSpec, stage: int) -> RunSpec:
 
 
 def flops(spec: RunSpec) -> float:
-    """FLOPs of one step on one rank, the work shared out evenly."""
+    """FLOPs of one step on one rank, with the work split evenly."""
     family = families.of(spec.model)
     whole = spec.global_batch_size * model_flops(family, spec.model, spec.adapter, spec.sequence_length)
     return whole * (_RECOMPUTED if spec.checkpointing.mode == "full" else 1.0) / spec.gpus

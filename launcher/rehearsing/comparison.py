@@ -1,4 +1,4 @@
-"""A rank measured beside the estimate of the same, and the whole model by the line through two depths."""
+"""Compares a measured rank with its estimate, and extrapolates from two depths to the whole model."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -16,10 +16,10 @@ from launcher.rehearsing.result import Built, Counters, Phase
 from launcher.spec import RunSpec
 
 STRAIGHT = 0.02
-"""By which the line through two depths may miss the whole model, by the estimate, and still decide: twice the 1% by
-which a rehearsed rank may differ from the same rank of the real run."""
+"""Largest error of the extrapolation, applied to estimates, that still allows a verdict: twice the 1% by which a
+rehearsed rank may differ from the same rank of the real run."""
 
-_COMMUNICATORS = "communicators"  # A pile that a rank has in the run and not alone.
+_COMMUNICATORS = "communicators"  # A pile that a rank has in the run, but not alone.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,9 +27,9 @@ class PredictedRank:
     """The estimate of one rank, phase by phase."""
 
     phases: dict[str, Counters]  # Its peaks by phase.
-    piles: dict[str, dict[str, int]]  # Of each phase the allocated bytes by pile, at its peak.
+    piles: dict[str, dict[str, int]]  # Allocated bytes by pile at the peak of each phase.
     outside_bytes: int  # Context and communicators at its peak.
-    communicators_bytes: int  # Of these the communicators', which a rank that is alone does not have.
+    communicators_bytes: int  # The communicators' part, which a rank alone does not have.
 
     @property
     def peak_bytes(self) -> int:
@@ -38,7 +38,7 @@ class PredictedRank:
 
 
 def predict(spec: RunSpec, stage: int) -> PredictedRank:
-    """The estimate of a rank of a stage."""
+    """The estimate for a rank of a pipeline stage."""
     rank = next(rank for rank in rank_terms(spec, **parts(spec)) if rank.model.view.stage == stage)
     moments = {phase: max((each for each in MOMENTS if MOMENTS[each] == phase), key=rank.allocated) for phase in PHASES}
     communicators = [term.bytes for term in rank.at(rank.peak[1]) if term.pile == _COMMUNICATORS]
@@ -63,7 +63,7 @@ def _predicted_counters(rank: RankTerms, moment: Moment) -> Counters:
 
 
 def built(rehearsed: Rehearsed, estimate: PredictedRank, *, rank_layers: int, folder: Path) -> Built:
-    """One model that was built, beside its estimate."""
+    """One model that was built, with its measurements and its estimate."""
     order = [*PHASES, *(phase for phase in rehearsed.phases if phase not in PHASES)]
     seconds = rehearsed.step_seconds
     return Built(
@@ -96,13 +96,13 @@ def _counters(peak: RehearsedPhase | None, *, on_cpu: bool) -> Counters:
 
 
 def at(layers: int, depths: Sequence[int], values: Sequence[float]) -> float:
-    """The value at so many layers of the line through two depths: ``v1 + (v2 - v1) / (n2 - n1) * (n - n1)``."""
+    """The value at ``layers`` on the line through two depths: ``v1 + (v2 - v1) / (n2 - n1) * (n - n1)``."""
     (first, second), (low, high) = depths, values
     return low + (high - low) / (second - first) * (layers - first)
 
 
 def extrapolated(models: Sequence[Built], estimate: PredictedRank, layers: int) -> tuple[Phase, ...]:
-    """The phases of the whole model from two depths, beside its own estimate."""
+    """The phases of the whole model, extrapolated from two depths, with its own estimate."""
     first, second = models
     depths = (first.rank_layers, second.rank_layers)
     return tuple(
@@ -124,23 +124,23 @@ def _through(depths: tuple[int, int], counters: tuple[Counters, Counters], layer
 
 
 def bent(depths: Sequence[int], estimates: Sequence[PredictedRank], whole: PredictedRank, layers: int) -> float:
-    """The difference of the whole model's estimate from the line through the estimates of two depths, as a share."""
+    """The whole model's estimate relative to the extrapolation from the estimates of two depths, minus one."""
     return whole.peak_bytes / at(layers, depths, [estimate.peak_bytes for estimate in estimates]) - 1
 
 
 def seconds(models: Sequence[Built], layers: int) -> float | None:
-    """Seconds of a step of the whole model."""
+    """Seconds per step of the whole model; None if a depth was not timed."""
     known = [model.step_seconds for model in models if model.step_seconds is not None]
     if len(known) < len(models):
         return None
     if len(models) == 1:
         return known[0]
-    # Timings scatter: a deeper model is never quicker, so that the whole one takes at least as long as it.
+    # Timings scatter, but a deeper model is never faster: the whole one takes at least as long as the deeper one.
     return max(known[-1], at(layers, [model.rank_layers for model in models], known))
 
 
 def fullest(phases: Sequence[Phase]) -> Phase | None:
-    """The phase with the most allocated bytes; None where none was measured."""
+    """The phase with the most allocated bytes; None if none was measured."""
     known = [phase for phase in phases if phase.measured.allocated_bytes is not None]
     return max(known, key=lambda phase: phase.measured.allocated_bytes or 0, default=None)
 
@@ -148,7 +148,7 @@ def fullest(phases: Sequence[Phase]) -> Phase | None:
 def piles(
     phase: Phase | None, estimate: PredictedRank, models: Sequence[Rehearsed], depths: Sequence[int], layers: int
 ) -> tuple[PileRow, ...]:
-    """The piles of a phase; of two depths the measured ones are extrapolated, and none is less than nothing."""
+    """The piles of a phase; with two depths, measured piles are extrapolated and clipped at zero."""
     if phase is None:
         return ()
     said = estimate.piles.get(phase.phase, {})

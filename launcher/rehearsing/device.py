@@ -1,8 +1,8 @@
-"""The device of a rehearsal: this machine's first GPU, or its processor, also in the place of a GPU.
+"""The device of a rehearsal: this machine's first GPU, or its processor, which can also stand in for a GPU.
 
-In a GPU's place the processor measures the allocated memory of the same model, sharding and schedule with other
-kernels, against the estimate for these: nothing of reserved memory, context, flash attention or speed, so that it gives
-no verdict.
+As a stand-in, the processor measures the allocated memory of the same model, sharding and schedule with other kernels,
+and compares it with the estimate for those. It measures no reserved memory, context, flash attention or speed, so it
+gives no verdict.
 """
 
 import os
@@ -20,21 +20,21 @@ from launcher.spec.training import ALONE, SYNTHETIC
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """A device."""
+    """The device that a rehearsal runs on."""
 
     kind: str  # ``cpu`` or ``cuda``.
-    name: str  # For a person.
-    memory_bytes: int  # That a process can have of it.
-    host_memory_bytes: int  # Of the machine.
+    name: str  # The name shown to users.
+    memory_bytes: int  # Memory of it that a process can use.
+    host_memory_bytes: int  # Memory of the machine.
     cpus: int  # Processors that may be used.
 
     def stands_in(self, spec: RunSpec) -> bool:
-        """True if it is a processor in the place of the run's GPU."""
+        """True if it is a processor that stands in for the run's GPU."""
         return self.kind == "cpu" and spec.hardware.device == "cuda"
 
 
 def here() -> Device:
-    """This machine's first GPU that CUDA shows, else its processor."""
+    """The first GPU visible to CUDA on this machine, else its processor."""
     facts = machine.facts()
     host, cpus = facts.host_memory_bytes, facts.cpus
     if facts.gpus:
@@ -52,15 +52,15 @@ def here() -> Device:
 
 
 def fitted(spec: RunSpec, device: Device) -> RunSpec:
-    """The run as it is rehearsed on a device: without data, names and checkpoints of its own.
+    """The run as it is rehearsed on a device: without its own data, names and checkpoints.
 
-    On a GPU its hardware stays the one that was asked for, so that what is compared is its estimate. A GPU's run on the
-    processor becomes one of as many CPU ranks, with the attention that a processor has, and with as many micro-batches
-    as its memory depends on, since its speed is not asked for there. Raises ConfigErrors where a run on CPUs cannot be
-    rehearsed on a GPU, or the processor cannot do what the run does.
+    On a GPU the run keeps the requested hardware, whose estimate is compared. A GPU run on the processor becomes one of
+    as many CPU ranks, with attention that a processor supports and only as many micro-batches as affect memory, since
+    its speed is not measured. Raises ConfigErrors if a CPU run would be rehearsed on a GPU, or if the processor does
+    not support the run.
     """
     if device.kind == "cuda" and spec.hardware.device == "cpu":
-        rule = "this machine has a GPU, and the run's ranks are processors: hide the GPU from the rehearsal"
+        rule = "this machine has a GPU, but the run uses CPU ranks: hide the GPU from the rehearsal"
         raise ConfigErrors([ConfigError("hardware.device", "cpu", rule, ["CUDA_VISIBLE_DEVICES="])])
     alone = changed_at(spec, {**SYNTHETIC, **ALONE, "data.preview": 0, "data.template": None, "save.load": None})
     return _on_cpu(alone, device) if device.stands_in(spec) else alone
@@ -82,7 +82,7 @@ def _on_cpu(spec: RunSpec, device: Device) -> RunSpec:
     found = replace(spec, hardware=hardware, model=replace(spec.model, attention=attention), optimizer=optimizer)
     found = changed_at(found, {"train.allocator": "default"})
     if errors := findings.errors(found):
-        rule = f"the run is for {spec.hardware.title}, and this machine's processor, which would stand in, cannot do it"
+        rule = f"the run is for {spec.hardware.title}, and this machine's processor cannot stand in for it"
         reasons = "; ".join(f"{error.where}: {error.rule}" for error in errors)
         ways = [way for error in errors for way in error.way_out][:4]
         raise ConfigErrors([ConfigError("hardware.name", spec.hardware.name, f"{rule}: {reasons}", ways)])
@@ -90,5 +90,5 @@ def _on_cpu(spec: RunSpec, device: Device) -> RunSpec:
 
 
 def environment(spec: RunSpec, device: Device) -> dict[str, str]:
-    """Variables of the rehearsed rank beside its job's: a processor in a GPU's place may use all of its cores."""
+    """Extra environment variables of the rehearsed rank: a processor that stands in for a GPU may use all cores."""
     return {"OMP_NUM_THREADS": str(device.cpus)} if device.stands_in(spec) else {}

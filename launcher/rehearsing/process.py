@@ -1,4 +1,4 @@
-"""The worker as one rank of a run, alone: a process in a folder like a run directory, with its log there."""
+"""Runs the worker alone as one rank of a run: a process in a folder like a run directory, which holds its log."""
 
 import json
 import os
@@ -24,10 +24,10 @@ _OF_THE_RUN = "LAUNCH_RUN"
 def rehearse(
     spec: RunSpec, rank: int, *, steps: int, folder: Path, seconds: float, environment: Mapping[str, str]
 ) -> Rehearsed:
-    """Start the worker as one rank, for some steps and at most so many seconds, and return its measurements.
+    """Run the worker as one rank, for some steps and at most so many seconds, and return its measurements.
 
-    ``folder`` must not exist; ``environment`` stands beside the job's. Raises ConfigErrors where the worker refuses the
-    run, and JobFailed where it failed, or took too long.
+    ``folder`` must not exist; ``environment`` is added to the job's. Raises ConfigErrors if the worker refuses the run,
+    and JobFailed if it failed or took too long.
     """
     job = translate(spec, python=sys.executable).at(str(folder))
     try:
@@ -44,7 +44,7 @@ def rehearse(
 
 def _run(command: list[str], environment: Mapping[str, str], folder: Path, seconds: float) -> int:
     own = {"PYTHONPATH": package.python_path()}
-    if _OF_THE_RUN in os.environ:  # In a Slurm job, by which its node ends what is left of it.
+    if _OF_THE_RUN in os.environ:  # Set in a Slurm job, whose node identifies leftover processes by it.
         own[_OF_THE_RUN] = os.environ[_OF_THE_RUN]
     with (folder / LOG).open("ab") as log:
         try:
@@ -58,8 +58,8 @@ def _run(command: list[str], environment: Mapping[str, str], folder: Path, secon
                 check=False,
             ).returncode
         except subprocess.TimeoutExpired:
-            rule = f"the rehearsal was ended after its {seconds / 60:.1f} minutes; its log: {folder / LOG}"
-            ways = "--minutes 60 gives it longer; --layers 1,2, train.sequence_length=... make it shorter"
+            rule = f"the rehearsal was ended after {seconds / 60:.1f} minutes, its limit; its log: {folder / LOG}"
+            ways = "--minutes 60 gives it more time; --layers 1,2, train.sequence_length=... make it shorter"
             raise JobFailed(f"{rule}; {ways}") from None
 
 
@@ -71,7 +71,7 @@ def _answer(folder: Path, returncode: int) -> Rehearsed:
         if returncode == 0 and content is not None:
             return typed.read(Rehearsed, content)
     except typed.Unfit:
-        raise JobFailed(f"{folder / RESULT} is of another version of the worker") from None
+        raise JobFailed(f"{folder / RESULT} is from another version of the worker") from None
     killed = ": the kernel may have been out of memory, and --layers 1,2 builds less" if returncode == -SIGKILL else ""
     how = f"ended by signal {-returncode}{killed}" if returncode < 0 else f"exit status {returncode}"
     raise JobFailed(f"the rehearsed rank failed ({how}); its log, {folder / LOG}, ends:\n{_last_words(folder / LOG)}")
@@ -85,7 +85,7 @@ def _last_words(log: Path) -> str:
 
 
 def gflops(dtype: str, environment: Mapping[str, str]) -> float | None:
-    """Products of matrices that this processor does in a second, in GFLOP, tried for a moment; None where it cannot."""
+    """Matrix product speed of this processor in GFLOP/s, measured for half a second; None if it cannot be measured."""
     name = {"bf16": "bfloat16", "fp16": "float16"}.get(dtype, "float32")
     program = (
         "import time, torch\n"

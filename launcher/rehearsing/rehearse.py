@@ -1,4 +1,4 @@
-"""One rehearsal from its question to its answer: the ranks in turn, each at the depths that the device can hold."""
+"""Runs one rehearsal from request to answer: the ranks in turn, each at the depths that the device can hold."""
 
 import functools
 import time
@@ -21,24 +21,24 @@ from launcher.rehearsing.device import Device
 from launcher.rehearsing.result import Built, Phase, RankRehearsed, Rehearsal
 from launcher.spec import RunSpec
 
-_QUICK_FLOPS = 1e11  # Of all steps: seconds on any processor, so that its speed need not be tried.
-_QUEUED = "cluster=slurm"  # A GPU of the queue rehearses what this machine cannot.
+_QUICK_FLOPS = 1e11  # FLOPs of all steps that take seconds on any processor, so that its speed is not measured.
+_QUEUED = "cluster=slurm"  # A GPU of the cluster can rehearse what this machine cannot.
 _PATIENCE = 0.5
-"""Share of the time that the products of matrices may take by the forecast: other operations take time, too."""
+"""Share of the time that matrix products may take by the forecast, since other operations take time, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """The place of a rehearsal."""
+    """Where and how a rehearsal runs."""
 
-    device: Device  # On what.
+    device: Device  # The device.
     folder: Path  # For the files of each model that is built.
-    say: Callable[[str], None]  # Hears of the progress.
+    say: Callable[[str], None]  # Reports progress.
     run: Callable[..., Rehearsed] = process.rehearse  # Rehearses one rank of one model.
 
 
 def rehearse(spec: RunSpec, estimate: MemoryEstimate, request: Request, stage: Stage) -> Rehearsal:
-    """Rehearse a valid run; raises ConfigErrors where that cannot be done so, and JobFailed where the rank failed."""
+    """Rehearse a valid run. Raises ConfigErrors if that is impossible here, and JobFailed if the rank failed."""
     ready, ends = device.fitted(spec, stage.device), time.monotonic() + 60 * request.minutes
     ranks = choice.ranks(spec, estimate, request)
     found, method = [], ""
@@ -64,7 +64,7 @@ class _Rank:
         self.ready = choice.fewer_micro_batches(ready, self.stage) if self.stands_in else ready
 
     def rehearsed(self, seconds: float) -> tuple[RankRehearsed, str]:
-        """The answer about it, and how it was measured."""
+        """The rank's answer, and how memory was measured."""
         asked = self.request.layers
         layers = choice.asked(self.ready, asked) if asked else self._best_depths(seconds)
         ends = time.monotonic() + seconds
@@ -91,7 +91,7 @@ class _Rank:
         return self._answer(models, documents, estimates), documents[-1].method
 
     def _best_depths(self, seconds: float) -> tuple[int, ...]:
-        """The first that the device can hold, with estimates on a line to the whole model's; else ConfigErrors."""
+        """The first depths that the device can hold and that extrapolate well. Raises ConfigErrors if it holds none."""
         lacks, ways, possible = "", [_QUEUED], []
         for depths in choice.candidates(self.ready, self.stage):
             lacks, *ways = self._lacks(depths, seconds)
@@ -106,7 +106,7 @@ class _Rank:
         raise ConfigErrors([ConfigError("rehearse", None, f"even {depths[-1]} {noun} of the model {lacks}", ways)])
 
     def _bent(self, depths: tuple[int, ...]) -> float:
-        """The miss of the line at the whole model, as a share of it, by the estimate."""
+        """The relative error of extrapolating the estimates of these depths to the whole model."""
         if len(depths) == 1:
             return 0.0
         built = [choice.at(self.ready, number) for number in depths]
@@ -123,14 +123,14 @@ class _Rank:
         own += processes_of(self.ready.backend.name).rank_bytes if on_cpu else 0
         needs = said.peak_bytes + own
         if needs > self.place.device.memory_bytes:
-            text = f"need {gib(needs)}, and {self.place.device.name} has {gib(self.place.device.memory_bytes)} to give"
+            text = f"need {gib(needs)}, and {self.place.device.name} has {gib(self.place.device.memory_bytes)} free"
             return (text, *smaller, _QUEUED)
         if not on_cpu:
             return ("",)
         takes = self._takes(depths)
         if takes > _PATIENCE * seconds:
-            speed = f"{self._flops_a_second / 1e9:.0f} GFLOP/s, tried just now"
-            text = f"take {duration(takes)} in {self.request.steps} steps on this processor ({speed})"
+            speed = f"{self._flops_a_second / 1e9:.0f} GFLOP/s, just measured"
+            text = f"take {duration(takes)} for {self.request.steps} steps on this processor ({speed})"
             return (text, *smaller, f"--minutes {ceil(takes / _PATIENCE / 60) + 1}", _QUEUED)
         return ("",)
 
@@ -149,7 +149,7 @@ class _Rank:
         at = f"rank {self.rank} of {self.spec.gpus}"
         at += f" (stage {self.stage})" if self.spec.parallel.pipeline > 1 else ""
         self.place.say(
-            f"launch: {at}, {depth_}, on {self.place.device.name}: {gib(said.peak_bytes)} are predicted to be allocated"
+            f"launch: {at}, {depth_}, on {self.place.device.name}: {gib(said.peak_bytes)} of allocations predicted"
         )
 
     def _answer(
@@ -221,10 +221,10 @@ class _Rank:
 
 
 def _needs(phases: Sequence[Phase], said: PredictedRank) -> tuple[int, int]:
-    """Bytes that the run takes at least, and with all that its allocator keeps, on the rank's device.
+    """The least bytes that the run needs on the rank's device, and the bytes including the allocator's cache.
 
-    What a rank that is alone does not have, or has not done, is added by the estimate: the communicators, the context
-    where it is not told, and phases that were not measured.
+    What a rank alone does not have or was not measured comes from the estimate: communicators, the context if unknown,
+    and phases that were not measured.
     """
     context = said.outside_bytes - said.communicators_bytes
     least = used = 0

@@ -1,1 +1,1 @@
-"""Slurm from the planning side: its commands, its partitions, its jobs. Nothing here imports submitit."""
+"""Slurm on the planning side: its commands, partitions and jobs. Nothing here imports submitit."""

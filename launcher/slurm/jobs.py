@@ -1,8 +1,8 @@
-"""Slurm's knowledge of jobs: from squeue, else from accounting, else from scontrol, in few calls for many jobs.
+"""What Slurm knows about jobs: from squeue, else from accounting, else from scontrol, in few calls for many jobs.
 
-A command that refuses some of many jobs has gone on with the others, and its message says which: such refusals are
-returned by job, not raised. Slurm 22.05 takes ``ExcNodeList`` only of a job that waits, so a job is kept off a node
-between ``scontrol requeue`` and its next start.
+A command that refuses some of many jobs still handles the others, and its message says which: such refusals are
+returned by job, not raised. Slurm 22.05 accepts ``ExcNodeList`` only for a pending job, so a node is excluded between
+``scontrol requeue`` and the job's next start.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from launcher.base.units import seconds_of
 
 _MOST_AT_ONCE = 500  # Job ids in one command line.
 _NOT_UP = ("down", "drain", "drng", "fail", "unk", "futr", "maint", "no_respond")
-"""Beginnings of the states of sinfo(1), "NODE STATE CODES", in which a node takes no job."""
+"""Prefixes of node states in which a node accepts no job (sinfo(1), "NODE STATE CODES")."""
 
 _NONE = ("", "(null)")
 
@@ -29,15 +29,15 @@ _NONE = ("", "(null)")
 class QueuedJob:
     """One job as Slurm describes it."""
 
-    state: str  # Slurm's word, such as ``RUNNING`` or ``NODE_FAIL``.
-    reason: str = ""  # Why it waits or ended, in Slurm's word; empty where there is none.
-    exit_code: str = ""  # Of the batch script, as ``status:signal``; empty where unknown.
-    nodes: str = ""  # The nodes it has or had; empty where there are none.
-    start: str = ""  # When Slurm expects to start one that waits, as ``2026-11-22 16:05``; empty where it does not say.
+    state: str  # Slurm's name of the state, such as ``RUNNING`` or ``NODE_FAIL``.
+    reason: str = ""  # Why it waits or ended, as Slurm names it; empty if there is none.
+    exit_code: str = ""  # Of the batch script, as ``status:signal``; empty if unknown.
+    nodes: str = ""  # The nodes it has or had; empty if there are none.
+    start: str = ""  # The expected start of a pending job, as ``2026-11-22 16:05``; empty if unknown.
 
 
 def look(ids: Iterable[str]) -> dict[str, QueuedJob]:
-    """Every job that Slurm still knows anything about; SubmitError where it does not answer."""
+    """The jobs that Slurm still knows about, by id. Raises SubmitError if Slurm does not answer."""
     wanted = list(dict.fromkeys(ids))
     found: dict[str, QueuedJob] = {}
     for at in range(0, len(wanted), _MOST_AT_ONCE):
@@ -58,11 +58,11 @@ class Waiting:
     partition: str  # Where it waits.
     place: int  # Its place among the jobs that wait there, by priority: 1 is the next.
     jobs: int  # How many wait there.
-    start: str  # When Slurm expects to start it, as ``2026-11-22 16:05``; empty where it does not say.
+    start: str  # Its expected start, as ``2026-11-22 16:05``; empty if unknown.
 
 
 def waiting(ids: Iterable[str]) -> dict[str, Waiting]:
-    """The places of jobs that wait, by one question for all; none where Slurm does not answer."""
+    """The places of pending jobs in the queue, from one call for all; empty if Slurm does not answer."""
     wanted = frozenset(ids)
     queue = ["squeue", "-h", "-a", "-r", "--states=PENDING", "--sort=-p,i", "-o", "%i|%P|%S"]
     try:
@@ -84,42 +84,42 @@ def waiting(ids: Iterable[str]) -> dict[str, Waiting]:
 
 
 def jobs_by_comment() -> dict[str, str]:
-    """The newest job of each comment: by it the job of a launcher is found that ended before it wrote the id."""
+    """The newest job for each comment, by which a job is found whose launcher ended before it recorded the id."""
     rows = [line.partition("|") for line in ask("squeue", "-h", "-a", "--states=all", "-o", "%i|%k").splitlines()]
     return {comment: job for job, _, comment in sorted(rows, key=lambda row: int(re.split(r"\D", row[0])[0]))}
 
 
 def signal_jobs(ids: Iterable[str], signal: str) -> dict[str, str]:
-    """Send the processes that srun runs for jobs a signal; return Slurm's words about each that it refused.
+    """Send a signal to the processes that srun runs for jobs; returns Slurm's message for each job that it refused.
 
-    It names the steps: of a task of an array of which two more wait, Slurm 22.05 says "try again later" although the
-    signal was sent, and ``scancel`` tries again until the task has ended. SubmitError: Slurm does not answer.
+    The call names job steps: for an array task while others wait, Slurm 22.05 says "try again later" although the
+    signal was sent, and ``scancel`` repeats it until the task has ended. Raises SubmitError if Slurm does not answer.
     """
     wanted = list(ids)
     steps = {job: job for job in wanted}
     for some in itertools.batched(wanted, _MOST_AT_ONCE):
-        with contextlib.suppress(SlurmRefused):  # All of them are forgotten: scancel says so of each.
+        with contextlib.suppress(SlurmRefused):  # Slurm has forgotten all of them: scancel reports that for each.
             for step in ask("squeue", "-h", "-a", "-s", f"--jobs={','.join(some)}", "-o", "%i").split():
                 job, _, number = step.partition(".")
-                if number.isdigit():  # Neither the batch script nor what Slurm calls extern.
+                if number.isdigit():  # Not the batch script or the extern step.
                     steps[job] = step
     return cancel(list(steps.values()), f"--signal={signal}")
 
 
 def cancel(names: Sequence[str], *options: str) -> dict[str, str]:
-    """Call scancel for jobs or steps; return Slurm's words about each that it refused."""
+    """Call scancel for jobs or steps; returns Slurm's message for each that it refused."""
     refused: dict[str, str] = {}
     for some in itertools.batched(names, _MOST_AT_ONCE):
         try:
             ask("scancel", *options, *some)
-        except SlurmRefused as error:  # It has gone on with the others, and says which.
+        except SlurmRefused as error:  # It has handled the others, and names those that it refused.
             named = [name for name in some if re.search(rf"\b{name}\b", str(error))]
             refused |= {name.partition(".")[0]: str(error) for name in named or some}
     return refused
 
 
 def seconds_left(job: str) -> float | None:
-    """Seconds that a job may still run; None where it has no limit, or Slurm does not say."""
+    """Seconds that a job may still run; None if it has no limit, or if unknown."""
     try:
         text = ask("squeue", "-h", "-j", job, "-o", "%L").strip()
     except (SlurmRefused, SubmitError):
@@ -131,7 +131,7 @@ def _queued(ids: list[str]) -> dict[str, QueuedJob]:
     command = ["squeue", "-h", "-a", "-r", "--states=all", f"--jobs={','.join(ids)}", "-o", "%i|%T|%r|%N|%S"]
     try:
         lines = ask(*command).splitlines()
-    except SlurmRefused:  # "Invalid job id specified": the only one asked for is forgotten.
+    except SlurmRefused:  # "Invalid job id specified": Slurm has forgotten the only job asked for.
         return {}
     rows = (line.split("|") for line in lines)
     return {
@@ -141,7 +141,7 @@ def _queued(ids: list[str]) -> dict[str, QueuedJob]:
 
 
 def _minute(start: str) -> str:
-    """A time as people read it; of one that has begun Slurm prints it, too, and for one it cannot say ``N/A``."""
+    """A time without seconds; empty if Slurm prints ``N/A``."""
     return start[:16].replace("T", " ") if start[:4].isdecimal() else ""
 
 
@@ -180,7 +180,7 @@ def _word(text: str) -> str:
 
 
 def obstacle(job: str, bad: Sequence[str]) -> str | None:
-    """The reason why a job cannot do without nodes; None where it can."""
+    """Why a job cannot run without some nodes; None if it can."""
     try:
         facts = _facts(job)
         fixed = [node for node in bad if node in _names(facts.get("ReqNodeList", ""))]
@@ -188,9 +188,9 @@ def obstacle(job: str, bad: Sequence[str]) -> str | None:
         rows = [line.split() for line in ask("sinfo", "-h", "-N", "-p", partition, "-o", "%N %T").splitlines()]
         out = {*bad, *_names(facts.get("ExcNodeList", ""))}
     except (SlurmRefused, SubmitError) as error:
-        return f"Slurm does not say which others there are: {error}"
+        return f"Slurm does not say which other nodes there are: {error}"
     if fixed:
-        return f"the job asks for {', '.join(fixed)} by name (cluster.nodelist)"
+        return f"the job requests {', '.join(fixed)} by name (cluster.nodelist)"
     left = {node for node, state in rows if not state.startswith(_NOT_UP)} - out
     needed = int(re.match(r"\d*", facts.get("NumNodes", ""))[0] or 1)  # type: ignore[index]
     if len(left) >= needed:
@@ -200,7 +200,7 @@ def obstacle(job: str, bad: Sequence[str]) -> str | None:
 
 
 def exclude(job: str, bad: Sequence[str], *, patience_s: float = 0) -> None:
-    """Keep a job that waits off nodes, beside those that it avoids already; errors are those of ``ask``."""
+    """Exclude nodes from a pending job, in addition to those already excluded; errors are those of ``ask``."""
     before = _facts(job, patience_s).get("ExcNodeList", "")
     every = ",".join([*([] if before in _NONE else [before]), *bad])
     ask("scontrol", "update", f"JobId={job}", f"ExcNodeList={every}", patience_s=patience_s)
@@ -211,33 +211,33 @@ def _names(nodes: str) -> list[str]:
 
 
 _TIMEOUT_S = 60
-"""Seconds for one command: Slurm's own messages time out after 10 (``MessageTimeout`` of slurm.conf(5))."""
+"""Seconds for one command; Slurm's own messages time out after 10 (``MessageTimeout`` in slurm.conf(5))."""
 
 _AWAY = ("Unable to contact slurm controller", "Socket timed out", "Connection refused", "slurmctld: connect",
          "Could not establish a configuration source")  # fmt: skip
 _HAS_ENDED = 2021 % 256
-"""Exit status of scancel, which says nothing then, of a step that has ended (``ESLURM_ALREADY_DONE``, slurm_errno.h).
+"""Exit status of scancel, without a message, for a step that has ended (``ESLURM_ALREADY_DONE``, slurm_errno.h).
 
-Where Slurm tells it to try again later, it sends again a signal that may have ended the step the first time.
+If Slurm tells scancel to try again later, it repeats a signal that may have ended the step the first time.
 """
-_BETWEEN_S = 0.5  # Seconds between two tries while the controller is away.
+_BETWEEN_S = 0.5  # Seconds between two attempts while the controller is unreachable.
 LEAKS = ("SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "SUBMITIT_")
-"""Beginnings of the names of variables that a surrounding Slurm job or submitit sets."""
+"""Prefixes of variables that a surrounding Slurm job or submitit sets."""
 
 RANKS = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-"""Variables that torchrun sets for a rank: a launch from inside a job must not hand them to the next one."""
+"""Variables that torchrun sets for a rank: a launch from inside a job must not pass them to the next job."""
 
 
 class SlurmRefused(Exception):
-    """A command of Slurm ended with an error that is not about reaching it; the text is Slurm's."""
+    """Raised if a Slurm command fails for another reason than being unable to reach Slurm; the text is Slurm's."""
 
 
 def ask(*command: str, patience_s: float = 0) -> str:
-    """Run one of Slurm's commands and return its output; for ``patience_s`` again while the controller is away.
+    """Run a Slurm command and return its output; retries for ``patience_s`` while the controller is unreachable.
 
-    SubmitError: there is no Slurm here, or no answer; SlurmRefused: it answered with an error.
+    Raises SubmitError: there is no Slurm here, or no answer. Raises SlurmRefused: it answered with an error.
     """
-    import subprocess  # Late, as `shutil` is, because most commands only ask whether there is a Slurm.
+    import subprocess  # Late, like `shutil`, because most commands only ask whether there is a Slurm.
 
     if not _is_here(command[0]):
         way = "submit from a login node, or use cluster=local"
@@ -252,10 +252,10 @@ def ask(*command: str, patience_s: float = 0) -> str:
             raise SubmitError(f"Slurm does not answer: {command[0]} took more than {_TIMEOUT_S} s") from None
         said = " ".join((done.stderr or done.stdout).split())
         if done.returncode == 0 or (command[0] == "scancel" and done.returncode == _HAS_ENDED and not said):
-            # sbatch says on stderr what it would do.
+            # sbatch reports on stderr what it would do.
             return f"{done.stdout}{done.stderr}" if "--test-only" in command else done.stdout
-        text = said or f"{command[0]} failed without a word (exit status {done.returncode})"
-        if done.returncode < 0:  # Slurm ends what runs in a job that it puts back, this command among it.
+        text = said or f"{command[0]} failed without a message (exit status {done.returncode})"
+        if done.returncode < 0:  # Slurm ends the processes of a job that it requeues, including this command.
             text = f"{command[0]} was ended by {signal.Signals(-done.returncode).name}"
         elif not is_away(text):
             raise SlurmRefused(text)
@@ -276,15 +276,15 @@ def _is_here(program: str) -> bool:
 
 
 def is_away(text: str) -> bool:
-    """True if a command failed because nobody answered."""
+    """True if a command failed because the controller did not answer."""
     return any(words in text for words in _AWAY)
 
 
 def environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """The environment without a surrounding job's variables, which would win over the script's own lines."""
+    """The environment without a surrounding job's variables, which would override the script's own options."""
     return {name: value for name, value in variables.items() if not leaks(name)}
 
 
 def leaks(name: str) -> bool:
-    """True if a variable belongs to a surrounding job; ``SLURM_CONF``, which names the cluster, does not."""
+    """True if a variable belongs to a surrounding job, unlike ``SLURM_CONF``, which names the cluster."""
     return name != "SLURM_CONF" and (name.startswith(LEAKS) or name in RANKS)

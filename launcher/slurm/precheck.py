@@ -1,7 +1,7 @@
-"""Check before a submission: whether Slurm would take the job, and whether the job could ever start.
+"""Checks before a submission whether Slurm would accept the job, and whether the job could ever start.
 
-Slurm takes many a job over a partition's limits and never starts it, so the profile is compared with the partitions
-first. Then ``sbatch --test-only`` judges the script itself, and its refusal is translated to the key that it is about.
+Slurm accepts some jobs that exceed a partition's limits and never starts them, so the profile is compared with the
+partitions first. Then ``sbatch --test-only`` judges the script, and a refusal is translated to the key that causes it.
 """
 
 import getpass
@@ -27,24 +27,24 @@ _REFUSALS = {
     "dependency problem": ("dependency", "Slurm knows no such job, or none that this one could wait for"),
     "Invalid license": ("licenses", "Slurm has no such licence, or not so many"),
     "Invalid --time": ("time_limit_min", "Slurm cannot read this time limit"),
-    "time limit is invalid": ("time_limit_min", "it is missing, or over what the account or the partition allows"),
+    "time limit is invalid": ("time_limit_min", "it is missing, or above what the account or the partition allows"),
     "Invalid generic resource": ("gpu_request", "Slurm knows no such GPUs here"),
 }
-"""The part of sbatch's refusal that names the cause, the key under ``cluster`` that it is about, and our words."""
+"""By the part of sbatch's refusal that names the cause: the key under ``cluster`` that causes it, and our rule."""
 
 _LEFT_TO_SLURM = ("account", "qos", "constraint", "reservation", "nodelist", "dependency", "licenses")
-"""Keys without which Slurm takes its own default, or asks for nothing."""
+"""Keys without which Slurm uses its own default, or requests nothing."""
 
 _WAYS = 4  # Accounts or qualities of service that a message names.
 _UNAVAILABLE = "Requested node configuration is not available"
-"""sbatch's words for nodes that are too small, and for those that have not answered yet."""
+"""sbatch's message for nodes that are too small, and for nodes that have not answered yet."""
 
 _BETWEEN_S = 0.5
-_IN_MEMORY = ("tmpfs", "ramfs")  # File systems as stat(1) names them that no other machine sees.
+_IN_MEMORY = ("tmpfs", "ramfs")  # File systems, as stat(1) names them, that no other machine sees.
 
 
 def check(cluster: ClusterSpec, text: str, *, patience_s: float) -> None:
-    """Refuse jobs that Slurm would refuse, and those that it would take and never start; ConfigErrors name the key."""
+    """Check that Slurm would accept and start a job. Raises ConfigErrors, which name the key, or another refusal."""
     try:
         known = partitions(patience_s=patience_s)
     except SlurmRefused as error:
@@ -59,7 +59,7 @@ def check(cluster: ClusterSpec, text: str, *, patience_s: float) -> None:
 
 
 def _test_only(cluster: ClusterSpec, script: str, patience_s: float) -> None:
-    """Let sbatch judge; a controller that has just started knows its nodes only once they have answered."""
+    """Let sbatch judge the script; a controller that has just started knows its nodes only after they answered."""
     deadline, all_known = time.monotonic() + patience_s, False
     while True:
         try:
@@ -68,19 +68,19 @@ def _test_only(cluster: ClusterSpec, script: str, patience_s: float) -> None:
         except SlurmRefused as error:
             if _UNAVAILABLE not in str(error) or all_known or time.monotonic() >= deadline:
                 raise _refused(cluster, str(error)) from None
-            # The last may have answered since; then sbatch judges once more.
+            # The last node may have answered since; then sbatch judges once more.
             all_known = not ask("sinfo", "-h", "-t", "unk", "-o", "%N").strip()
         if not all_known:
             time.sleep(_BETWEEN_S)
 
 
 def check_folder(directory: Path) -> None:
-    """Refuse a run directory in this machine's memory; whether nodes see one on a disk ``launch doctor`` tells."""
+    """Refuse a run directory in this machine's memory; ``launch doctor`` shows whether nodes see one on disk."""
     done = subprocess.run(["stat", "-f", "-c", "%T", directory], capture_output=True, text=True, check=False)
     if done.stdout.strip() in _IN_MEMORY:
         raise Refused(
             f"{directory} is in this machine's memory ({done.stdout.strip()}), which compute nodes cannot see: "
-            "set cluster.shared_folder or run.directory to a folder that login node and nodes share"
+            "set cluster.shared_folder or run.directory to a folder that the login node and the nodes share"
         )
 
 
@@ -116,7 +116,7 @@ def _errors(cluster: ClusterSpec, known: list[Partition]) -> Iterator[ConfigErro
     chosen = [part for part in known if part.name in wanted or (not wanted and part.default)]
     missing = sorted(set(wanted) - {part.name for part in known})
     ups = [part for part in chosen if part.up]
-    rule = "the partition is down, so the job would wait for ever"
+    rule = "the partition is down, so the job would wait forever"
     if missing or not chosen:
         rule = f"Slurm has no partition {', '.join(missing)}" if missing else "Slurm has no default partition: name one"
     if missing or not ups:
@@ -139,11 +139,11 @@ def _limits(cluster: ClusterSpec, chosen: list[Partition], names: str) -> Iterat
     limits = [part.max_minutes for part in chosen if part.max_minutes is not None]
     if len(limits) == len(chosen):
         longest = max(limits)
-        rule = f"partition {names} ends jobs after {longest} minutes, so Slurm would take the job and never start it"
+        rule = f"partition {names} ends jobs after {longest} minutes, so Slurm would accept the job and never start it"
         yield from _at_most(cluster, "time_limit_min", longest, rule)
     yield from _margin(cluster, chosen)
     nodes = max(part.nodes if part.max_nodes is None else min(part.nodes, part.max_nodes) for part in chosen)
-    yield from _at_most(cluster, "nodes", nodes, f"partition {names} gives a job at most {nodes} nodes")
+    yield from _at_most(cluster, "nodes", nodes, f"partition {names} allows a job at most {nodes} nodes")
 
 
 def _margin(cluster: ClusterSpec, chosen: list[Partition]) -> Iterator[ConfigError]:
@@ -172,7 +172,7 @@ def _host(cluster: ClusterSpec, kinds: list[NodeKind], names: str) -> Iterator[C
 
 
 def _mib(memory: str | None) -> float | None:
-    """A memory size as sbatch reads it: MiB, or with K, M, G or T; None where it is none."""
+    """A memory size as sbatch reads it, in MiB, or with the suffix K, M, G or T; None if it is not one."""
     found = re.fullmatch(r"(\d+)([KMGT]?)B?", memory or "", re.IGNORECASE)
     return None if found is None else int(found[1]) * 1024.0 ** ("KMGT".index(found[2].upper() or "M") - 1)
 

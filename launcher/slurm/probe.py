@@ -1,4 +1,4 @@
-"""The view from one compute node: ``python -m launcher.slurm.probe FOLDER``, run there by ``launch doctor``."""
+"""``python -m launcher.slurm.probe FOLDER``: what one compute node sees, run there by ``launch doctor``."""
 
 import platform
 import socket
@@ -15,7 +15,7 @@ ANSWER = "answer.json"
 
 
 def facts() -> JsonObject:
-    """This node: its name, Python, packages, and the GPUs that the job was given."""
+    """This node's name, Python, packages, and the GPUs that the job got."""
     here = machine.facts()
     return {
         "host": socket.gethostname(),
@@ -28,7 +28,7 @@ def facts() -> JsonObject:
 
 
 def main() -> None:
-    """Write the facts into a folder, which shows as well that the node can."""
+    """Write the facts to a folder, which also shows that the node can write there."""
     files.write_atomically(Path(sys.argv[1]) / ANSWER, facts())
 
 

@@ -1,7 +1,7 @@
-"""A run's request to Slurm, as submitit's parameters: one task a node, torchrun below it, only what the user set.
+"""A run's request to Slurm as submitit's parameters: one task per node, which starts torchrun, and what the user set.
 
 The job's shell lines close two gaps: submitit puts the pickled task in place only after it has read the job's id, so
-the job copies one in case the launcher was killed before; and the script itself requeues a job whose step could not
+the job copies it in case the launcher was killed before that; and the script itself requeues a job whose step could not
 start.
 """
 
@@ -22,8 +22,8 @@ def parameters(
 ) -> dict[str, Any]:
     """Submitit's Slurm parameters of one run, or of an array.
 
-    ``folder`` is submitit's, and the job's comment, by which a job is found whose launcher ended before it noted the
-    id; ``directory`` the run's or sweep's, which a container has to see; ``wait_for`` jobs that must have ended before.
+    ``folder`` is submitit's and the job's comment, by which a job is found whose launcher ended before it recorded the
+    id; ``directory`` is the run's or sweep's, which a container must see; the jobs in ``wait_for`` must end first.
     """
     optional = {
         "cpus_per_task": cluster.cpus_per_node,
@@ -36,8 +36,8 @@ def parameters(
         "comment": folder,
         "nodes": cluster.nodes,
         "ntasks_per_node": 1,
-        "time": cluster.time_limit_min,  # None leaves the line out; submitit would say five minutes.
-        "wckey": None,  # Submitit's own is refused where workload keys are checked.
+        "time": cluster.time_limit_min,  # None omits the line; submitit's default would be five minutes.
+        "wckey": None,  # Submitit's default is refused on clusters that check workload keys.
         "signal_delay_s": cluster.save_margin_s,
         "setup": [*setup(cluster), *_prepared(folder)],
         "teardown": _put_back(cluster),
@@ -48,12 +48,12 @@ def parameters(
 
 
 def escape_percent(text: str, folder: str) -> str:
-    """The batch script with ``%`` of the folder's own name doubled in names of log files (sbatch(1))."""
+    """The batch script with ``%`` in the folder's own name doubled in names of log files (sbatch(1))."""
     return text.replace(f"{folder}/%", f"{folder.replace('%', '%%')}/%") if "%" in folder else text
 
 
 def python(directory: str, cluster: ClusterSpec) -> str:
-    """The command that starts Python in the script, off the working folder; in a container its own."""
+    """The command that starts Python in the script, without the working folder on its path; the container's own."""
     interpreter = cluster.python or (sys.executable if cluster.container == "none" else "python3")
     if cluster.container != "apptainer":
         return f"{shlex.quote(interpreter)} -P"
@@ -68,7 +68,7 @@ def setup(cluster: ClusterSpec) -> list[str]:
 
 
 def _gpus(cluster: ClusterSpec) -> dict[str, Any]:
-    """``--gpus-per-node`` rather than ``--gpus``: Slurm from 24.11 on refuses per-task forms with select/linear."""
+    """The GPU request: ``--gpus-per-node``, since Slurm from 24.11 on refuses per-task forms with select/linear."""
     typed = f"{cluster.gpu_type}:{cluster.gpus_per_node}" if cluster.gpu_type else cluster.gpus_per_node
     if cluster.gpu_request == "none":
         return {}
@@ -76,7 +76,7 @@ def _gpus(cluster: ClusterSpec) -> dict[str, Any]:
 
 
 def _prepared(folder: str) -> list[str]:
-    """Give the job its pickle, which submitit moves into place only once it has read the job's id."""
+    """Shell lines that copy the job's pickle, which submitit moves into place only once it has read the job's id."""
     job = "${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_}${SLURM_ARRAY_TASK_ID:-$SLURM_JOB_ID}"
     source = f"{shlex.quote(folder)}/${{SLURM_ARRAY_TASK_ID:-}}{TASK}"
     return [
@@ -87,7 +87,7 @@ def _prepared(folder: str) -> list[str]:
 
 
 def _put_back(cluster: ClusterSpec) -> list[str]:
-    """Requeue a job whose step Slurm could not start, as seen when credentials expired and a controller restarted."""
+    """Shell lines that requeue a job whose step could not start, as seen with expired credentials or a restart."""
     return [
         "status=$?",
         f"if [ $status != 0 ] && [ ${{SLURM_RESTART_COUNT:-0}} -lt {cluster.requeues} ] &&",
@@ -98,7 +98,7 @@ def _put_back(cluster: ClusterSpec) -> list[str]:
 
 
 def _srun(directory: str, cluster: ClusterSpec) -> list[str]:
-    """``srun`` does not take over ``--cpus-per-task`` from sbatch since Slurm 22.05."""
+    """Arguments of ``srun``, which since Slurm 22.05 does not inherit ``--cpus-per-task`` from sbatch."""
     arguments = ["--kill-on-bad-exit=1"]
     if cluster.cpus_per_node is not None:
         arguments.append(f"--cpus-per-task={cluster.cpus_per_node}")

@@ -1,4 +1,4 @@
-"""Slurm's words for a job's state in ours, with the reason in one line."""
+"""Translates Slurm's job states into ours, with the reason in one line."""
 
 from typing import Literal
 
@@ -8,11 +8,11 @@ from launcher.slurm.jobs import QueuedJob
 type Word = Literal["queued", "running", "requeued", "finished", "failed", "cancelled"]
 
 _WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
-"""States of squeue(1), "JOB STATE CODES", in which a job has no nodes and will be started."""
+"""States in which a job has no nodes and is waiting to start (squeue(1), "JOB STATE CODES")."""
 
 _LIVE = frozenset({"RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT",
                    "RESIZING"})  # fmt: skip
-"""States in which it has nodes; every other one is an end."""
+"""States in which a job has nodes; every other state is an end."""
 
 _PENDING = {
     "Resources": "waiting for free nodes",
@@ -20,10 +20,10 @@ _PENDING = {
     "BeginTime": "waiting for its start time",
     "Dependency": "waiting for another job to end",
     "DependencyNeverSatisfied": (
-        "it will never start: a job that it had to wait for did not end as asked (cluster.dependency); cancel it"
+        "it will never start: a job that it had to wait for did not end as required (cluster.dependency); cancel it"
     ),
     "JobArrayTaskLimit": "waiting for other points of its sweep (sweep.parallelism)",
-    "JobHeldUser": "held: scontrol release lets it go",
+    "JobHeldUser": "held: scontrol release releases it",
     "JobHeldAdmin": "held by an administrator",
     "JobLaunchFailure": "Slurm could not start it on its nodes",
     "Cleaning": "its last attempt is being cleaned up",
@@ -31,25 +31,25 @@ _PENDING = {
     "Reservation": "waiting for its reservation to begin (cluster.reservation)",
     "ReservationDeleted": "its reservation is gone, so it will never start (cluster.reservation)",
     "PartitionDown": "its partition is down",
-    "PartitionInactive": "its partition takes no jobs now",
-    "PartitionTimeLimit": "its time limit is over the partition's, so it will never start (cluster.time_limit_min)",
-    "PartitionNodeLimit": "it asks for more nodes than its partition gives, so it will never start (cluster.nodes)",
-    "BadConstraints": "no node has what it asks for, so it will never start (cluster.constraint)",
+    "PartitionInactive": "its partition accepts no jobs now",
+    "PartitionTimeLimit": "its time limit exceeds the partition's, so it will never start (cluster.time_limit_min)",
+    "PartitionNodeLimit": "it requests more nodes than its partition allows, so it will never start (cluster.nodes)",
+    "BadConstraints": "no node has what it requests, so it will never start (cluster.constraint)",
     "NodeDown": "a node that it needs is down",
     "ReqNodeNotAvail": "a node that it needs is not available: down, drained or reserved",
     "Nodes required for job are DOWN": "the nodes that it needs are down, drained or reserved for other jobs",
     "InvalidAccount": "the account is not valid, so it will never start (cluster.account)",
     "InvalidQOS": "the quality of service is not valid, so it will never start (cluster.qos)",
     "MaxSubmitAccount": "the account has as many jobs as it may submit",
-    "launch failed requeued held": "held, because Slurm could not start it on its nodes: scontrol release lets it go",
+    "launch failed requeued held": "held, because Slurm could not start it on its nodes: scontrol release releases it",
 }
-"""Reasons of ``squeue`` for a job that waits (squeue(1), "JOB REASON CODES"), in words that say what to do; Slurm adds
-details behind a comma, as in ``ReqNodeNotAvail, UnavailableNodes:n7``."""
+"""Reasons of ``squeue`` for a pending job (squeue(1), "JOB REASON CODES"), in words that say what to do; Slurm adds
+details after a comma, as in ``ReqNodeNotAvail, UnavailableNodes:n7``."""
 
 _LIMIT_OF = {"QOS": "a limit of its quality of service", "Assoc": "a limit of its account or user"}
 _LIMITED = {
-    "Submit": "on jobs that are submitted",
-    "Jobs": "on jobs at once",
+    "Submit": "on submitted jobs",
+    "Jobs": "on concurrent jobs",
     "Minutes": "on minutes used",
     "Wall": "on the time limit of a job (cluster.time_limit_min)",
     "CPU": "on CPUs",
@@ -58,28 +58,28 @@ _LIMITED = {
     "GRES": "on GPUs",
     "Billing": "on billing units",
 }
-"""Parts of the names of limits, the more special first; their capitals differ, as in ``QOSMaxCpuPerUserLimit`` and
+"""Parts of the names of limits, the more specific first; their case varies, as in ``QOSMaxCpuPerUserLimit`` and
 ``AssocGrpCPUMinutesLimit``."""
 
 _ENDED: dict[str, tuple[str, EndCause]] = {
     "TIMEOUT": (
-        "its time limit ended it before it had saved; raise cluster.save_margin_s or cluster.time_limit_min",
+        "its time limit ended it before it saved; raise cluster.save_margin_s or cluster.time_limit_min",
         "time_limit",
     ),
     "OUT_OF_MEMORY": ("the kernel killed it: out of host memory", "out_of_memory"),
-    "PREEMPTED": ("preempted, and its partition or cluster.requeues does not put it back into the queue", "preempted"),
+    "PREEMPTED": ("preempted, and not requeued because of its partition or cluster.requeues", "preempted"),
     "DEADLINE": ("its deadline passed", "error"),
     "BOOT_FAIL": ("a node did not boot", "rank_killed"),
-    "COMPLETED": ("the job ended without saying how", "error"),
+    "COMPLETED": ("the job ended without recording how", "error"),
 }
 NO_STEP = "srun: error: (Unable to create step|Application launch failed)"
-"""Pattern of srun's messages that Slurm has not started any program on the nodes."""
+"""Pattern of srun's messages when Slurm has not started any program on the nodes."""
 
 _NO_OUTPUT = "0:53"  # ``slurmstepd`` could not open the job's output file (``ESLURMD_...``, shown as signal 53).
 
 
 def translate(job: QueuedJob, *, started: bool) -> tuple[Word, str | None, EndCause | None]:
-    """Our word for a job's state, its reason, and the cause of its end; ``started`` if the run has run before."""
+    """Our state of a job, its reason, and the cause of its end; ``started`` is true if the run has run before."""
     if job.state in _WAITING:
         reasons = (_waits_for(job.reason), job.start and f"Slurm expects it to start at {job.start}")
         reason = "; ".join(text for text in reasons if text) or None
@@ -92,7 +92,7 @@ def translate(job: QueuedJob, *, started: bool) -> tuple[Word, str | None, EndCa
         return "failed", f"a node failed ({job.nodes or 'unknown'}), and the job was not requeued", "rank_killed"
     if job.exit_code == _NO_OUTPUT and not started:
         where = f" ({job.nodes})" if job.nodes else ""
-        reason = f"the nodes{where} cannot write to the run directory: put it into cluster.shared_folder"
+        reason = f"the nodes{where} cannot write to the run directory: use cluster.shared_folder"
         return "failed", reason, "error"
     if job.state in _ENDED:
         return "failed", *_ENDED[job.state]
@@ -100,7 +100,7 @@ def translate(job: QueuedJob, *, started: bool) -> tuple[Word, str | None, EndCa
 
 
 def _waits_for(reason: str) -> str | None:
-    """Slurm's reason for a job that waits, in our words; its own stands behind them where ours say less."""
+    """Slurm's reason for a pending job in our words, followed by Slurm's own if ours say less."""
     head, _, detail = reason.partition(",")
     if head in _PENDING:
         return f"{_PENDING[head]} ({detail.strip()})" if detail.strip().startswith("Unavail") else _PENDING[head]
@@ -108,5 +108,5 @@ def _waits_for(reason: str) -> str | None:
     if limit is None:
         return reason or None
     on_what = next((f" {words}" for part, words in _LIMITED.items() if part.lower() in reason.lower()), "")
-    never = "; no job may have so much, so it will never start" if "PerJob" in reason else ""
+    never = "; no single job may have that much, so it will never start" if "PerJob" in reason else ""
     return f"waiting because of {limit}{on_what}{never} ({reason})"

@@ -1,7 +1,7 @@
-"""Survey of a cluster: its partitions, the facts of one node, its pitfalls, and the profile that follows.
+"""Surveys a cluster: its partitions, the facts of one node, pitfalls, and a profile for it.
 
-Only a node can say whether it writes to the shared folder and which Python, packages and GPUs a job finds, so one short
-job runs ``launcher.slurm.probe`` there and answers through a file in that folder.
+Only a node can tell whether it can write to the shared folder and which Python, packages and GPUs a job finds, so a
+short job runs ``launcher.slurm.probe`` there and answers through a file in that folder.
 """
 
 import re
@@ -27,7 +27,7 @@ _ENOUGH = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """Slurm's configuration, the partitions that this user sees, and one node's answer, or the ``problem``."""
+    """Slurm's configuration, the partitions visible to this user, and one node's answer, or the ``problem``."""
 
     config: Mapping[str, str]
     partitions: "tuple[Partition, ...]"
@@ -36,7 +36,7 @@ class Survey:
 
 
 def survey(cluster: ClusterSpec, folder: Path, *, wait_s: float) -> Survey:
-    """Ask Slurm, and one node of it; SubmitError where there is no Slurm here, or no answer."""
+    """Ask Slurm and one of its nodes. Raises SubmitError if there is no Slurm here, or no answer."""
     config = dict(re.findall(r"^(\S+)\s*= (.*?)\s*$", ask("scontrol", "show", "config"), re.MULTILINE))
     known = tuple(partitions())
     node, problem = _ask_node(cluster, folder, wait_s) if wait_s else (None, "no node was asked")
@@ -94,10 +94,10 @@ def lacks(found: Survey) -> Iterator[str]:
     """Pitfalls of the cluster, in sentences."""
     signals = f"{found.config.get('SlurmctldParameters', '')},{found.config.get('PreemptParameters', '')}"
     if any(part.preempt_mode == "REQUEUE" for part in found.partitions) and "send_user_signal" not in signals:
-        yield "preempted jobs get SIGTERM alone (no preempt_send_user_signal): they must save within GraceTime"
+        yield "preempted jobs get only SIGTERM (no preempt_send_user_signal): they must save within GraceTime"
     if "none" in found.config.get("AccountingStorageType", "none"):
         age = found.config.get("MinJobAge", "300 sec")
-        yield f"no accounting: what Slurm itself knows of a job is gone {age} after its end"
+        yield f"no accounting: Slurm forgets a job {age} after its end"
     if found.problem is not None:
         yield found.problem
     if (node := found.node) is None:
@@ -106,11 +106,11 @@ def lacks(found: Survey) -> Iterator[str]:
     if missing:
         yield f"the job's Python on {node['host']} lacks {', '.join(missing)}: see cluster.python, .modules, .container"
     if not node["gpus"]:
-        yield f"no GPU driver answers on {node['host']}: its memory is unknown, name it by hardware=..."
+        yield f"no GPU driver answers on {node['host']}: its memory is unknown, set hardware=..."
 
 
 def profile(found: Survey, cluster: ClusterSpec) -> dict[str, Any]:
-    """Settings for ``conf/cluster/``: of the partition asked for, else the default one, else that with most GPUs."""
+    """Settings for ``conf/cluster/`` for the requested partition, else the default one, else the one with most GPUs."""
     ups = [part for part in found.partitions if part.up]
     named = [part for part in ups if part.name == cluster.partition] or [part for part in ups if part.default] or ups
     if not named:
@@ -137,7 +137,7 @@ def _of_kind(kind: "NodeKind | None", part: "Partition") -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeKind:
-    """Equal nodes of a partition: GPUs by Slurm's name of their type, empty where it has none."""
+    """Identical nodes of a partition; ``gpus`` are counts by Slurm's name of the type, empty if it has none."""
 
     count: int
     cpus: int
@@ -153,7 +153,7 @@ class NodeKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """One partition; a limit is None where there is none, and ``default_minutes`` is that of a job without one."""
+    """One partition; a limit is None if there is none, and ``default_minutes`` applies to jobs without a limit."""
 
     name: str
     default: bool
@@ -167,7 +167,7 @@ class Partition:
 
 
 def partitions(*, patience_s: float = 0) -> list[Partition]:
-    """All partitions that this user sees; errors are those of ``jobs.ask``."""
+    """All partitions visible to this user; errors are those of ``jobs.ask``."""
     texts = ask("scontrol", "-o", "show", "partition", patience_s=patience_s).splitlines()
     kinds = _kinds(ask("sinfo", "-h", "-a", "-e", "-o", "%R|%D|%c|%m|%G|%f", patience_s=patience_s))
     return [_partition(dict(re.findall(r"(\w+)=(\S*)", text)), kinds) for text in texts if "PartitionName=" in text]
@@ -206,15 +206,15 @@ def _kinds(text: str) -> dict[str, list[NodeKind]]:
 
 
 def gpus(gres: str) -> tuple[tuple[str, int], ...]:
-    """The GPUs in a node's generic resources: ``gpu:h100:8(S:0-1),nvme:1`` is ``(("h100", 8),)``."""
+    """The GPUs among a node's generic resources: ``gpu:h100:8(S:0-1),nvme:1`` is ``(("h100", 8),)``."""
     return tuple((kind, int(count)) for kind, count in re.findall(r"(?:^|,)gpu(?::([A-Za-z][\w.-]*))?:(\d+)", gres))
 
 
 def minutes(text: str) -> int | None:
-    """A time limit as Slurm prints it, ``days-hours:minutes:seconds``, in minutes; None for no limit."""
+    """A time limit printed by Slurm as ``days-hours:minutes:seconds``, in minutes; None for no limit."""
     seconds = seconds_of(text)  # None for UNLIMITED, INFINITE and NONE.
     return None if seconds is None else seconds // 60
 
 
 def _number(text: str) -> int:
-    return int(text.rstrip("+"))  # sinfo's mark of nodes that differ.
+    return int(text.rstrip("+"))  # sinfo appends "+" if nodes differ.

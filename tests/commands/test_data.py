@@ -201,7 +201,7 @@ def test_what_cannot_be_looked_at_for_want_of_a_package_is_said(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     document = _check(capsys, "data=text", "data.path=x.parquet")
     (found,) = [warning for warning in document["warnings"] if warning["path"] == "data.path"]
-    assert found["rule"] == "not looked at: Parquet and Arrow need pyarrow, not installed for this Python"
+    assert found["rule"] == "not checked: Parquet and Arrow need pyarrow, not installed for this Python"
     assert found["way_out"] == [f"{sys.executable} -m pip install 'llm-launch[fsdp]'"]
 
 

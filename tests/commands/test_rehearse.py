@@ -130,7 +130,7 @@ def test_a_worker_that_fails_is_told_with_its_last_words(tmp_path: Path, monkeyp
     with pytest.raises(JobFailed, match="ended by signal 9: the kernel may have been out of memory"):
         _start(spec, tmp_path / "killed", "kill -9 $$", monkeypatch)
     (tmp_path / "slow").mkdir()
-    with pytest.raises(JobFailed, match=r"ended after its 0\.0 minutes"):
+    with pytest.raises(JobFailed, match=r"ended after 0\.0 minutes, its limit"):
         _start(spec, tmp_path / "slow", "exec sleep 600", monkeypatch, seconds=1)
 
 

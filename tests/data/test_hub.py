@@ -174,7 +174,7 @@ def test_a_data_set_and_its_tokenizer_are_fetched_by_prepare_and_then_read_witho
     first = _run(PROGRAM, environment)
     said = json.loads(first.splitlines()[0])
     rules = {warning["path"]: warning["rule"] for warning in said["warnings"]}
-    assert "not in this machine's cache of the Hugging Face Hub" in rules["data.path"]
+    assert "not in this machine's Hugging Face cache" in rules["data.path"]
     ASKED.clear()
     offline = environment | {"HF_ENDPOINT": "http://127.0.0.1:9"}
     later = _run(LATER, offline)
@@ -247,7 +247,7 @@ def test_a_check_looks_at_a_data_set_in_the_cache_and_says_that_another_one_is_n
         said = json.loads(capsys.readouterr().out)
         assert said["data"] is None
         assert wrong in {warning["path"] for warning in said["warnings"]}
-    assert "its first node needs the network" in str(said) or wrong == "data.tokenizer"
+    assert "its first node needs network access" in str(said) or wrong == "data.tokenizer"
 
 
 def test_the_first_rows_alone_are_tokens_ids(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_a_micro_batch_ends_with_the_global_batch() -> None:
 def test_the_longest_sequence_is_that_of_the_models_positions_where_they_are_learned() -> None:
     answer = found("sequence", without="train.sequence_length")
     assert (answer.value, answer.larger) == (2048, ())
-    assert "positions for no more" in answer.limit
+    assert "the model has no more positions" in answer.limit
 
 
 def test_beyond_the_models_positions_a_sequence_comes_with_the_word_for_more() -> None:

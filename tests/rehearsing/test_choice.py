@@ -47,7 +47,7 @@ def test_the_distinct_stages_are_rehearsed_in_turn_the_fullest_first() -> None:
         ({"rank": 8}, "--rank=8: the run has 8 ranks, counted from 0"),
         ({"rank": -1}, "--rank=-1: the run has 8 ranks"),
         ({"stage": 4}, "--stage=4: the run has 4 pipeline stages"),
-        ({"stage": 1, "all_stages": True}, "--stage: it chooses the rank, and so does --all-stages"),
+        ({"stage": 1, "all_stages": True}, "--stage: it chooses the rank, but so does --all-stages"),
     ],
 )
 def test_a_rank_that_is_not_there_is_refused(asked: dict[str, int], said: str) -> None:

@@ -144,8 +144,8 @@ def test_what_the_processor_cannot_do_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigErrors) as refused:
         _rehearse(tmp_path, words, Worker())
     [error] = refused.value.errors
-    assert "this machine's processor, which would stand in, cannot do it: precision.compute=fp8" in error.rule
-    with pytest.raises(ConfigErrors, match="ranks are processors: hide the GPU"):
+    assert "this machine's processor cannot stand in for it: precision.compute=fp8" in error.rule
+    with pytest.raises(ConfigErrors, match="uses CPU ranks: hide the GPU"):
         _rehearse(tmp_path, TINY, Worker(), H100)
     with pytest.raises(ConfigErrors, match="even 2 layers of the model need"):
         _rehearse(tmp_path, LARGE, Worker(cuda=True), replace(H100, memory_bytes=GIB))

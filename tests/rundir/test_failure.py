@@ -215,7 +215,7 @@ def test_a_gpu_that_is_broken_is_no_mistake_of_the_program(tmp_path: Path) -> No
             QueuedJob(state="PENDING", reason="DependencyNeverSatisfied"),
             False,
             "queued",
-            "it will never start: a job that it had to wait for did not end as asked",
+            "it will never start: a job that it had to wait for did not end as required",
         ),
         (
             QueuedJob(state="PENDING", reason="ReqNodeNotAvail, UnavailableNodes:n7"),
@@ -226,7 +226,7 @@ def test_a_gpu_that_is_broken_is_no_mistake_of_the_program(tmp_path: Path) -> No
         (QueuedJob(state="PENDING", reason="SomethingNew"), False, "queued", "SomethingNew"),
         (QueuedJob(state="COMPLETING"), True, "running", None),
         (QueuedJob(state="CANCELLED"), True, "cancelled", "cancelled by scancel"),
-        (QueuedJob(state="TIMEOUT"), True, "failed", "its time limit ended it before it had saved"),
+        (QueuedJob(state="TIMEOUT"), True, "failed", "its time limit ended it before it saved"),
         (
             QueuedJob(state="NODE_FAIL", nodes="node2"),
             True,
@@ -234,7 +234,7 @@ def test_a_gpu_that_is_broken_is_no_mistake_of_the_program(tmp_path: Path) -> No
             "a node failed (node2), and the job was not requeued",
         ),
         (QueuedJob(state="OUT_OF_MEMORY"), True, "failed", "the kernel killed it: out of host memory"),
-        (QueuedJob(state="PREEMPTED"), True, "failed", "preempted, and its partition or cluster.requeues does not"),
+        (QueuedJob(state="PREEMPTED"), True, "failed", "preempted, and not requeued because of its partition or"),
         (
             QueuedJob(state="FAILED", exit_code="0:53", nodes="n1"),
             False,

@@ -239,5 +239,5 @@ def test_a_run_that_is_seen_under_another_path_while_it_runs_is_no_copy_to_go_on
     with keeper.heartbeat(run):
         answer = launch("resume", "a")
     assert answer.status == 4
-    assert "its heartbeat is renewed: it is the run itself" in answer.err
+    assert "its heartbeat is still renewed: it is the run itself" in answer.err
     assert (run / "state.json").exists()

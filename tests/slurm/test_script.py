@@ -148,7 +148,7 @@ def test_gpus_are_read_as_sinfo_prints_them(gres: str, gpus: tuple[tuple[str, in
 
 REFUSED = [
     ("cluster.partition=nope", 2, "Slurm has no partition nope", "cluster.partition=main"),
-    ("cluster.partition=down", 2, "the partition is down, so the job would wait for ever", "cluster.partition=main"),
+    ("cluster.partition=down", 2, "the partition is down, so the job would wait forever", "cluster.partition=main"),
     (
         "cluster.account=nobody",
         2,
@@ -163,7 +163,7 @@ REFUSED = [
     ("cluster.partition=short", 2, "partition short ends a job without a time limit", "cluster.save_margin_s=60"),
     ("cluster.gpus_per_node=9", 2, "a node of partition main has at most 8 GPUs", "cluster.gpus_per_node=8"),
     ("cluster.gpu_type=a100", 2, "the nodes of partition main have h100 GPUs", "cluster.gpu_type=h100"),
-    ("cluster.nodes=5", 2, "partition main gives a job at most 4 nodes", "cluster.nodes=4"),
+    ("cluster.nodes=5", 2, "partition main allows a job at most 4 nodes", "cluster.nodes=4"),
     ("cluster.memory=600G", 2, "a node of partition main has at most 500000 MiB", "cluster.memory=500000M"),
     ("cluster.cpus_per_node=65", 2, "a node of partition main has at most 64 CPUs", "cluster.cpus_per_node=64"),
     ("cluster.extra.frobnicate=1", 4, "Slurm would refuse the job: unrecognized option '--frobnicate=1'", ""),
@@ -188,7 +188,7 @@ def test_a_time_limit_over_the_partitions_is_said_before_slurm_lets_it_wait_for_
     answer = launch(*SLURM, "script=train.py", "run.name=refused", *limit)
     assert answer.status == 2
     said = " ".join(answer.err.split())
-    assert "partition short ends jobs after 2 minutes, so Slurm would take the job and never start it" in said
+    assert "partition short ends jobs after 2 minutes, so Slurm would accept the job and never start it" in said
     assert "cluster.time_limit_min=2" in said
 
 

@@ -64,7 +64,7 @@ def test_a_node_that_cannot_be_left_out_is_named_with_the_reason(tmp_path: Path)
     run, excluded = started(tmp_path / "a"), list[str]()
     ending.conclude(run, -9, place(excluded))
     ending.conclude(run, -9, place(excluded, "partition main has 0 other nodes that are up, and the run needs 1"))
-    expected = "cannot be left out: partition main has 0 other nodes that are up, and the run needs 1"
+    expected = "cannot be excluded: partition main has 0 other nodes that are up, and the run needs 1"
     assert (said(run), excluded) == (f"{KILLED}; n1 failed 2 times, and {expected}", [])
 
 
@@ -81,7 +81,7 @@ def test_slurms_refusal_to_exclude_a_node_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("end", "refused"),
     [
-        ("exit 3", {"7": "scancel failed without a word (exit status 3)"}),
+        ("exit 3", {"7": "scancel failed without a message (exit status 3)"}),
         ("exit 229", {}),  # ESLURM_ALREADY_DONE, 2021: the step has ended by then.
         ("echo 'scancel: error: no' >&2; exit 229", {"7": "scancel: error: no"}),
     ],

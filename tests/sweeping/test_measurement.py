@@ -116,7 +116,7 @@ def test_the_best_so_far_is_written_by_name_alone_and_says_that_others_are_to_co
 def test_what_is_no_measurement_is_refused_with_the_way_out() -> None:
     swept(Path.cwd() / "runs" / "s", {"0.1": 1.0})
     for name, rule in (
-        ("s", "a sweep, and none of layouts"),
+        ("s", "it is a sweep, but not a measurement"),
         ("s/000", "a run, and no measurement of layouts"),
         ("nothing", "no such run"),
     ):
@@ -127,7 +127,7 @@ def test_what_is_no_measurement_is_refused_with_the_way_out() -> None:
     content["measurement"]["speeds"] = []
     (folder / state.SWEEP).write_text(json.dumps(content))
     answer = launch("plan", "--results", "m")
-    assert (answer.status, "its measurement is not as" in answer.err) == (4, True)
+    assert (answer.status, "its measurement is not in the form" in answer.err) == (4, True)
 
 
 def test_status_shows_a_measurement_as_a_sweep_and_says_what_ranks_it() -> None:

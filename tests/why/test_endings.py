@@ -155,7 +155,7 @@ def test_limits_and_preemptions_say_what_lets_the_run_go_on(
 
 
 def test_a_longer_limit_is_offered_where_there_is_one(folder: Path) -> None:
-    reason = "its time limit ended it before it had saved"
+    reason = "its time limit ended it before it saved"
     run = failed(folder / "runs" / "a", "cluster.time_limit_min=30", reason=reason, cause="time_limit")
     assert "launch resume a cluster.time_limit_min=60" in commands(why(run))
 
