@@ -54,12 +54,8 @@ def is_meant(spec: RunSpec, machine: Machine) -> bool:
 def _hardware(spec: RunSpec, machine: Machine) -> Iterator[ConfigError]:
     cluster, here = spec.cluster, len(machine.gpus)
     if cluster.nodes > 1:
-        yield ConfigError(
-            "cluster.nodes",
-            cluster.nodes,
-            "cluster=local is one machine, this one",
-            ["cluster.nodes=1", "cluster=slurm"],
-        )
+        rule = "cluster=local is one machine, this one"
+        yield ConfigError("cluster.nodes", cluster.nodes, rule, ["cluster.nodes=1", "cluster=slurm"])
     if spec.hardware.device == "cpu":
         return
     if not here:

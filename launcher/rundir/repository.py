@@ -1,8 +1,7 @@
 """Reads the state of the git repository around a folder, without starting any program that the repository configures.
 
 A repository's settings can name programs: filters that git runs whenever it reads a tracked file, monitors, hooks, diff
-drivers, commands of remotes. All of them are disabled, filters one by one by name, so a file is compared by its raw
-bytes.
+drivers, remotes' commands. All are disabled, filters one by one by name, so a file is compared by its raw bytes.
 """
 
 import contextlib
@@ -27,12 +26,7 @@ _DIFFERENCE = (
 )
 """Options that fix the form of a diff whatever the user's settings are, since diffs are compared by their hash."""
 
-_OFF = {
-    "clean": "",
-    "smudge": "",
-    "process": "",
-    "required": "false",
-}  # Disables a filter, by the last part of its keys.
+_OFF = {"clean": "", "smudge": "", "process": "", "required": "false"}  # Disables a filter, by the last part of keys.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

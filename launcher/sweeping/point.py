@@ -71,9 +71,8 @@ def read_point(directory: Path, row: JsonObject) -> Point:
     except typed.Unfit:
         point = None
     if point is None or PurePath(point.id).name != point.id or point.proposed + point.layout != point.overrides:
-        raise contents.BadRecord(
-            directory / state.SWEEP, f"point {row.get('id')!r} is not in the form that a sweep writes"
-        )
+        rule = f"point {row.get('id')!r} is not in the form that a sweep writes"
+        raise contents.BadRecord(directory / state.SWEEP, rule)
     return point
 
 
