@@ -10,7 +10,7 @@ from launcher.planner.layouts import Plan
 from launcher.planner.planning import plan, require_valid
 from launcher.planner.question import Question, ask
 
-_BESIDE = re.compile(r"(optimizer\.(lr|min_lr|weight_decay)=|train\.seed=[1-9][0-9]{,8}\Z)")
+_UNRELATED = re.compile(r"(optimizer\.(lr|min_lr|weight_decay)=|train\.seed=[1-9][0-9]{,8}\Z)")
 """Words that affect no estimate and are valid with every layout: points that differ only in them share a search.
 
 Only seeds that every engine accepts are included: Megatron-LM accepts neither 0 nor more than 31 bits.
@@ -37,7 +37,7 @@ class Searches:
 
 def asks_nothing(word: str) -> bool:
     """True for a word that does not affect the search."""
-    return _BESIDE.match(word) is not None
+    return _UNRELATED.match(word) is not None
 
 
 def chosen(found: Plan) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from launcher.spec import RunSpec
 
 SHOWN = 10  # Kinds of layouts in an answer.
 _LIKELY = 0.75  # A layout less likely to fit than this is not proposed first, however fast it is.
-_LAST = 1e30  # Factor on the expected time of less likely layouts, so that they come after all others.
+_UNLIKELY_FACTOR = 1e30  # Factor on the expected time of less likely layouts, so that they come after all others.
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Candidate:
     @property
     def expected(self) -> float:
         """Seconds / probability that it fits, with 1 for unknown seconds; unlikely layouts come last."""
-        return (self.seconds or 1.0) / self.verdict.chance * (1.0 if self.is_likely else _LAST)
+        return (self.seconds or 1.0) / self.verdict.chance * (1.0 if self.is_likely else _UNLIKELY_FACTOR)
 
     @property
     def is_likely(self) -> bool:

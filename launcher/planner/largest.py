@@ -35,7 +35,7 @@ KEYS = {"micro_batch": (MICRO_BATCH, "train.gradient_accumulation"), "sequence":
 _SHORTEST, _LONGEST = 8, 22
 """Shortest and longest sequence tried, in tokens as powers of two; no known model takes more than the longest."""
 
-_TOLD = 2  # Larger candidates reported, each with the reason why nothing fits.
+_REPORTED = 2  # Larger candidates reported, each with the reason why nothing fits.
 
 type Asking = Callable[[Sequence[str]], Question]
 """Reads the question with further words appended."""
@@ -159,7 +159,7 @@ def _from_above(kind: str, candidates: Sequence[_Candidate], judge: Preflight) -
 
 
 def _answer(kind: str, fits: Sequence[_Candidate], above: Sequence[_Candidate], judge: Preflight) -> Largest:
-    larger = [each for each in above if not fits or each.value >= fits[-1].value][:_TOLD]
+    larger = [each for each in above if not fits or each.value >= fits[-1].value][:_REPORTED]
     tried = tuple(Tried(each.words, each.value, feasibility.lacks(each.question, judge)) for each in larger)
     if not fits:
         return Largest(kind=kind, larger=tried)

@@ -26,7 +26,7 @@ def searched(spaces: Sequence[Space], judge: Preflight, progress: Progress | Non
     opened = degrees_of(spaces, judge)
     if len(opened) < _FEW:
         return _part(spaces, judge, opened, progress)
-    second = _begun(spaces, judge, opened[1::2])
+    second = _started(spaces, judge, opened[1::2])
     found = _part(spaces, judge, opened[0::2], progress)
     found.merge(second())
     return found
@@ -47,7 +47,7 @@ def _part(
     return search.found
 
 
-def _begun(spaces: Sequence[Space], judge: Preflight, opened: Sequence[OpenedDegrees]) -> Callable[[], Found]:
+def _started(spaces: Sequence[Space], judge: Preflight, opened: Sequence[OpenedDegrees]) -> Callable[[], Found]:
     """Start the second part in a child process, and return a function that waits for its result.
 
     With threads, where forking is unsafe, or with a single processor, that function does the search itself.

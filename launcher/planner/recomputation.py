@@ -50,7 +50,7 @@ class Least:
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class _Kind:
     """A kind of recomputation, on all or some layers of a stage."""
 
     parts: tuple[str, ...]  # The recomputed parts as named in ``rank.recomputed``; empty for none.
@@ -76,35 +76,35 @@ def _fitting(
 ) -> list[tuple[float, int, dict[str, object], RunSpec]]:
     """The kinds that make the run fit: the cost of each, the bytes that it needs, its keys and the run."""
     found = []
-    for way in _ways(spec):
+    for way in _kinds(spec):
         if (fewest := _fewest(spec, way, layers, safely=safely)) is not None:
             settings, run, judged = fewest
             price = _seconds(run, measured)
-            again = _again(run, way, settings, layers) if price is None else price
+            again = _recomputed_share(run, way, settings, layers) if price is None else price
             found.append((again, judged.used_bytes or 0, settings, run))
         if found and not way.parts:
             break  # No recomputation is cheaper than none at all.
     return found
 
 
-def _ways(spec: RunSpec) -> Iterator[_Way]:
-    yield _Way((), {}, counted=False)
+def _kinds(spec: RunSpec) -> Iterator[_Kind]:
+    yield _Kind((), {}, counted=False)
     if backends.of(spec).engine(spec).library == "megatron":
         for names in _MEGATRON:
-            yield _Way(names, {"checkpointing.mode": "selective", "checkpointing.modules": names}, counted=False)
+            yield _Kind(names, {"checkpointing.mode": "selective", "checkpointing.modules": names}, counted=False)
         whole: dict[str, object] = {"checkpointing.mode": "full", "checkpointing.method": "block"}
-        yield _Way((recomputed.BLOCK,), whole, counted=True)
+        yield _Kind((recomputed.BLOCK,), whole, counted=True)
         return
     known = recomputed.modules(families.of(spec.model), spec.model)
     for count in range(1, len(known) + 1):
         for chosen in combinations(known, count):
-            yield _Way(chosen, {"checkpointing.mode": "selective", "checkpointing.modules": chosen}, counted=True)
-    yield _Way((recomputed.BLOCK,), {"checkpointing.mode": "selective"}, counted=True)
-    yield _Way((recomputed.BLOCK,), {"checkpointing.mode": "full"}, counted=True)
+            yield _Kind(chosen, {"checkpointing.mode": "selective", "checkpointing.modules": chosen}, counted=True)
+    yield _Kind((recomputed.BLOCK,), {"checkpointing.mode": "selective"}, counted=True)
+    yield _Kind((recomputed.BLOCK,), {"checkpointing.mode": "full"}, counted=True)
 
 
 def _fewest(
-    spec: RunSpec, way: _Way, layers: int, *, safely: bool
+    spec: RunSpec, way: _Kind, layers: int, *, safely: bool
 ) -> tuple[dict[str, object], RunSpec, Verdict] | None:
     """One kind on as few layers as make the run fit; None if it is refused, or not enough on all layers."""
 
@@ -138,7 +138,7 @@ def _seconds(spec: RunSpec, measured: Measured | None) -> float | None:
     return None if found is None else found.step_seconds
 
 
-def _again(spec: RunSpec, way: _Way, settings: dict[str, object], layers: int) -> float:
+def _recomputed_share(spec: RunSpec, way: _Kind, settings: dict[str, object], layers: int) -> float:
     """The cost of recomputation without a speed model: the recomputed share of a block's matrices, times layers."""
     if not way.parts:
         return 0.0

@@ -81,14 +81,14 @@ class Search:
         for opening, degrees in opened:
             self._add_degrees(opening, degrees)
             yield self.found
-        self._look_for_one()
+        self._find_early()
         yield self.found
         while self._heap and len(self.found.best) < SHOWN:
-            self._take(heapq.heappop(self._heap))
+            self._expand(heapq.heappop(self._heap))
             yield self.found
-        yield from self._of_the_others()
+        yield from self._search_other_engines()
 
-    def _look_for_one(self) -> None:
+    def _find_early(self) -> None:
         """Find any layout that fits, among the fastest degrees with micro-batches of one sequence."""
         smallest = (
             (node.opening, variant)
@@ -103,7 +103,7 @@ class Search:
                 self.found.early = Candidate(seconds, effort(spec), 0, opening, spec, verdict)
                 return
 
-    def _of_the_others(self) -> Iterator[Found]:
+    def _search_other_engines(self) -> Iterator[Found]:
         """Continue until every engine has a measured layout that fits, or is known to have none."""
         while self._heap:
             have = self._engines()
@@ -111,13 +111,13 @@ class Search:
             self._heap = [node for node in self._heap if missing[node.opening]]
             heapq.heapify(self._heap)
             while self._heap and have == self._engines():
-                self._take(heapq.heappop(self._heap))
+                self._expand(heapq.heappop(self._heap))
                 yield self.found
 
     def _engines(self) -> set[str]:
         return {each.spec.backend.name for each in self.found.best.values()}
 
-    def _known(self, opening: int, spec: RunSpec) -> dict[Kind, Candidate]:
+    def _results_for(self, opening: int, spec: RunSpec) -> dict[Kind, Candidate]:
         """The results that a layout belongs to: ``untried`` if the search chose a part that no measurement backs."""
         return self.found.untried if set(self._judge.behind(spec)) - self._said[opening] else self.found.best
 
@@ -126,17 +126,17 @@ class Search:
         if kind in self.found.best or kind not in self.found.untried:
             return kind in self.found.best
         runs = (changed_at(variant, savings.at(*place)[0]) for place in savings.places)
-        return all(self._known(opening, run) is self.found.untried for run in runs)
+        return all(self._results_for(opening, run) is self.found.untried for run in runs)
 
-    def _take(self, node: _Node) -> None:
+    def _expand(self, node: _Node) -> None:
         if isinstance(node.content, Degrees):
             self._open_degrees(node, node.content)
         elif isinstance(node.content, _Sharded):
-            self._refine_sharded(node, node.content)
+            self._tighten_sharded(node, node.content)
         elif isinstance(node.content, _Saving):
-            self._refine_saving(node, node.content)
+            self._tighten_saving(node, node.content)
         elif isinstance(node.content, Candidate):
-            self._known(node.opening, node.content.spec).setdefault(Kind.of(node.content.spec), node.content)
+            self._results_for(node.opening, node.content.spec).setdefault(Kind.of(node.content.spec), node.content)
 
     def _push(self, opening: int, depth: int, bound: float, content: object, effort: tuple[int, ...] = ()) -> None:
         self._order += 1
@@ -185,7 +185,7 @@ class Search:
         first = {"parallel.schedule": schedule, "parallel.virtual_pipeline": chunks}
         return changed_at(space.base, {**settings, **first, **space.savings.at(mode, 0)[0]})
 
-    def _refine_sharded(self, node: _Node, sharded: _Sharded) -> None:
+    def _tighten_sharded(self, node: _Node, sharded: _Sharded) -> None:
         """Tighten the bounds of the variants, and open them once nothing else may be faster."""
         settings, chunkings, least, bounds, known = sharded
         if self._is_done(node.opening, spec := self._first(node.opening, settings, least)):
@@ -242,7 +242,7 @@ class Search:
     def _fits(self, spec: RunSpec) -> bool:
         return self._judge.verdict(spec).may_start
 
-    def _refine_saving(self, node: _Node, saving: _Saving) -> None:
+    def _tighten_saving(self, node: _Node, saving: _Saving) -> None:
         """Bound layouts by their own seconds, and judge them once nothing undecided may be faster."""
         if self._is_done(node.opening, saving.variant):
             return
@@ -270,7 +270,8 @@ class Search:
     def _judge_saving(self, node: _Node, saving: _Saving) -> None:
         """Judge the layouts with some savings; if none fits for certain, push those that save more."""
         space, (variant, mode, loss, *_) = self._spaces[node.opening], saving
-        kind, known = Kind.of(variant), self._known(node.opening, changed_at(variant, space.savings.at(mode, loss)[0]))
+        kind, run = Kind.of(variant), changed_at(variant, space.savings.at(mode, loss)[0])
+        known = self._results_for(node.opening, run)
         if kind not in known and kind not in self.found.best:
             likeliest = self._likeliest(node, saving)
             if likeliest is not None and likeliest.verdict.chance == 1:

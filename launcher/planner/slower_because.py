@@ -18,8 +18,8 @@ from launcher.planner.layouts import Layout
 from launcher.spec import RunSpec
 
 _SMALL = 0.2  # A cause is named only if it has at least this share of the largest cause.
-_OF_PASSES = PARTS[: PARTS.index("pipeline")]  # Parts of a stage's passes, which take longer in an uneven pipeline.
-_ADDED_UP, _UNEVEN, _CONSTANT = "added_up", "uneven", "constant"
+_PASS_PARTS = PARTS[: PARTS.index("pipeline")]  # Parts of a stage's passes, which take longer in an uneven pipeline.
+_ACCUMULATION, _UNEVEN, _CONSTANT = "added_up", "uneven", "constant"
 """Parts besides those of a step: gradient accumulation, the slowest stage, the measured constant."""
 
 type Shares = Mapping[str, float]
@@ -74,12 +74,12 @@ def causes(layout: Layout, first: Layout) -> Shares:
     ratio = layout.speed.constant.value / first.speed.constant.value
     scale = first.speed.tokens / layout.speed.tokens * layout.speed.gpus / first.speed.gpus
     step = layout.speed.step_seconds
-    found = {_cause(_CONSTANT, layout.spec, first.spec): 1 - ratio}
+    found = {_cause_text(_CONSTANT, layout.spec, first.spec): 1 - ratio}
     for part in {**own, **best}:
         takes, took = own.get(part, 0.0), best.get(part, 0.0)
-        cause = _cause(part, layout.spec, first.spec)
+        cause = _cause_text(part, layout.spec, first.spec)
         if took > NOISE >= takes:
-            cause = f"without {_cause(part, first.spec, layout.spec)}"
+            cause = f"without {_cause_text(part, first.spec, layout.spec)}"
         found[cause] = found.get(cause, 0.0) + (takes * ratio - took / scale) / step
     return found
 
@@ -94,7 +94,7 @@ def _shares(spec: RunSpec, speed: SpeedEstimate) -> Shares:
         if term.part == "waiting":
             continue
         part, seconds = _part(term), term.exposed_seconds * factor
-        if part in _OF_PASSES:
+        if part in _PASS_PARTS:
             found[_UNEVEN] = found.get(_UNEVEN, 0.0) + seconds * (1 - even)
             seconds *= even
         found[part] = found.get(part, 0.0) + seconds
@@ -103,16 +103,16 @@ def _shares(spec: RunSpec, speed: SpeedEstimate) -> Shares:
 
 def _part(term: SpeedTerm) -> str:
     """The part of a term; gradient accumulation is not a part of the passes."""
-    return _ADDED_UP if term.part == "memory_bound" and term.what.startswith("gradients") else term.part
+    return _ACCUMULATION if term.part == "memory_bound" and term.what.startswith("gradients") else term.part
 
 
-def _cause(part: str, spec: RunSpec, best: RunSpec) -> str:
+def _cause_text(part: str, spec: RunSpec, best: RunSpec) -> str:
     parallel, m, ranks = spec.parallel, spec.gradient_accumulation, spec.data_degree
     optimizer = f"{wording.sharding(spec)} on {ranks} ranks" if ranks > 1 else wording.engine(spec)
     causes = {
         _CONSTANT: f"the measured constant of {wording.engine(spec)}",
         _UNEVEN: _stages(spec),
-        _ADDED_UP: f"gradient accumulation over {m:,} micro-batches",
+        _ACCUMULATION: f"gradient accumulation over {m:,} micro-batches",
         "bubble": f"the bubble of {parallel.pipeline} stages with {m:,} micro-batches",
         "pipeline": f"transfers between {parallel.pipeline} stages",
         "tensor": f"collectives of tensor {parallel.tensor}{_over(spec, parallel.tensor)}",

@@ -41,10 +41,10 @@ MOST_NODES, MOST_IN_TIME = 2**10, 2**14
 GPUs in nodes of eight are more than in any known cluster."""
 
 _STEPS = 8  # Sizes from one power of two to the next.
-_PASSES: tuple[StepPart, ...] = ("matrix_products", "attention", "memory_bound")
+_PASS_PARTS: tuple[StepPart, ...] = ("matrix_products", "attention", "memory_bound")
 """Parts of a step whose GPU-seconds are least on one GPU with the whole batch at once."""
 
-_ALONE: dict[str, object] = {
+_ONE_GPU: dict[str, object] = {
     "cluster.nodes": 1,
     "cluster.gpus_per_node": 1,
     "parallel.tensor": 1,
@@ -129,17 +129,17 @@ def _is_enough(question: Question, judge: Preflight, days: float | None) -> bool
 
 def least_gpu_seconds(question: Question, judge: Preflight) -> float:
     """A lower bound on the GPU-seconds of the training: one GPU with enough memory and the whole batch at once."""
-    return min(_alone(opening.spec, judge) for opening in question.openings)
+    return min(_one_gpu_seconds(opening.spec, judge) for opening in question.openings)
 
 
-def _alone(spec: RunSpec, judge: Preflight) -> float:
-    alone = changed_at(spec, {**_ALONE, "train.micro_batch_size": spec.global_batch_size})
+def _one_gpu_seconds(spec: RunSpec, judge: Preflight) -> float:
+    alone = changed_at(spec, {**_ONE_GPU, "train.micro_batch_size": spec.global_batch_size})
     speed = judge.speed(alone, Verdict(name="fits"))
     if speed is None:
         why = unknown(alone, backends.of(alone)) or "no speed is predicted"
         rule = f"a time limit needs a predicted speed, and there is none: {why}"
         raise ConfigErrors([ConfigError("--days", None, rule)])
-    return spec.steps * sum(term.seconds for term in speed.terms if term.part in _PASSES)
+    return spec.steps * sum(term.seconds for term in speed.terms if term.part in _PASS_PARTS)
 
 
 def _step(question: Question, judge: Preflight, size: Size, days: float | None) -> Step:

@@ -33,7 +33,7 @@ from launcher.spec import RunSpec, edit
 from launcher.spec.edit import changed_at, value_at
 
 _FEWEST_TOKENS = 4096  # Least tokens of a split sequence per rank, as in nine of ten published runs that split it.
-_IDLES_LITTLE = 100  # Passes per idle one above which more model chunks gain less than the error of a prediction.
+_PASSES_PER_IDLE = 100  # Passes per idle one above which more model chunks gain less than the error of a prediction.
 _LARGEST_MICRO_BATCH = 128
 _SCHEDULES = ("1f1b", "interleaved", "gpipe", "zero_bubble", "zbv", "dualpipe_v")
 _OF_MODES = frozenset(("checkpointing.layers", "checkpointing.method", "checkpointing.modules"))
@@ -259,7 +259,7 @@ class Space:
         divisors = edit.divisors(math.gcd((layers - sum(named)) // max(1, stages - len(named)), *named))
         if "parallel.schedule" not in self.said:
             batches = self._share(settings) // (settings["train.micro_batch_size"] or 1)
-            enough = (n for n, chunks in enumerate(divisors, 1) if (stages - 1) * _IDLES_LITTLE <= batches * chunks)
+            enough = (n for n, chunks in enumerate(divisors, 1) if (stages - 1) * _PASSES_PER_IDLE <= batches * chunks)
             divisors = divisors[: next(enough, len(divisors))]
         return divisors[1:] if counts_ends else divisors  # One chunk per stage is the case of smaller end stages.
 

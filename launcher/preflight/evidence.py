@@ -35,7 +35,7 @@ _DECIDING = {
 }
 """Keys of these groups that affect a rank's memory; the capacity is compared when a result is read."""
 
-_OTHERS = {
+_NOT_DECIDING = {
     "model": ("name", "source", "weights", "trust_remote_code"),
     "parallel": ("name",),
     "precision": ("name",),
@@ -55,7 +55,7 @@ def key(spec: RunSpec) -> str:
     content: JsonObject = {group: asdict(getattr(spec, group)) for group in _WHOLE}
     for group, names in _DECIDING.items():
         content[group] = {name: getattr(getattr(spec, group), name) for name in names}
-    for group, names in _OTHERS.items():
+    for group, names in _NOT_DECIDING.items():
         content[group] = {name: value for name, value in asdict(getattr(spec, group)).items() if name not in names}
     content["weights"] = spec.model.weights is not None
     content["clips"] = spec.optimizer.clip > 0
@@ -121,10 +121,10 @@ class Evidence:
         how = f", from {' and '.join(map(str, self.depths))} layers" if self.depths else ""
         error = self.predicted_bytes / self.measured_bytes - 1 if self.measured_bytes else 0.0
         figures = f"{gib(self.measured_bytes)} measured{how}, {gib(self.predicted_bytes)} predicted ({error:+.1%})"
-        return f"{start}: {figures}; by measurement it {_SAID[self.verdict(spec.rank_memory_bytes)]}"
+        return f"{start}: {figures}; by measurement it {_VERDICT_TEXT[self.verdict(spec.rank_memory_bytes)]}"
 
 
-_SAID: dict[Measured, str] = {
+_VERDICT_TEXT: dict[Measured, str] = {
     "fits": "fits",
     "tight": "fits, but only if the allocator frees cached blocks",
     "does_not_fit": "does not fit",

@@ -95,7 +95,7 @@ def search(spec: RunSpec, judge: NeighbourJudge, without: Collection[Neighbour] 
     promising = {n: one for n, one in singles.items() if one is None or _is_promising(tree, one)}
     if single_fixes:
         promising = {n: one for n, one in promising.items() if n not in ANOTHER_TRAINING | enough}
-    pairs = list(_until(_pairs(tree, promising), tree))
+    pairs = list(_until_enough(_pairs(tree, promising), tree))
     pair_fixes = [_relaxed(tree, pair) for pair in pairs if not pair.fix.excess_bytes]
     fits = _in_order(tree, enough, pair_fixes, single_fixes)
     if any(not tree.asks_for_more(fix) for fix in fits):
@@ -111,12 +111,12 @@ def search(spec: RunSpec, judge: NeighbourJudge, without: Collection[Neighbour] 
 def search_singles(spec: RunSpec, judge: NeighbourJudge) -> Search:
     """Find single changes that make a run fit, and nothing more, in a fraction of the time."""
     tree = _Tree(spec, partial(judge, roughly=True))
-    hopeless = _hopeless(spec, judge)
+    hopeless = _unhelpful(spec, judge)
     tree.neighbours = tuple(neighbour for neighbour in tree.neighbours if neighbour not in hopeless)
     return Search(found=_in_order(tree, tree.neighbours, (), _single_fixes(tree)[1]))
 
 
-def _hopeless(spec: RunSpec, judge: NeighbourJudge) -> Collection[Neighbour]:
+def _unhelpful(spec: RunSpec, judge: NeighbourJudge) -> Collection[Neighbour]:
     """Single changes that cannot help: they do not touch the device, or not what it holds between two steps."""
     start = judge(spec)
     if start is None or start.headroom_bytes is None:
@@ -255,7 +255,7 @@ def _pairs(tree: _Tree, promising: Mapping[Neighbour, _Candidate | None]) -> Ite
             yield pair
 
 
-def _until(candidates: Iterable[_Candidate], tree: _Tree) -> Iterator[_Candidate]:
+def _until_enough(candidates: Iterable[_Candidate], tree: _Tree) -> Iterator[_Candidate]:
     enough = _PAIRS_SHOWN
     for candidate in candidates:
         yield candidate

@@ -65,7 +65,7 @@ def kept(spec: RunSpec) -> Environment | None:
         return versions.here()
     try:
         path = _here(cluster)
-        return _environment(cluster, cache.answer(_KIND, _question(path), _unasked), f" for {path}")
+        return _environment(cluster, cache.answer(_KIND, _cache_key(path), _unasked), f" for {path}")
     except Unasked:
         return _on_a_node(cluster)
 
@@ -75,7 +75,7 @@ def asked(spec: RunSpec) -> Environment | None:
     if (known := kept(spec)) is not None:
         return known
     path = _here(spec.cluster)
-    answer = cache.answer(_KIND, _question(path), lambda: _answer(path))
+    answer = cache.answer(_KIND, _cache_key(path), lambda: _answer(path))
     return _environment(spec.cluster, answer, f" for {path}")
 
 
@@ -83,7 +83,7 @@ def note(cluster: ClusterSpec, node: Mapping[str, Any], date: str) -> None:
     """Cache a node's answer to ``launch doctor`` for later runs with the same Python."""
     numbers = [int(part) for part in str(node["python"]).split(".")[:3] if part.isdigit()]
     answer = {"python": numbers, "packages": dict(node["packages"]), "host": node["host"], "date": date}
-    cache.keep(_ON_NODES, _way(cluster), answer)
+    cache.keep(_ON_NODES, _node_key(cluster), answer)
 
 
 def findings(packages: Mapping[str, str], where: str = "") -> Iterator[str]:
@@ -172,7 +172,7 @@ def _here(cluster: ClusterSpec) -> Path:
     return path
 
 
-def _question(path: Path) -> list[object]:
+def _cache_key(path: Path) -> list[object]:
     """A cache key for an interpreter's packages: its own file and the folders that pip writes to."""
     seen = [path, files.real(path), *sorted(path.parent.parent.glob("lib*/python3*/*-packages"))]
     facts: list[object] = []
@@ -216,13 +216,13 @@ def _answer(path: Path) -> JsonObject:
 
 def _on_a_node(cluster: ClusterSpec) -> Environment | None:
     try:
-        answer = cache.answer(_ON_NODES, _way(cluster), _unasked)
+        answer = cache.answer(_ON_NODES, _node_key(cluster), _unasked)
     except Unasked:
         return None
     return _environment(cluster, answer, f" on {answer['host']}, by launch doctor on {answer['date']}")
 
 
-def _way(cluster: ClusterSpec) -> list[object]:
+def _node_key(cluster: ClusterSpec) -> list[object]:
     """The cluster settings that determine which Python a job finds on a node."""
     words = (cluster.python, cluster.container, cluster.container_image, cluster.partition)
     return [*words, [*cluster.modules], [*cluster.setup]]

@@ -171,7 +171,7 @@ def _limit(spec: RunSpec, limit_min: int, fastest: float, slowest: float) -> Ite
     least = ceil(spec.steps * fastest / max(1, limit - margin))
     rule = (
         f"{spec.steps:,} steps take an estimated {_between(spec.steps * fastest, spec.steps * slowest)}:"
-        f" {_afterwards(spec.cluster.requeues, least)}"
+        f" {_at_the_limit(spec.cluster.requeues, least)}"
     )
     yield ConfigError("cluster.time_limit_min", limit_min, rule, [f"cluster.time_limit_min={needed}"])
 
@@ -180,7 +180,7 @@ def _between(low: float, high: float) -> str:
     return " to ".join(dict.fromkeys((duration(low), duration(high))))
 
 
-def _afterwards(requeues: int, least: int) -> str:
+def _at_the_limit(requeues: int, least: int) -> str:
     """What happens at the time limit, and how often at least."""
     if requeues:
         times = "once" if least == 2 else f"{least - 1} times"

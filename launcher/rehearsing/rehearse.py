@@ -23,7 +23,7 @@ from launcher.spec import RunSpec
 
 _QUICK_FLOPS = 1e11  # FLOPs of all steps that take seconds on any processor, so that its speed is not measured.
 _QUEUED = "cluster=slurm"  # A GPU of the cluster can rehearse what this machine cannot.
-_PATIENCE = 0.5
+_PRODUCTS_SHARE = 0.5
 """Share of the time that matrix products may take by the forecast, since other operations take time, too."""
 
 
@@ -128,10 +128,10 @@ class _Rank:
         if not on_cpu:
             return ("",)
         takes = self._takes(depths)
-        if takes > _PATIENCE * seconds:
+        if takes > _PRODUCTS_SHARE * seconds:
             speed = f"{self._flops_a_second / 1e9:.0f} GFLOP/s, just measured"
             text = f"take {duration(takes)} for {self.request.steps} steps on this processor ({speed})"
-            return (text, *smaller, f"--minutes {ceil(takes / _PATIENCE / 60) + 1}", _QUEUED)
+            return (text, *smaller, f"--minutes {ceil(takes / _PRODUCTS_SHARE / 60) + 1}", _QUEUED)
         return ("",)
 
     def _takes(self, depths: tuple[int, ...]) -> float:

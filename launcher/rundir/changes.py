@@ -91,8 +91,8 @@ def _note(run: Path, changes: Sequence[Change], *, words: Sequence[str], step: i
     files.write_atomically(run / FILE, {"schema": 1, "changes": [*read(run), entry]})
 
 
-_FREE_OF_MODEL = ("model.attention", "model.dropout", "model.trust_remote_code")
-_FREE_OF_DATA = ("data.workers", "data.path")  # The same data may have moved: the worker compares the samples.
+_NOT_OF_MODEL = ("model.attention", "model.dropout", "model.trust_remote_code")
+_NOT_OF_DATA = ("data.workers", "data.path")  # The same data may have moved: the worker compares the samples.
 
 _ADAPTER = {
     "adapter.alpha": "it scales what the adapter has learned",
@@ -131,9 +131,9 @@ def _reason(path: str) -> str | None:
     group = path.partition(".")[0]
     if path in _ADAPTER:
         return f"{_ADAPTER[path]}; {FRESH}"
-    if group == "model" and path not in _FREE_OF_MODEL:
+    if group == "model" and path not in _NOT_OF_MODEL:
         return f"the model comes from the run's own checkpoint, which this would not change; {FRESH}"
-    if group == "data" and path not in _FREE_OF_DATA:
+    if group == "data" and path not in _NOT_OF_DATA:
         return f"the run's position in the data counts these samples; {FRESH}"
     if path == "save.load":
         return "it continues from its own newest checkpoint: launch run --from RUN save.load=RUN@STEP starts another"

@@ -81,7 +81,7 @@ def explain(directory: Path, returncode: int, hosts: Sequence[str] = ()) -> Fail
         _written(own),
         _watchdog(directory),
         _signalled(directory, returncode, hosts),
-        _apart(directory),
+        _failed_rendezvous(directory),
     ):
         if found is not None:
             return found
@@ -173,19 +173,19 @@ def _watchdog(directory: Path) -> Failure | None:
 def _signalled(directory: Path, returncode: int, hosts: Sequence[str]) -> Failure | None:
     for number, node in enumerate(hosts or [None]):
         for exit_ in output.exits(directory / "logs" / (f"node{number}.err" if number else "node.err")):
-            if _is_a_cause(exit_.code):
+            if _is_cause(exit_.code):
                 found = _by_signal(f"rank {exit_.rank}", -exit_.code, directory, node)
                 return replace(found, rank=int(exit_.rank)) if exit_.rank.isdecimal() else found
     others = list(_failed_agents(directory / "logs", hosts))
     for code, node in others:
-        if _is_a_cause(code):
+        if _is_cause(code):
             return _by_signal("torchrun", -code, directory, node)
     # The launcher kills an agent that waits in vain for another node.
     own = hosts[0] if hosts and not others else None
     return _by_signal("torchrun", -returncode, directory, own) if returncode < 0 else None
 
 
-def _is_a_cause(code: int) -> bool:
+def _is_cause(code: int) -> bool:
     """True for a signal's exit code, except for SIGTERM, with which torchrun ends the other ranks after a failure."""
     return code < 0 and -code != signal.SIGTERM
 
@@ -196,7 +196,7 @@ def _failed_agents(logs: Path, hosts: Sequence[str]) -> Iterator[tuple[int, str]
             yield int((files.read_json(path) or {}).get("returncode", 0)), node
 
 
-def _apart(directory: Path) -> Failure | None:
+def _failed_rendezvous(directory: Path) -> Failure | None:
     """A failed rendezvous of the nodes before the ranks started, which is not a fault of the program."""
     found = _RENDEZVOUS.search(files.end_of(directory / "logs" / "node.err", END_BYTES))
     return Failure(text=f"torchrun's rendezvous failed: {one_line(found[0])}", transient=True) if found else None

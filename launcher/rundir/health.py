@@ -17,7 +17,7 @@ from launcher.rundir import failure
 from launcher.rundir.state import State
 
 _FOLDER = Path("logs", "hangs")
-_STAYS = ("restart", "rollback", "bad_rows")  # Kinds of events that stay relevant until a run's end, and after it.
+_LASTING = ("restart", "rollback", "bad_rows")  # Kinds of events that stay relevant until a run's end, and after it.
 _NAMED = 3  # Ranks that a sentence names; it counts the others, which are in the file.
 
 
@@ -30,7 +30,7 @@ def beside(run: Path, word: State, reason: str | None) -> str | None:
     """The reason for a run's state, followed by the run's current problems."""
     if word not in ("running", "finished"):
         return reason
-    texts = [line["text"] for line in now(run) if word == "running" or line["kind"] in _STAYS]
+    texts = [line["text"] for line in now(run) if word == "running" or line["kind"] in _LASTING]
     return "; ".join([reason, *texts] if reason else texts) or None
 
 
@@ -39,7 +39,7 @@ def now(run: Path) -> list[JsonObject]:
     holding: dict[tuple[str, object], JsonObject] = {}
     for line in events.read(run):
         if line["kind"] in ("start", "restart"):  # Events of the previous ranks do not apply to the new ones.
-            holding = {key: each for key, each in holding.items() if each["kind"] in _STAYS}
+            holding = {key: each for key, each in holding.items() if each["kind"] in _LASTING}
         if line["kind"] in events.MILESTONES:
             continue
         key = (line["kind"], line.get("rank"))

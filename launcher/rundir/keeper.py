@@ -27,7 +27,7 @@ FRESH_S = 60.0
 _BEAT_S = 5.0
 _LOOK_S = 0.5
 _GONE = "the process that managed the job on this machine is gone"
-_NEVER = "the process that should have managed the job on this machine is gone, and never started"
+_NEVER_STARTED = "the process that should have managed the job on this machine is gone, and never started"
 
 
 def state_of(run: Path, content: Mapping[str, Any] | None, submission: Mapping[str, Any]) -> tuple[State, str] | None:
@@ -37,7 +37,7 @@ def state_of(run: Path, content: Mapping[str, Any] | None, submission: Mapping[s
     """
     if content is None:
         is_local = submission.get("kind") == "local"
-        return _of(run, submission.get("process"), None, "queued", _NEVER) if is_local else None
+        return _of(run, submission.get("process"), None, "queued", _NEVER_STARTED) if is_local else None
     if content["state"] != "running" or "keeper" not in content:
         return None
     return _of(run, content["keeper"], content.get("agent"), "running", _GONE)

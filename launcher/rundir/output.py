@@ -35,7 +35,7 @@ _PREFIX = re.compile(r"^\[rank\d+\]: ", re.MULTILINE)
 _NOTE = re.compile(r"^(\[rank\d+\]:)?\[[IWEF]\d{4} ")
 """The start of a line of torch's own log, such as NCCL's note after an exception that it was not destroyed."""
 
-_LOST = re.compile(r"Connection (closed|reset|refused)|connection was (closed|reset)|Broken pipe|recvBytes failed")
+_PEER_GONE = re.compile(r"Connection (closed|reset|refused)|connection was (closed|reset)|Broken pipe|recvBytes failed")
 """Messages of gloo, NCCL and the system about a peer that is gone."""
 
 _LONGEST = 300  # Longest line in a reason, in characters.
@@ -58,7 +58,7 @@ class Outputs:
 def outputs(directory: Path) -> Outputs:
     """The files of a run, sorted by rank that failed first, by errors before other output, and by name."""
     root = directory / "logs" / "ranks"
-    found = _printed(directory / "logs")
+    found = _nonempty(directory / "logs")
     ranks = [path for path in found if path.is_relative_to(root)]
     newest = _newest_attempt(root)
     now = [path for path in ranks if path.relative_to(root).parts[0][:-_RANDOM] == newest]
@@ -77,11 +77,11 @@ def of_rank(directory: Path, rank: int) -> Outputs | None:
     """
     link = directory / "logs" / "ranks" / f"rank{rank}"
     if link.exists():
-        return Outputs(ranks=tuple(_printed(files.real(link))))
+        return Outputs(ranks=tuple(_nonempty(files.real(link))))
     job = contents.known(directory, contents.JOB)
     attempts = sorted((directory / "logs" / "ranks").glob("*/attempt_*"), key=lambda path: path.stat().st_mtime_ns)
     if job.get("nodes") == 1 and attempts and (attempts[-1] / str(rank)).is_dir():
-        return Outputs(ranks=tuple(_printed(attempts[-1] / str(rank))))
+        return Outputs(ranks=tuple(_nonempty(attempts[-1] / str(rank))))
     return None
 
 
@@ -112,7 +112,7 @@ def _of_the_array(directory: Path) -> Iterator[Path]:
         yield from filter(_holds_something, paths)
 
 
-def _printed(folder: Path) -> list[Path]:
+def _nonempty(folder: Path) -> list[Path]:
     found = (path for path in folder.rglob("*") if path.suffix in _SUFFIXES and _holds_something(path))
     return sorted(found, key=lambda path: (not _of_errors(path), path.as_posix()))
 
@@ -197,7 +197,7 @@ def written_errors(directory: Path) -> list[JsonObject]:
 
 def is_of_another(error: JsonObject) -> bool:
     """True if an error only says that another rank is gone."""
-    return _LOST.search(error["message"]) is not None
+    return _PEER_GONE.search(error["message"]) is not None
 
 
 def first_log(directory: Path) -> Path | None:

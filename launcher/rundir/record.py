@@ -107,7 +107,7 @@ def _placed(directory: Path) -> Iterator[Path]:
     partial = directory.with_name(f".{directory.name}.{os.getpid()}.{threading.get_ident()}.partial")
     try:
         if directory.exists() and any(directory.iterdir()):
-            _make_place(directory)
+            _remove_unstarted(directory)
         directory.parent.mkdir(parents=True, exist_ok=True)
         partial.mkdir()
         yield partial
@@ -122,7 +122,7 @@ def _placed(directory: Path) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _make_place(directory: Path) -> None:
+def _remove_unstarted(directory: Path) -> None:
     if not (directory / state.NOT_SUBMITTED).is_file() or status.has_started(directory):
         raise taken(directory)
     aside = directory.with_name(f".{directory.name}.{os.getpid()}.aside")

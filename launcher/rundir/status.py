@@ -27,7 +27,7 @@ from launcher.slurm import jobs, states
 from launcher.slurm.jobs import QueuedJob
 
 _NOT_SUBMITTED = "recorded, but not submitted: `launch resume {}` submits it"
-_TAKES_ITS_PLACE = "`launch resume {}` tries again, and a corrected run of this name replaces it"
+_RETRY = "`launch resume {}` tries again, and a corrected run of this name replaces it"
 _GROWING = (results.METRICS, events.FILE)  # Growing files that rows are read from, and that may be missing.
 ASK_S = {"local": 1.0, "slurm": 15.0}  # Seconds between two queries, so that not every look asks the controller.
 _FULL_BYTES = 1 << 16  # On a disk with less than this left, a state file or a log may not have been written.
@@ -271,6 +271,6 @@ def _by_files(run: Path, content: JsonObject | None, submission: JsonObject) -> 
     if submission.get("job_id") is not None:
         return _Judged("queued", None)
     if (failed := contents.read(run, state.NOT_SUBMITTED)) is not None:
-        reason = f"its submission failed: {failed['reason']}; {_TAKES_ITS_PLACE.format(run_names.typed(run))}"
+        reason = f"its submission failed: {failed['reason']}; {_RETRY.format(run_names.typed(run))}"
         return _Judged("failed", reason)
     return _Judged("prepared", _NOT_SUBMITTED.format(run_names.typed(run)) if submission else None)

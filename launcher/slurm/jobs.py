@@ -19,7 +19,7 @@ from launcher.base.frozen import dataclass
 from launcher.base.units import seconds_of
 
 _MOST_AT_ONCE = 500  # Job ids in one command line.
-_NOT_UP = ("down", "drain", "drng", "fail", "unk", "futr", "maint", "no_respond")
+_DOWN_STATES = ("down", "drain", "drng", "fail", "unk", "futr", "maint", "no_respond")
 """Prefixes of node states in which a node accepts no job (sinfo(1), "NODE STATE CODES")."""
 
 _NONE = ("", "(null)")
@@ -191,7 +191,7 @@ def obstacle(job: str, bad: Sequence[str]) -> str | None:
         return f"Slurm does not say which other nodes there are: {error}"
     if fixed:
         return f"the job requests {', '.join(fixed)} by name (cluster.nodelist)"
-    left = {node for node, state in rows if not state.startswith(_NOT_UP)} - out
+    left = {node for node, state in rows if not state.startswith(_DOWN_STATES)} - out
     needed = int(re.match(r"\d*", facts.get("NumNodes", ""))[0] or 1)  # type: ignore[index]
     if len(left) >= needed:
         return None
@@ -213,7 +213,7 @@ def _names(nodes: str) -> list[str]:
 _TIMEOUT_S = 60
 """Seconds for one command; Slurm's own messages time out after 10 (``MessageTimeout`` in slurm.conf(5))."""
 
-_AWAY = ("Unable to contact slurm controller", "Socket timed out", "Connection refused", "slurmctld: connect",
+_UNREACHABLE = ("Unable to contact slurm controller", "Socket timed out", "Connection refused", "slurmctld: connect",
          "Could not establish a configuration source")  # fmt: skip
 _HAS_ENDED = 2021 % 256
 """Exit status of scancel, without a message, for a step that has ended (``ESLURM_ALREADY_DONE``, slurm_errno.h).
@@ -277,7 +277,7 @@ def _is_here(program: str) -> bool:
 
 def is_away(text: str) -> bool:
     """True if a command failed because the controller did not answer."""
-    return any(words in text for words in _AWAY)
+    return any(words in text for words in _UNREACHABLE)
 
 
 def environment(variables: Mapping[str, str]) -> dict[str, str]:

@@ -32,7 +32,7 @@ _REFUSALS = {
 }
 """By the part of sbatch's refusal that names the cause: the key under ``cluster`` that causes it, and our rule."""
 
-_LEFT_TO_SLURM = ("account", "qos", "constraint", "reservation", "nodelist", "dependency", "licenses")
+_DEFAULTED = ("account", "qos", "constraint", "reservation", "nodelist", "dependency", "licenses")
 """Keys without which Slurm uses its own default, or requests nothing."""
 
 _WAYS = 4  # Accounts or qualities of service that a message names.
@@ -95,7 +95,7 @@ def _refused(cluster: ClusterSpec, text: str) -> Exception:
 def _ways_out(cluster: ClusterSpec, key: str) -> list[str]:
     names = _of_the_user(key) if key in ("account", "qos") else []
     ways = [f"cluster.{key}={name}" for name in names if name != getattr(cluster, key)]
-    return ways[:_WAYS] or ([f"cluster.{key}=null"] if key in _LEFT_TO_SLURM else [])
+    return ways[:_WAYS] or ([f"cluster.{key}=null"] if key in _DEFAULTED else [])
 
 
 def _of_the_user(key: str) -> list[str]:

@@ -39,8 +39,8 @@ def parameters(
         "time": cluster.time_limit_min,  # None omits the line; submitit's default would be five minutes.
         "wckey": None,  # Submitit's default is refused on clusters that check workload keys.
         "signal_delay_s": cluster.save_margin_s,
-        "setup": [*setup(cluster), *_prepared(folder)],
-        "teardown": _put_back(cluster),
+        "setup": [*setup(cluster), *_copy_task(folder)],
+        "teardown": _requeue(cluster),
         "srun_args": _srun(directory, cluster),
         "additional_parameters": {**_additional(cluster), **_dependency(cluster, wait_for)},
         **{key: value for key, value in optional.items() if value is not None},
@@ -75,7 +75,7 @@ def _gpus(cluster: ClusterSpec) -> dict[str, Any]:
     return {"gpus_per_node": typed} if cluster.gpu_request == "gpus_per_node" else {"gres": f"gpu:{typed}"}
 
 
-def _prepared(folder: str) -> list[str]:
+def _copy_task(folder: str) -> list[str]:
     """Shell lines that copy the job's pickle, which submitit moves into place only once it has read the job's id."""
     job = "${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_}${SLURM_ARRAY_TASK_ID:-$SLURM_JOB_ID}"
     source = f"{shlex.quote(folder)}/${{SLURM_ARRAY_TASK_ID:-}}{TASK}"
@@ -86,7 +86,7 @@ def _prepared(folder: str) -> list[str]:
     ]
 
 
-def _put_back(cluster: ClusterSpec) -> list[str]:
+def _requeue(cluster: ClusterSpec) -> list[str]:
     """Shell lines that requeue a job whose step could not start, as seen with expired credentials or a restart."""
     return [
         "status=$?",

@@ -22,7 +22,7 @@ from launcher.slurm.probe import ANSWER
 from launcher.spec import ClusterSpec
 
 _POLL_S = 0.3
-_ENOUGH = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING")
+_ACTIVE = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,14 +74,14 @@ def _command(cluster: ClusterSpec, place: Path) -> str:
 
 def _answer(job: str, place: Path, wait_s: float) -> tuple[JsonObject | None, str | None]:
     deadline, state = time.monotonic() + wait_s, "PENDING"
-    while time.monotonic() < deadline and state in _ENOUGH:
+    while time.monotonic() < deadline and state in _ACTIVE:
         if (place / ANSWER).exists():
             return files.load_json(place / ANSWER), None
         time.sleep(_POLL_S)
         state, _, reason = ask("squeue", "-h", "--states=all", "-j", job, "-o", "%T %r").strip().partition(" ")
     if (place / ANSWER).exists():
         return files.load_json(place / ANSWER), None
-    if state in _ENOUGH:
+    if state in _ACTIVE:
         ask("scancel", job)
         return None, f"no node answered within {wait_s:.0f} s (job {state.lower()}: {reason})"
     printed = files.last_lines(place / "out")[-2:]

@@ -19,7 +19,7 @@ from launcher.submission.processes import SlurmPlace
 _EARLY_S = 60
 """Slurm may send the signal that comes before a time limit up to a minute early (sbatch(1), ``--signal``)."""
 
-_HEARD_S = 5.0
+_WAIT_FOR_OTHERS_S = 5.0
 """Seconds to wait until the other nodes, whose ranks have lost a peer, have ended and left files about who failed."""
 
 _POLL_S = 0.1
@@ -44,7 +44,7 @@ def conclude(directory: Path, returncode: int, place: SlurmPlace | None) -> str 
     if place is not None and (stopped or place.told_to_save.is_set() or place.told_to_end.is_set()):
         return _stopped(directory, outcome, place)
     if place is not None:
-        _hear_others(directory, place)
+        _wait_for_others(directory, place)
     found = failure.explain(directory, returncode, () if place is None else place.hosts)
     if place is not None and found.transient:
         return _requeue_failed(directory, found, place)
@@ -65,7 +65,7 @@ def _stopped(directory: Path, outcome: JsonObject, place: SlurmPlace) -> str | N
         left, margin = place.seconds_left(), int(spec(directory)["cluster"]["save_margin_s"])
         near = left is not None and left <= margin + _EARLY_S
         reason, facts = f"{'its time limit came near' if near else 'preempted'}{step}", {"cause": "preempted"}
-        return _put_back(directory, reason, place, {"cause": "time_limit"} if near else facts)
+        return _requeue(directory, reason, place, {"cause": "time_limit"} if near else facts)
     _leave_to_slurm(directory, f"stopped by Slurm{step}", place)
     return None
 
@@ -74,8 +74,8 @@ def _leave_to_slurm(directory: Path, reason: str, place: SlurmPlace) -> None:
     state.put(directory, "running", reason=reason, job_id=place.job_id)
 
 
-def _hear_others(directory: Path, place: SlurmPlace) -> None:
-    deadline = time.monotonic() + _HEARD_S
+def _wait_for_others(directory: Path, place: SlurmPlace) -> None:
+    deadline = time.monotonic() + _WAIT_FOR_OTHERS_S
     others = [directory / "logs" / f"node{number}.{place.attempt}.failed" for number in range(1, len(place.hosts))]
     while not all(path.exists() for path in others) and time.monotonic() < deadline:
         time.sleep(_POLL_S)
@@ -84,16 +84,16 @@ def _hear_others(directory: Path, place: SlurmPlace) -> None:
 def _requeue_failed(directory: Path, found: failure.Failure, place: SlurmPlace) -> str | None:
     """Requeue a job that failed for external reasons, without the faulty node if the job can avoid it."""
     if found.node is None:
-        return _put_back(directory, found.text, place, found.facts)
+        return _requeue(directory, found.text, place, found.facts)
     node, times = found.node, attempts.blame(directory, found.node)
     reason = found.text if node in found.text else f"{found.text} (on {node})"
     if times < _MOST_FAILURES and not found.broken:
-        return _put_back(directory, reason, place, found.facts)
+        return _requeue(directory, reason, place, found.facts)
     because = f"failed {times} times" if times > 1 else "failed"
-    return _put_back(directory, reason, place, found.facts, without=node, because=because)
+    return _requeue(directory, reason, place, found.facts, without=node, because=because)
 
 
-def _put_back(
+def _requeue(
     directory: Path,
     reason: str,
     place: SlurmPlace,

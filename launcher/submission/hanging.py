@@ -33,12 +33,12 @@ from launcher.submission.stacks import Rank, RankStacks
 
 _LOOK_S = 0.5  # Seconds between two looks at the heartbeats: short compared with the shortest timeout.
 _GATHER_S = 8.0  # Seconds to wait until the other nodes have inspected their ranks, too.
-_NOT_BEGUN = Beat(rank=0, pid=0, step=0, phase="start", began=0.0, entered=0.0, usual=0.0)
+_NOT_STARTED = Beat(rank=0, pid=0, step=0, phase="start", began=0.0, entered=0.0, usual=0.0)
 
 
 def watches(directory: Path, place: SlurmPlace | None) -> "Generator[Watch]":
     """A watch for each start of the job on this node: one, and for a local job one more after each restart."""
-    with _memory() as folder:
+    with _heartbeat_folder() as folder:
         watch = Watch(directory, place, folder)
         if place is None and watch.on_hang == "restart":
             attempts.forget(directory)
@@ -56,7 +56,7 @@ def watches(directory: Path, place: SlurmPlace | None) -> "Generator[Watch]":
 
 
 @contextlib.contextmanager
-def _memory() -> Iterator[Path]:
+def _heartbeat_folder() -> Iterator[Path]:
     memory = Path("/dev/shm")
     place = str(memory) if os.access(memory, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="launch-", dir=place, ignore_cleanup_errors=True) as folder:
@@ -106,7 +106,7 @@ class Watch:
             self._hang_since = now
             self._report(ranks, process, now)
         elif not slow and self._hang_since and ranks:
-            self._say_over(now)
+            self._report_over(now)
 
     def begins_again(self) -> bool:
         """True if a local job that was ended because of a hang should be restarted; records the restart."""
@@ -181,7 +181,7 @@ class Watch:
                 return [row for content in found for row in content["ranks"]]
             time.sleep(0.2)
 
-    def _say_over(self, now: float) -> None:
+    def _report_over(self, now: float) -> None:
         seconds, self._hang_since = now - self._hang_since, 0.0
         if self._is_first:
             text = f"it continues, {duration(seconds)} after the hang was reported"
@@ -190,7 +190,7 @@ class Watch:
 
 def _row(rank: Rank, found: RankStacks, now: float) -> JsonObject:
     """A rank that hangs, or has not started, as plain data: its last heartbeat and its process."""
-    last = rank.beat or _NOT_BEGUN
+    last = rank.beat or _NOT_STARTED
     row = {"rank": rank.rank, "host": machine.node(), "step": last.step, "phase": last.phase, **asdict(found)}
     row |= {"seconds": round(now - last.began, 1), "usual": round(last.usual, 3)}
     return row if rank.beat else row | {"seconds": 0.0, "state": found.state or "still starting"}

@@ -59,7 +59,7 @@ def _is_done(directory: Path, place: SlurmPlace) -> bool:
 
 
 def _first_node(directory: Path, job: JsonObject, facts: Mapping[str, str], place: SlurmPlace | None) -> str | None:
-    if place is not None and (reason := _stuck(directory, ending.requeues(directory), place)) is not None:
+    if place is not None and (reason := _crash_loop(directory, ending.requeues(directory), place)) is not None:
         state.put(directory, "failed", reason=reason, job_id=place.job_id)
         return reason
     if place is None and ending.asked_to_end(directory):  # With several nodes, the others would wait for this one.
@@ -69,7 +69,7 @@ def _first_node(directory: Path, job: JsonObject, facts: Mapping[str, str], plac
     if before is not None:
         with processes.start_agent(directory, before, facts, place) as process:
             _running(directory, process, place, reason="tokenizing the data")
-            wait_for_process(process, lambda: _told_to_stop(directory, place))
+            wait_for_process(process, lambda: _asked_to_stop(directory, place))
         if process.returncode:
             return _not_prepared(directory, process.returncode, attempt, place)
         if place is None and ending.asked_to_end(directory):  # The request came while that process was ending.
@@ -78,7 +78,7 @@ def _first_node(directory: Path, job: JsonObject, facts: Mapping[str, str], plac
     if returncode == 0 and (after := evaluating_job(directory, job, attempt)) is not None:
         with processes.start_agent(directory, after, facts, place) as process:
             _running(directory, process, place, reason="evaluating the exported model on tasks")
-            stopped = wait_for_process(process, lambda: _told_to_stop(directory, place))
+            stopped = wait_for_process(process, lambda: _asked_to_stop(directory, place))
         if place is not None and attempts.superseded(directory, place.attempt):
             return None
         if stopped:
@@ -112,7 +112,7 @@ def _running(
     state.put(directory, "running", reason=reason, keeper=keeper, agent=agent)
 
 
-def _told_to_stop(directory: Path, place: SlurmPlace | None) -> bool:
+def _asked_to_stop(directory: Path, place: SlurmPlace | None) -> bool:
     if place is None:
         return ending.asked_to_end(directory)
     told = place.told_to_save.is_set() or place.told_to_end.is_set()
@@ -144,7 +144,7 @@ def _not_evaluated(directory: Path, returncode: int, attempt: str, place: SlurmP
 def _other_node(directory: Path, job: JsonObject, facts: Mapping[str, str], place: SlurmPlace) -> None:
     """Run the part of a node other than the first; if its ranks fail, leave a file for the first, which concludes."""
     (directory / "logs" / f"node{place.number}.err").unlink(missing_ok=True)
-    if not wait_for_tokens(directory, place.attempt, place.number, lambda: _told_to_stop(directory, place)):
+    if not wait_for_tokens(directory, place.attempt, place.number, lambda: _asked_to_stop(directory, place)):
         return
     if returncode := _ranks(directory, job, facts, place):
         name = f"node{place.number}.{place.attempt}.failed"
@@ -186,7 +186,7 @@ def _has_failed(directory: Path, place: SlurmPlace) -> bool:
     return any(logs.glob(f"node*.{place.attempt}.failed")) or any(logs.glob("error.rank*.json"))
 
 
-def _stuck(directory: Path, limit: int, place: SlurmPlace) -> str | None:
+def _crash_loop(directory: Path, limit: int, place: SlurmPlace) -> str | None:
     before = files.read_json(directory / "state.json") or {}
     tried = attempts.begin(directory, place.attempt)
     if tried.fruitless <= limit:

@@ -102,7 +102,7 @@ def end_leftovers(directory: Path) -> None:
 
 _LOOK_S = 1.0  # Seconds between two readings of the node's memory.
 _NEARLY_FULL = 0.8  # Share of the node's memory in use from which the largest processes are recorded.
-_OF_SLURM = re.compile(r"^.*slurmstepd.*oom[-_ ]kill.*$", re.IGNORECASE | re.MULTILINE)
+_SLURM_OOM = re.compile(r"^.*slurmstepd.*oom[-_ ]kill.*$", re.IGNORECASE | re.MULTILINE)
 _RESIDENT = re.compile(r"(?:anon|file|shmem)-rss:(\d+)kB")
 _LOGGED_S = 5  # Seconds for dmesg, which answers at once, or not at all without permission.
 _LONGEST = 1000  # Longest message that the record keeps, in characters.
@@ -198,7 +198,7 @@ class Killing:
         for path in _outputs(self._directory):
             with contextlib.suppress(OSError), files.opened(path) as file:
                 file.seek(self._sizes.get(path, 0))
-                if found := _OF_SLURM.search(file.read(files.MOST_OF_A_LOG).decode(errors="replace")):
+                if found := _SLURM_OOM.search(file.read(files.MOST_OF_A_LOG).decode(errors="replace")):
                     return found[0].strip()[:_LONGEST]
         return None
 

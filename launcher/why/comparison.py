@@ -100,10 +100,12 @@ def moments_of(phase: str | None, layer: int | None = None, layers: Sequence[int
     inside = found & _IN_BLOCKS or found or frozenset(MOMENTS)
     if phase != "backward" or layer not in layers:
         return inside
-    return found & _BACKWARD_OF.get(len(layers) - 1 - layers.index(layer), _behind(layers.index(layer))) or inside
+    return (
+        found & _BACKWARD_OF.get(len(layers) - 1 - layers.index(layer), _earlier_blocks(layers.index(layer))) or inside
+    )
 
 
-def _behind(index: int) -> Moments:
+def _earlier_blocks(index: int) -> Moments:
     """The moments in the backward pass of a block before the stage's last two, by its index in the stage."""
     if index > 1:
         return LATER_BLOCKS_BACKWARD - {"first_layer_backward"}

@@ -76,7 +76,7 @@ def _nan(run: Subject) -> Answer:
     if rows:
         last = rows[-1]
         said.append(f"the last loss before that was {last['loss']:.4g} in step {last['step']}{_gradient(last)}")
-    ways = [*_calmer(run), run.resume(text=run.from_here())]
+    ways = [*_stabler(run), run.resume(text=run.from_here())]
     return run.answer("nan", said, where=Where(step=_step_in(run.reason)), evidence=found, ways=ways)
 
 
@@ -92,7 +92,7 @@ def _gradient(last: JsonObject) -> str:
     return f", with {' and '.join(said)}" if said else ""
 
 
-def _calmer(run: Subject) -> Iterator[Way]:
+def _stabler(run: Subject) -> Iterator[Way]:
     if (spec := run.settings) is None:
         return
     unclipped = spec.optimizer.clip in (None, 0)

@@ -21,14 +21,14 @@ def sentences(
     spec = run.spec
     assert spec is not None
     if grows is not None:
-        yield from _of_growth(run, grows)
+        yield from _growth_text(run, grows)
     elif found.kind == "grown":
-        yield from _of_a_pile(spec, oom, found, foreseen, kept)
+        yield from _pile_text(spec, oom, found, foreseen, kept)
     elif found.kind == "other_processes":
-        yield _of_others(oom)
+        yield _others_text(oom)
         yield f"among the run's own piles, {found.rest}"
     elif found.kind == "fragmentation":
-        yield _of_fragmentation(oom)
+        yield _fragmentation_text(oom)
         yield f"among the piles, {found.rest}"
     elif found.kind == "as_predicted":
         yield _as_predicted(run, oom, found)
@@ -46,7 +46,7 @@ def checked_tokens(spec: RunSpec) -> int:
     return spec.micro_batch_size * spec.sequence_length // (spec.parallel.context * spec.parallel.ulysses)
 
 
-def _of_a_pile(
+def _pile_text(
     spec: RunSpec, oom: OutOfMemory, found: Comparison, foreseen: PredictedPiles, kept: int
 ) -> Iterator[str]:
     row = found.grown[0]
@@ -80,7 +80,7 @@ def _why(spec: RunSpec, oom: OutOfMemory, row: PileRow, foreseen: PredictedPiles
     return f"the estimate counts {term.formula} ({term.source}); the engine held more"
 
 
-def _of_growth(run: Subject, grows: Growth) -> Iterator[str]:
+def _growth_text(run: Subject, grows: Growth) -> Iterator[str]:
     steps = grows.last - grows.first
     yield (
         f"{name(grows.pile)} grew by {gib(grows.grown_bytes)} between steps {grows.first} and {grows.last}, "
@@ -90,7 +90,7 @@ def _of_growth(run: Subject, grows: Growth) -> Iterator[str]:
         yield f"a resumed run starts without it, from step {run.saved}, and will run into it again"
 
 
-def _of_others(oom: OutOfMemory) -> str:
+def _others_text(oom: OutOfMemory) -> str:
     named = ", ".join(
         f"pid {each.get('pid')}{' ' + str(each['name']) if each.get('name') else ''} {gib(int(each.get('bytes') or 0))}"
         for each in oom.others[:3]
@@ -101,7 +101,7 @@ def _of_others(oom: OutOfMemory) -> str:
     )
 
 
-def _of_fragmentation(oom: OutOfMemory) -> str:
+def _fragmentation_text(oom: OutOfMemory) -> str:
     allocated, reserved = oom.allocated_bytes or 0, oom.reserved_bytes or 0
     return (
         f"the caching allocator had reserved {gib(reserved)}, of which the run used {gib(allocated)}: "

@@ -110,7 +110,7 @@ def carried(spec: RunSpec, found: Comparison, oom: OutOfMemory, moments: Moments
         else:
             added.append(Added(pile=_pile(row.pile), moments=TRAINING if grows else moments, bytes=row.grown_bytes))
     rule = Carried(ratios=ratios, added=tuple(added), unusable_bytes=unusable, allocator=spec.train.allocator)
-    lacking = _lacking(spec, rule, moments)
+    lacking = _missing_bytes(spec, rule, moments)
     if not lacking:
         return rule
     return replace(rule, added=(*rule.added, Added(pile="temporary", moments=moments, bytes=lacking)))
@@ -124,7 +124,7 @@ def _pile(name: str) -> Pile:
     return next((pile for pile in PILES if pile == name), "temporary")
 
 
-def _lacking(spec: RunSpec, rule: Carried, moments: Moments) -> int:
+def _missing_bytes(spec: RunSpec, rule: Carried, moments: Moments) -> int:
     """Bytes to add to the rule if the run would fit by it, although it did not; 0 if it would not fit."""
     capacity = spec.rank_memory_bytes
     if capacity is None:

@@ -23,7 +23,7 @@ from launcher.spec import RunSpec
 LEAST_LAYOUTS = 3  # With fewer, the median would be one or two runs, which may be unlike the run to predict.
 _WEIGHT = calibration.LEAST_ROWS  # Runs that the shipped band counts as: the fewest for which one is shipped.
 _Z = 1.645  # Nine of ten values of a normal distribution lie within so many deviations, as in the shipped band.
-_SMALLER = 100
+_MOST_TIMES_SMALLER = 100
 """A measured checkpoint below 1 GiB may be so many times smaller than the predicted one: the time of a small one goes
 into opening files and synchronizing ranks, and says nothing about bandwidth."""
 
@@ -194,7 +194,7 @@ def storage_of(rows: Iterable[Row], cluster: str, nodes: int, checkpoint_bytes: 
 
     Only runs with the most nodes count, among those with at most ``nodes``, the nodes of the run to predict.
     """
-    least = min(GIB, checkpoint_bytes // _SMALLER)
+    least = min(GIB, checkpoint_bytes // _MOST_TIMES_SMALLER)
     known = [row for row in rows if row.cluster == cluster and row.nodes <= nodes and _speed(row) is not None]
     known = [row for row in known if (row.measured.checkpoint_bytes or 0) >= least]
     if not known:
