@@ -219,7 +219,7 @@ def _on_a_node(cluster: ClusterSpec) -> Environment | None:
         answer = cache.answer(_ON_NODES, _node_key(cluster), _unasked)
     except Unasked:
         return None
-    return _environment(cluster, answer, f" on {answer['host']}, by launch doctor on {answer['date']}")
+    return _environment(cluster, answer, f" on {answer['host']}, according to launch doctor on {answer['date']}")
 
 
 def _node_key(cluster: ClusterSpec) -> list[object]:

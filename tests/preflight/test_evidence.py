@@ -91,7 +91,7 @@ def test_a_check_names_the_rehearsal_of_its_run(capsys: pytest.CaptureFixture[st
     _keep(replace(small, least_bytes=21 * 2**20, used_bytes=21 * 2**20), *TINY)
     assert cli.main(["check", *TINY, "train.steps=9"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "rehearsed 2027-01-15 on a CPU (rank 0 of 2): 21.0 MiB measured beside 20.0 MiB predicted (-4.8%)" in said
+    assert "rehearsed 2027-01-15 on a CPU (rank 0 of 2): 21.0 MiB measured, 20.0 MiB predicted (-4.8%)" in said
     assert cli.main(["check", *TINY, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert (document["rehearsed"]["verdict"], document["rehearsed"]["measured_bytes"]) == ("fits", 21 * 2**20)

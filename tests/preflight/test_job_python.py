@@ -103,7 +103,7 @@ def test_what_only_some_runs_import_is_installed_by_the_extra_that_brings_it(
     ("words", "reason"),
     [
         (("cluster.python=python3",), "each node finds python3 through its own PATH"),
-        (("cluster.python=/nowhere/bin/python",), "this machine has no such program, the nodes may have"),
+        (("cluster.python=/nowhere/bin/python",), "this machine has no such program, but the nodes may have it"),
         (("cluster.container=pyxis", "cluster.container_image=nvcr.io/x"), "they are inside the container"),
         (("cluster.python=FOLDER/env/bin/python",), "it did not list them: exit status 0"),
     ],
@@ -147,8 +147,8 @@ def test_what_a_node_told_the_doctor_is_known_to_later_checks(folder: Path, caps
     node = {"host": "node7", "python": "3.12.3", "packages": {**PACKAGES, "torch": "2.7.0a0+7c8ec84dab.nv25.03"}}
     job_python.note(make_spec(*WORDS, *words).cluster, node, "2026-11-22")
     [found] = [text for text in warned(capsys, *words) if "torch" in text]
-    assert "torch 2.7.0a0+7c8ec84dab.nv25.03 is installed on node7, by launch doctor on 2026-11-22;" in found
-    assert any("are not known here" in text for text in warned(capsys, words[0], "cluster.container_image=other"))
+    assert "torch 2.7.0a0+7c8ec84dab.nv25.03 is installed on node7, according to launch doctor on 2026-11-22;" in found
+    assert any("are unknown here" in text for text in warned(capsys, words[0], "cluster.container_image=other"))
 
 
 def test_the_doctor_names_versions_out_of_range_and_settings_that_they_lack(
