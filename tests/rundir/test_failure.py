@@ -209,7 +209,7 @@ def test_a_gpu_that_is_broken_is_no_mistake_of_the_program(tmp_path: Path) -> No
             False,
             "queued",
             "waiting because of a limit of its account or user on the time limit of a job (cluster.time_limit_min); no "
-            "job may have so much, so it will never start (AssocMaxWallDurationPerJobLimit)",
+            "single job may have that much, so it will never start (AssocMaxWallDurationPerJobLimit)",
         ),
         (
             QueuedJob(state="PENDING", reason="DependencyNeverSatisfied"),
