@@ -72,10 +72,10 @@ def saved(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTenso
 
 
 def backward_extra(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
-    """Gradients inside the MLP, or inside the experts that a token meets: all at once, or one after the other.
+    """Gradients inside the MLP, or inside a token's experts, all at once or one after the other.
 
-    Grouped products run in the weights' own format under autocast too (``_transformers.routed``). The experts that
-    every token meets come last in a forward pass: in backward all that they saved is gone before the routed ones begin.
+    Grouped products run in the weights' own format, also under autocast (``_transformers.routed``). Shared experts come
+    last in a forward pass: backward frees all that they saved before the routed experts begin.
     """
     if kind(model, layer) == "dense":
         return llama.mlp_gradients(model, engine, model.intermediate_size)

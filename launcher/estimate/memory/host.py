@@ -205,25 +205,25 @@ def staged(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def loaded_bytes(rank: RankModel) -> int:
-    """Host bytes of one rank for whole models that it loads, or for its own files of a checkpoint.
+    """Host bytes of whole models that a rank loads, or of its own checkpoint files while it reads them.
 
-    Of these it reads the weights first, which ZeRO 3 keeps with the states, and then the states; without ZeRO they are
-    in one file (``_load_checkpoint`` and ``_load_zero_checkpoint``, DeepSpeed 0.19.8 ``runtime/engine.py``).
+    It reads first the weights, which ZeRO 3 stores with the states, and then the states; without ZeRO both are in one
+    file (``_load_checkpoint`` and ``_load_zero_checkpoint``, DeepSpeed 0.19.8 ``runtime/engine.py``).
     """
     spec, size = rank.spec, rank.engine.loads
     whole = size * whole_model(rank.family, spec.model, spec.adapter).total if size else 0
     if spec.save.load is None or not rank.engine.saving.files:
         return whole
     states = checkpointed_bytes(rank) - rank.dtypes.size("parameters") * rank.elements.optimizer
-    states = 0 if spec.zero.offload_optimizer == "nvme" else states  # Files of its own are copied on the disk.
+    states = 0 if spec.zero.offload_optimizer == "nvme" else states  # Swap files are copied on the disk.
     weights = weights_bytes(rank) if spec.zero.stage < 3 else 0
     return max(whole, weights + states if spec.zero.stage == 0 else max(weights, states))
 
 
 def exported_bytes(rank: RankModel) -> int:
-    """Host bytes of a node for an export: each rank gathers its share of the files, or the first one all of them.
+    """Host bytes per node of an export: each rank gathers its share of the files, or the first rank all of them.
 
-    An adapter is the first one's, too.
+    The first rank also gathers an adapter.
     """
     spec, saving = rank.spec, rank.engine.saving
     if spec.save.export == "none":

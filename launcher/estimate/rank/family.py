@@ -39,7 +39,7 @@ class FamilyTraits:
     """Facts of all models of a family."""
 
     adapter_targets: tuple[str, ...] = ()  # The linear layers of a block that an adapter may wrap.
-    # The weight of attention's output projection, whose input attention keeps in any case.
+    # The weight of attention's output projection, whose input attention always keeps.
     attention_output: str = ""
     experts: bool = False  # True if its models may have routed experts.
     counts: tuple[str, ...] = ()  # The family's own keys of ``model.extra`` that are counts of at least 1.

@@ -122,10 +122,10 @@ def _time_steps(one: Sizes, engine: EngineTraits) -> int:
 
 
 def _scan(one: Sizes, engine: EngineTraits) -> int:
-    """Numbers of ``mamba2_chunk_scan``: inputs, decays and scores of a chunk, states of each chunk, and products.
+    """Bytes of ``mamba2_chunk_scan``: inputs, decays and scores of a chunk, states of each chunk, and products.
 
-    In fp32, but for the operands of products, which autocast makes narrower. The input that waits for the skip is
-    a copy; that before the time step is another where the compute format is not fp32, else the convolution's output.
+    In fp32, except the operands of products, which autocast narrows. The input kept for the skip is a copy; the input
+    before the time step is another copy if the compute format is not fp32, else the convolution's output.
     """
     narrow = engine.size if engine.autocast else _FP32
     chunks = ceil(Fraction(engine.sequence_length, one.chunk))
