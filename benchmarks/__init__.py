@@ -1,1 +1,1 @@
-"""Measurements: each writes its figures beside the machine, the versions and the commit that made them."""
+"""Measurements: each tool writes its figures with the machine, the versions and the commit that made them."""

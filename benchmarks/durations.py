@@ -1,10 +1,9 @@
-"""What must take no longer than so long: ``python -m benchmarks.durations``; status 1 where something does.
+"""Checks time limits of the launcher: ``python -m benchmarks.durations``; status 1 if one is exceeded.
 
-These are limits that a user would notice, far above what a quiet machine takes. They are no tests, since a busy machine
-breaks any of them. Seconds are of the processor, of this process or of one that is started, and the least of three
-times counts. What other benchmarks measure is not here: points a second and the estimate in ``benchmarks.points``,
-commands as a whole in ``benchmarks.startup``, a page of a thousand points in ``benchmarks.report``, hostile input in
-``benchmarks.fuzz``.
+A user would notice these limits; a quiet machine stays far below them. They are not tests because a busy machine can
+exceed any of them. Times are CPU seconds of this process or of one that it starts, the best of three. Other benchmarks
+measure the rest: points per second and the estimate in ``benchmarks.points``, whole commands in ``benchmarks.startup``,
+a page of a thousand points in ``benchmarks.report``, hostile input in ``benchmarks.fuzz``.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _TEXT = ("check", "model=tiny", "hardware=cpu", "cluster.gpus_per_node=1", "data
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Something that takes at most ``seconds`` of the processor each time that ``act`` does it."""
+    """A limit of ``seconds`` of CPU time on each call of ``act``."""
 
     name: str
     seconds: float
@@ -51,7 +50,7 @@ class Limit:
 
 
 def main() -> int:
-    """Measure and keep; 1 where something takes too long."""
+    """Measure and record; return 1 if a limit is exceeded."""
     with tempfile.TemporaryDirectory() as name, contextlib.chdir(name):
         os.environ.update(XDG_STATE_HOME=f"{name}/state", XDG_CACHE_HOME=f"{name}/cache")
         _data()
@@ -63,7 +62,7 @@ def main() -> int:
 
 
 def _measured() -> dict[str, dict[str, float]]:
-    """Seconds and limit by name; of several of a name, the longest."""
+    """Seconds and limit by name; the longest for a repeated name."""
     found: dict[str, dict[str, float]] = {}
     for limit in _limits():
         seconds = max(_least(limit), found.get(limit.name, {}).get("seconds", 0.0))
@@ -97,7 +96,7 @@ def _least(limit: Limit) -> float:
 
 
 def _used() -> float:
-    """Seconds of the processor that this process has used, and those that it has waited for."""
+    """CPU seconds of this process and of its finished children."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + children.ru_utime + children.ru_stime
 
@@ -122,7 +121,7 @@ def _lock(spec: RunSpec) -> None:
 
 
 def _data() -> None:
-    """A thousand files, and one of 50 GB with holes, whose lines are where nothing looks for them."""
+    """A thousand files, and a sparse one of 50 GB with its lines where no reader looks."""
     line = f"{json.dumps({'text': 'x' * 1000})}\n".encode()
     with Path("huge.jsonl").open("wb") as file:
         file.write(line * 64)

@@ -1,10 +1,9 @@
-"""The modes of each engine that something measured backs: ``python -m benchmarks.evidence --data DIR [--runs DIR...]``.
+"""Modes of each engine that measurements or runs back: ``python -m benchmarks.evidence --data DIR [--runs DIR...]``.
 
-Counts, by engine and part of a mode (``launcher.estimate.memory.modes``), the rows of the scoreboards whose framework
-is that engine, those of ``benchmarks.gpu``, and the runs of its own worker below some folders that took a step: those
-of this repository's tests (``pytest tests/worker --basetemp DIR -o tmp_path_retention_policy=all``), or of anybody.
-What ran has run: no count of those gets smaller than that of the file as it is, so that a part of the tests suffices.
-Writes ``modes.json``.
+Counts, by engine and part of a mode (``launcher.estimate.memory.modes``), the scoreboard rows whose framework is that
+engine, those of ``benchmarks.gpu``, and runs of its own worker below the given folders that took a step: those of this
+repository's tests (``pytest tests/worker --basetemp DIR -o tmp_path_retention_policy=all``), or any others. Counts of
+runs never fall below those in the existing file, so running part of the tests is enough. Writes ``modes.json``.
 """
 
 from __future__ import annotations

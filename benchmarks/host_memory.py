@@ -1,4 +1,4 @@
-"""Host memory of a run's processes beside its tensors: ``python -m benchmarks.host_memory``.
+"""Host memory of a run's processes without its tensors: ``python -m benchmarks.host_memory``.
 
 Each engine trains a model of a tenth of a million parameters on two CPU ranks, once without and once with processes
 that read the data ahead. Meanwhile the kernel's counts of every process of the run are read (``proc(5)``):

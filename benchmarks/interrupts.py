@@ -1,10 +1,10 @@
 """Ctrl-C at random moments: ``python -m benchmarks.interrupts --moments 200``.
 
-Launches on this machine (a run, a sweep, one that is resumed) are sent SIGINT once or twice, SIGTERM or SIGHUP at a
-random moment of their lives; four of five moments lie about the start of the run, where something could be left half.
-Each launch must end with status 130, or as if undisturbed, print no traceback, and leave one of two states: nothing was
-started and nothing is left of it, or a run that has ended, or that goes on as was said and is ended by the command
-that was said. ``--slurm N`` adds launches with ``cluster=slurm`` on the development cluster (root, Linux).
+Launches on this machine (a run, a sweep, a resumed run) get SIGINT once or twice, SIGTERM or SIGHUP at a random moment;
+four of five moments are around the start of the run, where something could be left half done. Each launch must end with
+status 130, or as if undisturbed, print no traceback, and leave one of two states: nothing was started and nothing is
+left, or a run that has ended, or that continues as the output says and is ended by the printed command. ``--slurm N``
+adds launches with ``cluster=slurm`` on the development cluster (root, Linux).
 """
 
 from __future__ import annotations
@@ -90,9 +90,11 @@ class Disturbed:
 def main() -> None:
     """Disturb launches and keep the figures; status 1 where one has ended otherwise than it should, or was left out."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--moments", type=int, default=200, help="on this machine (default %(default)s)")
-    parser.add_argument("--minutes", type=float, default=60, help="disturb no more after so long (default %(default)s)")
-    parser.add_argument("--slurm", type=int, default=0, help="on the development cluster, beside these")
+    parser.add_argument(
+        "--moments", type=int, default=200, help="number of launches on this machine (default %(default)s)"
+    )
+    parser.add_argument("--minutes", type=float, default=60, help="stop after this many minutes (default %(default)s)")
+    parser.add_argument("--slurm", type=int, default=0, help="number of launches on the development cluster")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     signals.hear_in_children()

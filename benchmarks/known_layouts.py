@@ -1,11 +1,11 @@
 """Published layouts beside the planner's best: ``python -m benchmarks.known_layouts [--data DIR] [NAME ...]``.
 
-Each training of ``published_layouts.yaml`` is asked thrice: with all that its source says of the layout, with its
-engine alone, and with nothing but what was trained on what. The first over the second, both by the planner's own
-estimate, says how far the planner would go from what people chose who had the cluster: 0.92 or more is near, and what
-lies below has its reason in ``benchmarks/results/known_layouts.md``. With measured files (``--data``) a layout whose
-row they hold is compared with that, too; the row itself is not kept. NAME: those alone whose name has the word; of the
-others the kept figures stay.
+Each training of ``published_layouts.yaml`` is planned three times: with all that its source states of the layout, with
+only its engine, and with only the model and the cluster. The first speed over the second, both by the planner's own
+estimate, shows how far the planner is from the choice of people who had the cluster: 0.92 or more is near, and
+``benchmarks/results/known_layouts.md`` explains lower values. With measured files (``--data``) a layout is also
+compared with its row; the row itself is not kept. NAME: only trainings whose name contains the word; figures of the
+others stay.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ def _line(answer: Answer) -> str:
 def main() -> None:
     """Compare, print and keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="only those whose name has the word")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="only trainings whose name contains the word")
     parser.add_argument("--data", type=Path, help="a folder with throughput.csv")
     options = parser.parse_args()
     rows = _rows(options.data)

@@ -2,7 +2,7 @@
 
 Computed by the formulas of ``launcher.estimate.memory`` for AdamW in mixed precision under DDP and under FSDP2, and
 drawn into ``docs/largest_model.svg``. States are parameters, gradients, master weights and optimizer states when most
-of them exist; activations and buffers are left out, so a real run takes a smaller model.
+of them exist. Activations and buffers are left out, so a real run fits a smaller model.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How long the verbs that look at all runs take over 10,000: ``python -m benchmarks.many_runs``.
+"""Time of the verbs that read all runs, over 10,000 runs: ``python -m benchmarks.many_runs``.
 
-The runs are made here: one that is recorded, copied under so many names, with the files that workers leave. A few of
-them train, some are points of sweeps. Each command is a whole process, timed three times behind one that warms the
-file system up; seconds are those of the clock, and the least counts. ``--against LAUNCH`` measures another version's
-command over the same runs.
+The tool creates the runs: one recorded run, copied under many names, with the files that workers leave. A few of them
+are training, some are points of sweeps. Each command is a whole process, timed three times after one that warms up the
+file system; the lowest wall time counts. ``--against LAUNCH`` measures another version's command over the same
+runs.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ COMMANDS = {
 def main() -> None:
     """Make the runs, measure and keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=RUNS, metavar="N", help=f"how many (default {RUNS})")
+    parser.add_argument("--runs", type=int, default=RUNS, metavar="N", help=f"number of runs (default {RUNS})")
     parser.add_argument("--against", metavar="LAUNCH", help="the command of another version, measured as `before`")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:

@@ -94,8 +94,8 @@ def rows(kinds: list[str], *, switches: bool) -> Iterator[dict[str, Any]]:
 def main() -> None:
     """Print each row and the number of each outcome."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.model_types", description=__doc__)
-    parser.add_argument("types", nargs="*", help="the types, by default all")
-    parser.add_argument("--switches", action="store_true", help="every switch turned, too")
+    parser.add_argument("types", nargs="*", help="model types (default: all)")
+    parser.add_argument("--switches", action="store_true", help="also turn every switch")
     parser.add_argument("--json", action="store_true", help="rows as JSON")
     options = parser.parse_args()
     found = []

@@ -1,7 +1,7 @@
 """Predicted against measured memory of our own workers on this machine: ``python -m benchmarks.own_runs``.
 
-Each run is a real `launch` of the small model; what is measured is said in its ``memory.json``. Prints the table of the
-README and keeps every phase.
+Each run is a real `launch` of the small model, measured by its ``memory.json``. Prints the table of the README and
+records every phase.
 """
 
 from __future__ import annotations

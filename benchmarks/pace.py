@@ -1,8 +1,8 @@
-"""How much `launch check --points` and `launch plan` compute: ``python -m benchmarks.pace``.
+"""CPU cost of `launch check --points` and `launch plan`: ``python -m benchmarks.pace``.
 
 Figures are CPU seconds of whole commands with all of their processes, over those of a bare Python loop of
-:data:`LOOP` rounds on the same machine, measured before and after each: they hold on another machine, and on a busy
-one. Points are those of the grid of ``benchmarks.points``, with their ways out.
+:data:`LOOP` rounds on the same machine, measured before and after each, so they compare between machines and under
+load. Points are those of the grid of ``benchmarks.points``, with their ways out.
 """
 
 from __future__ import annotations

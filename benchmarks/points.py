@@ -1,10 +1,10 @@
-"""How many points a second `launch check --points` answers, and in how much memory: ``python -m benchmarks.points``.
+"""Points per second of `launch check --points`, and its memory: ``python -m benchmarks.points``.
 
-The points are drawn, always the same ones, from models of 0.1 B to 671 B, every engine, precisions, batches, lengths,
-worlds and GPUs: most are valid, about half of those do not fit and have their ways out searched, and some are invalid.
-The figures of ``grid`` are of points as a planner goes through them, neighbours behind each other and all of them
-valid: 1,220 of the 2,400 combinations of :data:`_GRID` on nodes of eight H100, drawn once and in the grid's order. More
-than half of these do not fit, so that most of their time is the search for ways out; ``estimates`` has none of it.
+The points are drawn with a fixed seed from models of 0.1 B to 671 B, every engine, precisions, batches, lengths, worlds
+and GPUs: most are valid, about half of those do not fit and need a search for ways out, and some are invalid. ``grid``
+has points in a planner's order, all valid and next to their neighbors: 1,220 of the 2,400 combinations of :data:`_GRID`
+on nodes of eight H100, drawn once and in the grid's order. More than half of these do not fit, so most of their time is
+the search for ways out; ``estimates`` excludes it.
 """
 
 from __future__ import annotations

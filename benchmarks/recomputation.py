@@ -2,10 +2,10 @@
 
     pip install 'pulp<3'; python -m benchmarks.recomputation
 
-torch's mixed-integer program (``torch.distributed._tools.sac_ilp.sac_milp``) is given the launcher's own figures: the
-bytes that each module of each block keeps and the seconds that it takes again. It may recompute any share of any module
-of any layer at a proportional price, which no engine runs: what it finds is a bound below every choice of whole modules
-and layers, and below that of ``checkpointing=auto``. Its budget is what the choice keeps.
+torch's mixed-integer program (``torch.distributed._tools.sac_ilp.sac_milp``) gets the launcher's own figures: the bytes
+that each module of each block keeps and its seconds of recomputation. It may recompute any share of any module of any
+layer at a proportional cost, which no engine can run: its result is a lower bound for every choice of whole modules and
+layers, including that of ``checkpointing=auto``. Its budget is what that choice keeps.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where a measurement was made, and how it is kept."""
+"""Facts about the machine of a measurement, and the writer of results."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""The cost of kills ``python -m benchmarks.slurm_kills --kills 50``, on the development cluster (root, Linux).
+"""The cost of kills, on the development cluster (root, Linux): ``python -m benchmarks.slurm_kills --kills 50``.
 
 Jobs on two nodes, of every engine, with and without background saves, are disturbed at random moments: by ``kill -9``
-of a rank, of torchrun, or of slurmd, which comes back, or by Slurm's early signal (``--kinds``). Each job must finish
-with the losses of an undisturbed one of its engine; what a kill costs are the steps done again, at most those since the
-last checkpoint. A kill that met nothing is tried again, and an engine whose job ends before all of its kills were spent
-has another job: status 1 where not all of them have come and ended well.
+of a rank, of torchrun, or of slurmd, which is restarted, or by Slurm's early signal (``--kinds``). Each job must finish
+with the losses of an undisturbed job of its engine. A kill costs the steps that are repeated, at most those since the
+last checkpoint. A kill that hits nothing is retried, and an engine whose job ends before all of its kills gets another
+job. The status is 1 unless every kill happened and its job finished well.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--engines", default=",".join(ENGINES), help="default %(default)s")
     parser.add_argument("--kinds", default="rank,torchrun,slurmd", help=f"of {', '.join(KINDS)} (default %(default)s)")
-    parser.add_argument("--minutes", type=float, default=120, help="kill no more after so long (default %(default)s)")
+    parser.add_argument("--minutes", type=float, default=120, help="stop after this many minutes (default %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     engines, kinds = options.engines.split(","), options.kinds.split(",")

@@ -1,11 +1,11 @@
-"""How long `launch` takes before anything trains: ``python -m benchmarks.startup``.
+"""Time that `launch` takes before training starts: ``python -m benchmarks.startup``.
 
 - a cold `launch check` as a whole process, against a bare Hydra composition of the same configuration, pair by pair in
   processor time, and in wall time with a first run that has nothing cached and with the runs after it;
 - the import of the planning core;
 - `launch run` up to the worker's first line, against a bare torchrun of the same program.
 
-Bytecode is written, as an installation has it, and no runs of the user's own are known.
+Bytecode is written, as in an installation, and none of the user's own runs are known.
 """
 
 from __future__ import annotations

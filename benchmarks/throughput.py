@@ -1,7 +1,7 @@
-"""Tokens a second of our workers against a plain loop of the same framework and model.
+"""Tokens per second of our workers against a plain loop of the same framework and model.
 
-``python -m benchmarks.throughput``. The two run in turn, so that a machine that gets slower does so for both; the
-figure is the median of the ratios, pair by pair.
+``python -m benchmarks.throughput``. The two alternate, so that a slowdown of the machine affects both; the
+figure is the median of the pairwise ratios.
 """
 
 from __future__ import annotations

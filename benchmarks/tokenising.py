@@ -1,8 +1,8 @@
-"""How fast texts become token ids, and in how much memory: ``python -m benchmarks.tokenising``.
+"""Speed and memory of tokenizing text: ``python -m benchmarks.tokenising``.
 
-The text is that of Python's own sources, the tokenizer `bytes` or a byte-level BPE of 32,000 entries that is trained on
-a part of it. It is read as one long file and as JSON lines of one function or paragraph each. Seconds are of the
-processor, summed over its cores, as well as of the wall; memory is the most that the process has had.
+The text is Python's own sources, the tokenizer `bytes` or a byte-level BPE of 32,000 entries that is trained on a part
+of it. It is read as one long file and as JSON lines of one function or paragraph each. Times are CPU seconds over all
+cores, and wall seconds; memory is the peak of the process.
 """
 
 from __future__ import annotations

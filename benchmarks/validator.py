@@ -1,9 +1,8 @@
-"""How long one cold question to Megatron-LM's own validator takes: ``python -m benchmarks.validator``.
+"""Time of one cold call of Megatron-LM's own validator: ``python -m benchmarks.validator``.
 
-A process that imports what judges arguments (as ``check``, ``plan`` and ``run`` start it), and one that imports all of
-Megatron-LM and PyTorch that comes with it: wall time, seconds of the processor and modules that were run, with the
-bytecode of the packages at hand and without, on a machine that does nothing else and with four busy loops. Needs the
-extra ``megatron``.
+Compares a process that imports only the code that judges arguments (as started by ``check``, ``plan`` and ``run``) with
+one that imports all of Megatron-LM and the PyTorch that it needs: wall time, CPU seconds and executed modules, with and
+without bytecode of the packages, on an idle machine and with four busy loops. Needs the extra ``megatron``.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Every engine with the installed packages: ``python -m benchmarks.versions``; ``make test-oldest`` with the oldest.
 
-Each engine is checked, trained, resumed and exported as a user does, by processes of their own over gloo, on this
-machine's CPU, with settings that an older package has passed over in silence (``model.rope_theta``). The last losses
-say whether it was the same training: they agree to all digits between versions that compute alike, so those of two sets
-are compared in ``tests/benchmarks``. The result of a set is kept in ``benchmarks/results/versions_<torch>.json``.
+Each engine is checked, trained, resumed and exported as by a user, in separate processes over gloo, on this machine's
+CPU, with settings that an older package ignored silently (``model.rope_theta``). The last losses show whether it was
+the same training: they agree to all digits between versions that compute alike, so ``tests/benchmarks`` compares those
+of two sets. The result of a set is kept in ``benchmarks/results/versions_<torch>.json``.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def main() -> int:
     """Run the engines and keep what came of them; 1 where any step failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keep", action="store_true", help="write benchmarks/results/versions_<torch>.json")
-    parser.add_argument("--only", nargs="+", choices=list(ENGINES), default=list(ENGINES), help="these engines alone")
+    parser.add_argument("--only", nargs="+", choices=list(ENGINES), default=list(ENGINES), help="only these engines")
     options = parser.parse_args()
     begin = time.monotonic()
     engines = {name: _engine(name, ENGINES[name]) for name in options.only}

@@ -1,9 +1,9 @@
 """Whether ``launch why`` names the right pile of runs that really ran out of memory: ``python -m benchmarks.why``.
 
-Each case is a run of the real worker on the CPU, kept within a budget (``train.enforce_memory``) or a limit of the
-system, that ends so: on fsdp, ddp, DeepSpeed and Megatron-LM (``tests/support/out_of_memory.py`` has them). What it
-ends by is known from how it was made. Needs the extras ``fsdp``, ``deepspeed`` and ``megatron``, and root for the
-limits of a disk and of a cgroup; a case that this machine cannot make is counted as such.
+Each case is a real worker run on the CPU that runs out of a budget (``train.enforce_memory``) or of a system limit, on
+fsdp, ddp, DeepSpeed and Megatron-LM (``tests/support/out_of_memory.py``). The construction of the case tells the right
+answer. Needs the extras ``fsdp``, ``deepspeed`` and ``megatron``, and root for the limits of a disk and of a cgroup; a
+case that this machine cannot make is counted as such.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Other people's memory estimators, asked about the same runs: one module each.
+"""Other people's memory estimators, applied to the same runs: one module each.
 
-A module has ``SOURCE``, what it is and where its formula stands, and ``predict(spec) -> int | None``: bytes of one GPU,
-the worst where it tells them apart, or None where the estimator does not cover the run. What an estimator is asked is
-what its own documentation has people give it; nothing is added to its answer and nothing is put right.
+A module has ``SOURCE``, its origin and the place of its formula, and ``predict(spec) -> int | None``: bytes of one GPU,
+the worst if it distinguishes them, or None if the estimator does not cover the run. An estimator gets the inputs that
+its own documentation asks for; its answer is neither extended nor corrected.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Hostile and hapless input of every source: ``python -m benchmarks.fuzz``."""
+"""Hostile and malformed input for every kind of file: ``python -m benchmarks.fuzz``."""

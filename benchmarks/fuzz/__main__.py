@@ -1,4 +1,4 @@
-"""Hostile and hapless input of every source that a stranger may have written.
+"""Random hostile and malformed input for every kind of file that others may have written.
 
     python -m benchmarks.fuzz [--cases 20000] [--first N] [--seed N] [--processes N] [--minutes M]
         [--seconds S] [--keep]
@@ -100,10 +100,10 @@ def main() -> int:
     """Run and report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=20_000)
-    parser.add_argument("--first", type=int, default=0, help="leave out so many cases")
+    parser.add_argument("--first", type=int, default=0, help="skip this many cases")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--minutes", type=float, default=math.inf, help="end after so long, whatever is left")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="end after this many minutes")
     within = "processor seconds that an answer may take (default %(default)s)"
     parser.add_argument("--seconds", type=float, default=LIMIT_S, help=within)
     parser.add_argument("--keep", action="store_true", help="write benchmarks/results/fuzz.json")

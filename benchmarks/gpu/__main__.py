@@ -1,7 +1,7 @@
-"""Measure the matrix on this machine's first GPU, each run in a process of its own, and write one JSON file.
+"""Measure the matrix on this machine's first GPU, each run in its own process, and write one JSON file.
 
-Nothing but the standard library is imported here, and no syntax newer than Python 3.8 is used, so that it can say what
-is missing.
+This module imports only the standard library and uses no syntax newer than Python 3.8, so that it can report what is
+missing.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--wheels", type=Path, metavar="DIR", help=wheels)
     parser.add_argument("--out", type=Path, metavar="FILE", help=out)
     parser.add_argument("--only", metavar="TEXT", default="", help="rows whose name has this text")
-    parser.add_argument("--minutes", type=float, default=8.0, metavar="N", help="start no row after so many (8)")
+    parser.add_argument(
+        "--minutes", type=float, default=8.0, metavar="N", help="start no row after this many minutes (8)"
+    )
     parser.add_argument("--resume", action="store_true", help="keep the rows of FILE that have an answer")
     parser.add_argument("--rehearse", action="store_true", help="every row with a tiny model on the CPU: no result")
     return parser

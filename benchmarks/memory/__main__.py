@@ -18,7 +18,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.memory", description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="a folder of measured runs")
     parser.add_argument("--json", action="store_true", help="one JSON document")
-    parser.add_argument("--only", help="one file's name")
+    parser.add_argument("--only", help="name of one file")
     parser.add_argument("--write-band", action="store_true", help="write the error band's residuals into the package")
     parser.add_argument(
         "--publish", action="store_true", help="write benchmarks/results/memory.md and the README's table"

@@ -19,9 +19,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.plan", description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="a folder of measured runs")
     parser.add_argument("--json", action="store_true", help="one JSON document")
-    parser.add_argument("--only", help="one file's name")
+    parser.add_argument("--only", help="name of one file")
     parser.add_argument("--restricted", action="store_true", help="only the choice among the measured layouts")
-    parser.add_argument("--rows", type=Path, metavar="FILE", help="write each problem's answers, a JSON a line")
+    parser.add_argument("--rows", type=Path, metavar="FILE", help="write each problem's answers as JSON lines")
     parser.add_argument(
         "--publish", action="store_true", help="write benchmarks/results/plan.md and benchmarks/results/plan.json"
     )

@@ -77,7 +77,7 @@ _ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 def main() -> None:
     """Measure what is asked for, and keep it after each case."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ranks", type=int, choices=(4, 8), action="append", help="of the runs; both where not given")
+    parser.add_argument("--ranks", type=int, choices=(4, 8), action="append", help="ranks of the runs (default: both)")
     options = parser.parse_args()
     figures = _kept()
     for ranks in options.ranks or (4, 8):

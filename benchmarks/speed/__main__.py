@@ -23,8 +23,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.speed", description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="a folder of measured runs")
     parser.add_argument("--json", action="store_true", help="one JSON document")
-    parser.add_argument("--only", help="one file's name")
-    parser.add_argument("--rows", type=Path, metavar="FILE", help="write each scored row's figures, a JSON a line")
+    parser.add_argument("--only", help="name of one file")
+    parser.add_argument("--rows", type=Path, metavar="FILE", help="write each scored row's figures as JSON lines")
     parser.add_argument(
         "--write-calibration", action="store_true", help="fit the constants and write them into the package"
     )
@@ -32,7 +32,7 @@ def main() -> int:
     parser.add_argument(
         "--no-host-constants",
         action="store_true",
-        help="score without what was chosen on scored rows (`fitted` of frameworks.yaml): see the raw columns",
+        help="score without numbers fitted to scored rows (`fitted` in frameworks.yaml): see the raw columns",
     )
     arguments = parser.parse_args()
     if arguments.no_host_constants and (arguments.write_calibration or arguments.publish):
