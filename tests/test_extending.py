@@ -122,7 +122,7 @@ def test_what_the_installed_and_the_shipped_engines_refuse_of_them_is_said(acme:
     )
     rules = {(name, error["path"]): error["rule"] for name, answer in found.items() for error in answer["errors"]}
     assert rules == {
-        ("acme", "parallel.tensor"): "acme has data parallelism alone",
+        ("acme", "parallel.tensor"): "acme supports only data parallelism",
         ("fsdp", "model.family"): (
             "backend=fsdp builds the families transformers, llama, deepseek, gpt, moe, deepseek_v2, glm in this version"
         ),
