@@ -31,7 +31,7 @@ def targets(reading: Reading, key: str) -> None:
         reading.say(key, {"adapter.targets": matched})
         reading.notes.append(f"{key} is read as the modules that it matches in every block: {', '.join(matched)}")
     elif not names or any(re.search(r"[^\w.-]", name) for name in names):
-        reading.ledger.leave(key, "modules are named here, and these differ by the block: set adapter.targets")
+        reading.ledger.leave(key, "launch names modules alike in every block, and these differ: set adapter.targets")
     else:
         reading.say(key, {"adapter.targets": names})
 
@@ -44,7 +44,7 @@ def parameters(reading: Reading, key: str) -> None:
     if not names:
         reading.ledger.default(key)
     elif not {*names} <= {"gate_up_proj", "up_proj", "down_proj"}:
-        reading.ledger.leave(key, "an adapter is added to the experts' weights alone here: set adapter.parameters")
+        reading.ledger.leave(key, "launch adds adapters to parameters of experts only: set adapter.parameters")
     else:
         reading.say(key, {"adapter.parameters": [f"experts.{name}" for name in names]})
         if not (reading.value("lora_target_modules") or reading.value("lora_target_linear")):
@@ -88,7 +88,7 @@ def template(reading: Reading, key: str) -> None:
         family = re.split(r"[\d_.-]", value)[0]
         if family and family in model and not re.search(r"base|pretrain", model):
             reading.ledger.leave(
-                key, "the tokenizer's own template is taken, which is that of its chat models", matters=False
+                key, "the tokenizer's own template is used, which is that of its chat models", matters=False
             )
         else:
             reading.ledger.leave(key, f"no template {value} here: set data.template to a Jinja file")
@@ -114,7 +114,7 @@ def special_tokens(reading: Reading, key: str) -> None:
         said.setdefault("additional_special_tokens", [])
         said["additional_special_tokens"] = [*said["additional_special_tokens"], *(str(each).strip() for each in found)]
     else:
-        reading.ledger.leave(key, "tokens are named by their texts here: set data.special_tokens")
+        reading.ledger.leave(key, "launch names tokens by their text: set data.special_tokens")
         return
     reading.say(key, {"data.special_tokens": said})
 
@@ -184,7 +184,7 @@ def loss(reading: Reading, key: str) -> None:
     if isinstance(word, str) and reading.choose.get("task") in ("dpo", "kto", "grpo"):
         reading.say(key, {"task.loss": word})
     else:
-        reading.ledger.leave(key, "one loss trains here: set task.loss")
+        reading.ledger.leave(key, "launch trains one loss: set task.loss")
 
 
 def say_pure(reading: Reading, *keys: str) -> None:
@@ -288,4 +288,4 @@ def held_out(reading: Reading, key: str) -> None:
     if found < 1:
         reading.say(key, {"data.eval_fraction": found})
     else:
-        reading.ledger.leave(key, "a share is held out here, not a number of samples: set data.eval_fraction")
+        reading.ledger.leave(key, "launch holds out a share, not a number of samples: set data.eval_fraction")

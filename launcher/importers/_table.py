@@ -140,7 +140,7 @@ def _leave_setting(reading: Reading, setting: str) -> None:
             reading.wrong(key, f"is a value that {setting} takes here, and {value!r} is none")
         return
     for key in keys:
-        reading.ledger.leave(key, f"there is no setting {setting} here")
+        reading.ledger.leave(key, f"launch has no setting {setting}")
     if not keys:
         reading.notes.append(
             f"its program goes by {setting}={value} where the file says nothing, which no setting says here"

@@ -58,7 +58,9 @@ def _one_row(reading: Reading) -> None:
         for key in reading.ledger.saying(setting):
             reading.ledger.say(key, *said)
     settings |= said
-    reading.notes.append(f"{size} rows are packed into one there; here each is a micro-batch, whose memory is counted")
+    reading.notes.append(
+        f"{size} rows are packed into one; launch makes each a micro-batch, which the memory estimate counts"
+    )
 
 
 def _warmup(reading: Reading, key: str) -> None:
@@ -88,7 +90,7 @@ def often(row: JsonObject, reading: Reading, key: str) -> None:
     if times and abs(times - round(times)) < 1e-6:
         reading.say(key, {row["per_epoch"]: round(times)})
     else:
-        effect = f"it is a share of the run, and steps are counted here: {steps} says them"
+        effect = f"a share of the run; launch counts steps: {steps} says them"
         reading.ledger.leave(key, effect, matters=False)
 
 
@@ -121,7 +123,7 @@ def tracks(reading: Reading, key: str) -> None:
     elif set(names) <= {"none", "all", "[]", ""} or not names:
         reading.ledger.default(key)
     else:
-        reading.ledger.leave(key, "no such tracker here: tracking=wandb, tensorboard or mlflow", matters=False)
+        reading.ledger.leave(key, "launch has no such tracker: tracking=wandb, tensorboard or mlflow", matters=False)
 
 
 def schedule_arguments(reading: Reading, key: str) -> None:
@@ -140,7 +142,7 @@ def schedule_arguments(reading: Reading, key: str) -> None:
     elif [name, reading.value(key)] in _AS_HERE or (name == "num_stable_steps" and _fills(reading, key)):
         reading.ledger.default(key)
     else:
-        reading.ledger.leave(key, "the schedule has no such form here: set optimizer.schedule and optimizer.min_lr")
+        reading.ledger.leave(key, "launch has no schedule of that form: set optimizer.schedule and optimizer.min_lr")
 
 
 def _fills(reading: Reading, key: str) -> bool:
@@ -175,7 +177,9 @@ def deepspeed(reading: Reading, key: str) -> None:
             if stage == 3:
                 said["zero.offload_parameters"] = "cpu"
         choose(reading, key, said)
-        reading.notes.append(f"{value} is not here, and is taken by its name; beside this file it is read")
+        reading.notes.append(
+            f"{value} does not exist here, so it is recognized by its name; next to this file it is read"
+        )
 
 
 def _named_here(reading: Reading, value: object) -> Iterator[tuple[str, str]]:
@@ -215,7 +219,7 @@ def fsdp(reading: Reading, key: str) -> None:
     shard = {"shard_grad_op": {"parallel": "fsdp", "zero": "2"}, "hybrid_shard": {"parallel": "hsdp"},
              "hybrid_shard_zero2": {"parallel": "hsdp", "zero": "2"}, "no_shard": {"parallel": "ddp"}}  # fmt: skip
     if unknown := sorted(found - {*shard, "full_shard", "auto_wrap", "offload", "True", "true"}):
-        reading.ledger.leave(key, f"{', '.join(unknown)}: no word of FSDP's that is known here: set parallel")
+        reading.ledger.leave(key, f"{', '.join(unknown)}: launch does not know this FSDP option: set parallel")
         return
     said: dict[str, object] = {"parallel": "fsdp"}
     for word in found:

@@ -26,7 +26,7 @@ def read(text: str, path: str) -> Imported:
     _data_sets(reading)
     apply(TABLE, reading)
     if reading.has("datasets") and not reading.has("excess_length_strategy"):
-        reading.notes.append("samples longer than sequence_len are left out there, and cut here")
+        reading.notes.append("axolotl drops samples longer than sequence_len, launch truncates them")
     _trainer.shard(reading)
     _trainer.precision(reading, pure=True, otherwise="bf16")  # Its default is auto.
     reading.settings.setdefault("data.tokenizer", reading.choose.get("model"))
@@ -39,7 +39,7 @@ def _plugins(reading: Reading, key: str) -> None:
     found = [str(each).rpartition(".")[2] for each in reading.listed(key)]
     unknown = [name for name in found if name not in _PLUGINS]
     if unknown:
-        reading.ledger.leave(key, f"{', '.join(unknown)} changes the training, and there is no such thing here")
+        reading.ledger.leave(key, f"{', '.join(unknown)} changes the training, and launch has no such feature")
     elif "CutCrossEntropyPlugin" in found and not reading.has("cut_cross_entropy"):
         reading.say(key, {"train.loss": "fused"})
     else:
@@ -54,10 +54,10 @@ def _thaws(reading: Reading, key: str) -> None:
     if of_the_text and reading.value("adapter") is None:
         reading.ledger.default(key)
     elif of_the_text:
-        effect = "an adapter trains beside frozen weights here; axolotl 0.21 would freeze it by these names, too"
+        effect = "launch trains an adapter beside frozen weights; axolotl 0.21 would freeze it too by these names"
         reading.ledger.leave(key, effect, matters=False)
     else:
-        reading.ledger.leave(key, "all parameters are trained here, or an adapter: set adapter.name")
+        reading.ledger.leave(key, "launch trains all parameters or an adapter, not a subset: set adapter.name")
 
 
 _OUTSIDE = {"lm_head", "embed_tokens", "model.embed_tokens"}
@@ -69,7 +69,7 @@ def _thinks(reading: Reading, key: str) -> None:
     if reading.value(f"{place}.field_thinking") == reading.value(f"{place}.template_thinking_key"):
         reading.ledger.default(key)
     else:
-        reading.ledger.leave(key, "a turn's thoughts have the name that its template knows here: set data.path")
+        reading.ledger.leave(key, "the template must know the key of a turn's reasoning: set data.path")
 
 
 def _data_sets(reading: Reading) -> None:
@@ -125,7 +125,7 @@ def _data_set(reading: Reading, place: str, block: str) -> list[_fine_tuning.Dat
     if (value(f"{place}.data_files") is not None and value(f"{place}.path") is None) or path != value(f"{place}.path"):
         keys.append(f"{place}.data_files")
     elif value(f"{place}.data_files"):
-        reading.ledger.leave(f"{place}.data_files", "all files of its path are read here: set data.path to these")
+        reading.ledger.leave(f"{place}.data_files", "launch reads all files of the path: set data.path to these")
     own = _of_kind(reading, place, str(kind)) or (None if _prefers(reading) else _format(reading, place))
     if own:
         said |= own
@@ -216,11 +216,11 @@ def _written(found: JsonObject | None) -> JsonObject | None:
 def _type(reading: Reading, place: str, kind: object) -> None:
     key, word = f"{place}.type", str(kind).split(":")[0].split(".")[0]
     if kind is None or isinstance(kind, dict) or reading.has(f"{key}.field_instruction"):
-        reading.leave("rows are written by a chat template here: set data.template, and data.columns", key)
+        reading.leave("launch renders rows with a chat template: set data.template and data.columns", key)
     elif str(kind) in _OF_PAIRS if _prefers(reading) else word in _TEMPLATED or str(kind) == "alpaca:chat_template":
         reading.ledger.default(key)
     else:
-        reading.ledger.leave(key, f"rows of the type {kind} are not known here: set data.columns")
+        reading.ledger.leave(key, f"rows of the type {kind} are unknown to launch: set data.columns")
 
 
 def _balances(reading: Reading, key: str) -> None:
@@ -230,7 +230,7 @@ def _balances(reading: Reading, key: str) -> None:
     if not reading.flag(key):
         reading.ledger.default(key)
     elif found is None:
-        reading.ledger.leave(key, "its weight is in the model's config.json: set model.router_aux_loss_coef")
+        reading.ledger.leave(key, "the model's config.json has its weight: set model.router_aux_loss_coef")
     else:
         reading.say(key, {"model.router_aux_loss_coef": found})
 
@@ -240,7 +240,7 @@ def _liger(reading: Reading, key: str) -> None:
     if reading.flag(key):
         choose(reading, key, {"train.kernels": "liger"})
     elif any(reading.flag(name) for name in names):
-        effect = "Liger's kernels of norms, rotation and MLPs are taken together here, with the same maths"
+        effect = "launch enables Liger's norms, rotation and MLPs together, with the same maths"
         reading.ledger.leave(key, effect, matters=False)
     else:
         reading.ledger.default(key)

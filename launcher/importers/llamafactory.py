@@ -71,7 +71,7 @@ def _template(reading: Reading, key: str) -> None:
     """A template by LLaMA-Factory's name: one that is shipped, the words that it has there, or the model's own."""
     words = _TEMPLATES.get(str(reading.value(key)))
     if reading.value("stage") == "pt":
-        reading.idle("rows of text alone are trained", key)
+        reading.idle("only rows of text are trained", key)
     elif words is None:
         _fine_tuning.template(reading, key)
     else:
@@ -91,7 +91,7 @@ def _data_sets(reading: Reading, key: str) -> None:
     for place, name in enumerate(map(str, names)):
         found = _place(reading, name)
         if found is None:
-            effect = f"dataset_info.json says where {name} is, which is not read here: set data.path"
+            effect = f"dataset_info.json says where {name} is, which launch does not read: set data.path"
             reading.ledger.leave(key, effect)
             return
         said = {**found, "weight": weights[place] if place < len(weights) else None}
@@ -120,7 +120,7 @@ def _evaluates_on(reading: Reading) -> None:
     found = [_place(reading, each.strip()) for each in str(reading.value(key)).split(",")]
     known = [each for each in found if each is not None]
     if len(known) < len(found):
-        reading.ledger.leave(key, "the place of a data set is not known: set data.eval_path, or data.eval_sets")
+        reading.ledger.leave(key, "the location of a data set is unknown: set data.eval_path, or data.eval_sets")
         return
     _fine_tuning.say_evaluated(reading, [_fine_tuning.DataSet(keys=(key,), source="", said=each) for each in known])
 

@@ -79,7 +79,7 @@ def _schedule(reading: Reading) -> None:
     if end is None or style not in ("linear", "cosine", "1-sqrt"):
         for key in keys:
             if reading.ledger.is_open(key):
-                reading.ledger.leave(key, "the schedule has learning rates of its own: set optimizer.schedule")
+                reading.ledger.leave(key, "the schedule has its own learning rates: set optimizer.schedule")
         return
     said: dict[str, Any] = {"optimizer.decay_steps": end} if end != steps else {}
     if begin <= warmup and style != "1-sqrt":
@@ -95,14 +95,14 @@ def _data_sets(reading: Reading) -> None:
     block = f"{stages[0]}.data" if stages else "data"
     for stage in stages[1:]:
         if _of(reading, stage) == _of(reading, stages[0]):
-            reading.idle("the same data go on, in an order of their own there", stage)
+            reading.idle("the same data continue, in that program's order", stage)
         else:
-            reading.leave("one set of data is read from beginning to end here: set data.mix", stage)
+            reading.leave("launch reads one data set from beginning to end: set data.mix", stage)
     if stages:
         length = f"{stages[0]}.sequence_length"
         if reading.value(length) == reading.value("tokens.sequence_length"):
             reading.default(length)
-        reading.idle("of the one stage that there is", f"{stages[0]}.name", f"{stages[0]}.start_training_step")
+        reading.idle("for the only stage", f"{stages[0]}.name", f"{stages[0]}.start_training_step")
     splits = reading.value(f"{block}.dataset.hf_dataset_splits")
     names = {"hf_dataset_or_datasets": "path", "hf_dataset_splits": "split", "hf_dataset_config_name": "config",
              "text_column_name": "column"}  # fmt: skip

@@ -100,7 +100,7 @@ def _joined(base: JsonObject, own: JsonObject) -> JsonObject:
 
 def _starts(reading: Reading, key: str) -> None:
     known = reading.value(key) in _BASES
-    effect = "it is taken as torchtitan 0.3.0 has it" if known else "what it sets is not known: set model, data, train"
+    effect = "torchtitan 0.3.0's version is used" if known else "what it sets is unknown: set model, data, train"
     reading.ledger.leave(key, f"its file is not beside this one, and {effect}", matters=not known)
 
 
@@ -161,7 +161,7 @@ def _conversations(reading: Reading, key: str) -> None:
     columns, files = str(reading.value(key)).split(), reading.value("dataloader.load_dataset_kwargs.data_files")
     path = files if reading.value("dataloader.dataset_path") == "json" else reading.value("dataloader.dataset_path")
     if len(columns) != 2 or not isinstance(path, str):
-        reading.ledger.leave(key, "its rows are made by a function there: set data.path and data.columns")
+        reading.ledger.leave(key, "a function of torchtitan makes its rows: set data.path and data.columns")
         return
     said = {"data": "chat", "data.path": path, "data.columns": {"prompt": columns[0], "completion": columns[1]}}
     choose(reading, key, said)
@@ -180,7 +180,7 @@ def _names(reading: Reading, key: str) -> None:
         reading.ledger.say(key, "model") if len(found) == 1 else reading.ledger.default(key)
         return
     if found and (family in ("deepseek_v3", "gpt_oss") or re.search(r"moe|-a\d+b", flavor)):
-        reading.notes.append("a bias evens out what experts get there (load_balance_coeff), which no step moves here")
+        reading.notes.append("torchtitan balances experts by a bias (load_balance_coeff), which launch does not update")
     if found and (family or len(found) > 1):
         choose(reading, key, {**found, "model.weights": None} if "/" in found["model"] else found)
     else:
@@ -223,7 +223,7 @@ def _data(reading: Reading, key: str) -> None:
     word = str(reading.value(key))
     path = next((str(reading.value(each)) for each in (f"{key}_path",) if reading.value(each)), None)
     if path is None and word not in _SETS:
-        reading.ledger.leave(key, f"where {word} is is torchtitan's to know: set data.path")
+        reading.ledger.leave(key, f"only torchtitan knows where {word} is: set data.path")
         return
     said = dict(_SETS.get(word, {"data": "huggingface"})) | ({"data.path": path} if path else {})
     choose(reading, key, said)
@@ -233,12 +233,12 @@ def _data(reading: Reading, key: str) -> None:
 def _evaluates(reading: Reading, key: str) -> None:
     word = str(reading.value(key))
     if not _validating(reading, key.split(".")[0]):
-        reading.idle("nothing validates: its switch is off", key)
+        reading.idle("validation is off", key)
     elif word in ("c4_validation", "c4_test"):
         choose(reading, key, {"data.eval_path": _SETS[word]["data.path"]} | (
             {"data.eval_split": "validation"} if word == "c4_validation" else {}))  # fmt: skip
     else:
-        reading.ledger.leave(key, f"where {word} is is torchtitan's to know: set data.eval_path")
+        reading.ledger.leave(key, f"only torchtitan knows where {word} is: set data.eval_path")
 
 
 def _validating(reading: Reading, block: str) -> bool:
@@ -255,7 +255,7 @@ def _every_nth(reading: Reading, key: str) -> None:
         reading.say(key, {"checkpointing.method": "block", "checkpointing.layers": -(-layers // max(1, int(option)))})
     else:
         reading.ledger.leave(
-            key, "every n-th block is recomputed there, the first of them here: set checkpointing.layers"
+            key, "torchtitan recomputes every n-th block, launch the first ones: set checkpointing.layers"
         )
 
 
@@ -301,7 +301,7 @@ def _adapts(reading: Reading, key: str) -> None:
     elif name == "target_modules" and {*found} <= _LINEARS.keys():
         reading.say(key, {"adapter.targets": [ours for each in found for ours in _LINEARS[each].split()]})
     else:
-        reading.ledger.leave(key, "LoRA is beside linears of the blocks that are named here: set adapter.targets")
+        reading.ledger.leave(key, "launch adds LoRA to named linear layers of the blocks: set adapter.targets")
     reading.choose["adapter"] = "lora"
 
 
@@ -328,7 +328,7 @@ def _schedule(reading: Reading) -> None:
         }
     reading.say_together(said, f"{block}.decay_ratio", f"{block}.decay_type")
     if kind not in _DECAYS:
-        reading.ledger.leave(f"{block}.decay_type", f"{kind} is no decay of torchtitan's: set optimizer.schedule")
+        reading.ledger.leave(f"{block}.decay_type", f"{kind} is not a decay of torchtitan: set optimizer.schedule")
     factor = reading.number(f"{block}.min_lr_factor") or reading.number(f"{block}.lr_min") or 0.0
     for key in (f"{block}.min_lr_factor", f"{block}.lr_min"):
         if reading.value(key) is not None:
@@ -350,7 +350,7 @@ def _batch(reading: Reading) -> None:
 def _compiles(reading: Reading, key: str) -> None:
     parts = reading.value("compile.components")
     if reading.flag(key) and isinstance(parts, list) and "model" not in parts:
-        reading.ledger.leave(key, "the loss is not compiled by itself here, with the same maths", matters=False)
+        reading.ledger.leave(key, "launch does not compile the loss separately, with the same maths", matters=False)
     elif reading.flag(key):
         reading.say(key, {"train.compile": True})
     elif reading.ledger.is_open(key):

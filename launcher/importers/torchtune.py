@@ -58,7 +58,7 @@ def _model(reading: Reading, key: str) -> None:
 def _component(reading: Reading, key: str) -> None:
     builder = str(reading.value(key)).rpartition(".")[2]
     if re.search(r"classifier|reward|vision", builder):
-        reading.ledger.leave(key, "another model than one of text: set model.hidden_size and the other sizes")
+        reading.ledger.leave(key, "not a text model: set model.hidden_size and the other sizes")
     elif builder.startswith(("lora_", "dora_")):
         choose(reading, key, {"adapter": "lora"} | ({"adapter.dora": True} if builder.startswith("dora_") else {}))
     elif builder.startswith("qlora_"):
@@ -66,7 +66,7 @@ def _component(reading: Reading, key: str) -> None:
     else:
         reading.ledger.default(key)
     if not _is_of(builder, str(reading.choose.get("model"))):
-        reading.ledger.leave(key, "the model is the folder's here, and this one has other sizes: set model")
+        reading.ledger.leave(key, "launch takes the model of the folder, and this one has other sizes: set model")
 
 
 def _is_of(builder: str, model: str) -> bool:
@@ -101,7 +101,7 @@ def _data_sets(reading: Reading) -> None:
     if trains == {True}:
         reading.settings["data.train_on"] = "all"
     elif len(trains) > 1:
-        reading.ledger.leave("dataset.0._component_", "prompts are trained in all sets here or in none: set data.mix")
+        reading.ledger.leave("dataset.0._component_", "launch trains prompts in all sets or in none: set data.mix")
     if reading.value("dataset_val._component_") == reading.value("dataset._component_") is not None:
         held_out = _set(reading, "dataset_val")
         if held_out is not None:
@@ -117,7 +117,7 @@ def _set(reading: Reading, place: str) -> _fine_tuning.DataSet | None:
     path = _fine_tuning.path_of(reading.value(f"{place}.source"), files) or known.get("data.path")
     if not known or not isinstance(path, str):
         if reading.has(key):
-            reading.ledger.leave(key, f"the rows of {builder} are not known here: set data.path")
+            reading.ledger.leave(key, f"the rows of {builder} are unknown to launch: set data.path")
         return None
     split, own = reading.value(f"{place}.split"), reading.value(f"{place}.column")
     said = {
@@ -129,7 +129,7 @@ def _set(reading: Reading, place: str) -> _fine_tuning.DataSet | None:
         "columns": _columns(reading, place, known.get("data.columns", {})),
     }
     source = "text" if known["data"] == "huggingface" and path == files else known["data"]
-    reading.idle("what a row holds is found by its content", f"{place}.conversation_style", f"{place}.filter_fn")
+    reading.idle("launch detects the row format from its content", f"{place}.conversation_style", f"{place}.filter_fn")
     names = ("_component_", "source", "data_files", "split", "column", "conversation_column", "train_on_input", "name")
     keys = tuple(f"{place}.{name}" for name in names if reading.has(f"{place}.{name}"))
     keys += tuple(reading.inside(f"{place}.column_map"))
@@ -174,9 +174,9 @@ def _steps(reading: Reading) -> None:
 def _reference(reading: Reading, key: str) -> None:
     """The model that answers are compared with: TRL's is the one that is trained, as it was."""
     if reading.value(key) == reading.value("checkpointer.checkpoint_dir"):
-        reading.idle("the reference is the model as it was", "ref_checkpointer")
+        reading.idle("the reference is the model before training", "ref_checkpointer")
     else:
-        reading.ledger.leave(key, "the reference is the model as it was here: set model")
+        reading.ledger.leave(key, "launch uses the model before training as the reference: set model")
 
 
 def _project(reading: Reading, key: str) -> None:

@@ -87,7 +87,7 @@ def _script(text: str, path: str) -> tuple[JsonObject, str | None]:
     )):
         name = str(call.pop("class"))
         if name in _NOT_HERE:
-            raise ConfigErrors([ConfigError(path, name, "TRL has it as an experiment, and there is no such task here")])
+            raise ConfigErrors([ConfigError(path, name, "experimental in TRL, and launch has no such task")])
         if name in _CLASSES or name == "TrainingArguments":
             task = _CLASSES.get(name, "trainer")
             found |= call
@@ -151,7 +151,9 @@ def _prompts(reading: Reading, key: str) -> None:
         answer = int(reading.number("max_completion_length") or 256)
         reading.say(key, {"train.sequence_length": int(reading.number(key) or 512) + answer})
     else:
-        reading.ledger.leave(key, "prompt and answer share train.sequence_length here: set train.sequence_length")
+        reading.ledger.leave(
+            key, "launch shares train.sequence_length between prompt and answer: set train.sequence_length"
+        )
 
 
 def _keeps_fp32(reading: Reading) -> None:

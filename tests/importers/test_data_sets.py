@@ -105,7 +105,7 @@ def test_several_data_sets_are_a_mix(kind: str) -> None:
 def test_prompts_that_are_trained_in_some_sets_alone_are_told() -> None:
     text = FILES["torchtune"][0].replace("train_on_input: false", "train_on_input: true")
     left = [each for each in read("torchtune", text).left_out if each.matters]
-    assert [each.effect for each in left] == ["prompts are trained in all sets here or in none: set data.mix"]
+    assert [each.effect for each in left] == ["launch trains prompts in all sets or in none: set data.mix"]
 
 
 def test_rows_of_a_validation_are_those_of_a_set_of_its_own() -> None:

@@ -344,7 +344,7 @@ def test_keys_of_cut_tensors_act_where_the_file_cuts_some() -> None:
     assert [(left.key, left.effect) for left in found.left_out] == [
         (
             "tensor_parallel.partition_config.use_default_specs",
-            "tensors are cut as transformers plans for the model here",
+            "tensors are split by the model's plan in transformers",
         )
     ]
     left = read(json.dumps({"tensor_parallel": {**block, "autotp_size": 1}}), "ds.json").left_out

@@ -86,12 +86,12 @@ def test_what_lora_alone_reads_has_no_effect_beside_oft() -> None:
         ),
         ("axolotl", "bf16: true\nfp16: true\n", "fp16", "no effect: bf16 is chosen before it"),
         ("axolotl", "fp16: half\n", "fp16", "the run computes in bf16 here: set precision"),
-        ("axolotl", "fsdp: [wrapped]\n", "fsdp", "wrapped: no word of FSDP's that is known here: set parallel"),
+        ("axolotl", "fsdp: [wrapped]\n", "fsdp", "wrapped: launch does not know this FSDP option: set parallel"),
         (
             "axolotl",
             "liger_rope: true\nliger_rms_norm: false\n",
             "liger_rms_norm",
-            "Liger's kernels of norms, rotation and MLPs are taken together here, with the same maths",
+            "launch enables Liger's norms, rotation and MLPs together, with the same maths",
         ),
     ],
 )

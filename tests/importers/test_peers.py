@@ -340,7 +340,7 @@ def test_a_deepspeed_file_that_a_peers_file_names_is_read_where_it_is_here(tmp_p
     assert "train.log_every" not in settings
     left = [each.key for each in found.left_out if each.matters]
     if how == "absent":
-        assert "is not here, and is taken by its name" in " ".join(found.not_understood)
+        assert "does not exist here, so it is recognized by its name" in " ".join(found.not_understood)
     else:
         assert settings["zero.offload_optimizer"] == "cpu"
         assert left == ["deepspeed.zero_optimization.of_no_version"]
@@ -355,7 +355,7 @@ def test_a_schedule_of_nanotron_that_megatron_lm_lacks_is_said_with_what_it_chan
     ]
     single = registry.load("importers", "nanotron").read(re.sub(r"\bpp: \d", "pp: 1", text), "a.yaml")
     assert [each.effect for each in single.left_out if each.key == "parallelism.pp_engine"] == [
-        "no effect: there is one pipeline stage"
+        "no effect: the pipeline has one stage"
     ]
     assert not [each for each in (*found.left_out, *single.left_out) if each.matters]
 

@@ -90,7 +90,7 @@ def test_a_word_that_another_switches_off_sets_nothing(kind: str, text: str, set
     [
         ("trl", "dataset_name: c/d\n", "data.train_on=all trains every token"),
         ("axolotl", "micro_batch_size: 4\nsample_packing: true\nflash_attention: true\n",
-         "4 rows are packed into one there"),
+         "4 rows are packed into one;"),
     ],
 )  # fmt: skip
 def test_what_a_run_here_does_in_another_way_is_said(kind: str, text: str, note: str) -> None:

@@ -44,7 +44,7 @@ def test_a_function_whose_file_is_not_beside_it_is_taken_as_a_named_release_has_
     assert set(words.split()) <= set(found.overrides)
     assert [each.key for each in found.left_out if each.matters] == []
     assert [each.effect for each in found.left_out if each.key == "base"] == [
-        "its file is not beside this one, and it is taken as torchtitan 0.3.0 has it"
+        "its file is not beside this one, and torchtitan 0.3.0's version is used"
     ]
 
 
@@ -64,4 +64,4 @@ def test_what_a_configuration_changes_of_one_it_knows_holds_and_the_next_file_kn
 def test_a_function_of_a_release_that_is_not_known_is_refused_with_the_way_out() -> None:
     found = read("llama3_9b")
     effects = [each.effect for each in found.left_out if each.matters]
-    assert effects == ["its file is not beside this one, and what it sets is not known: set model, data, train"]
+    assert effects == ["its file is not beside this one, and what it sets is unknown: set model, data, train"]
