@@ -8,7 +8,7 @@ cd "$folder"
 say() { printf '\n$ %s\n' "$*"; }
 do_it() { say "$*"; "$@"; }
 
-follow() { # until the run is in one of the states $2
+follow() { # Print the status of run $1 until it is in one of the states $2.
   local now before=
   while :; do
     now=$("$launch" status "$1" | tail -n 1)
@@ -30,7 +30,7 @@ until [ -s runs/demo/metrics.jsonl ]; do sleep 1; done
 do_it scancel --signal=USR2 "$(sed 's/.*"job_id": "\([0-9]*\)".*/\1/' runs/demo/submission.json)"
 follow demo "requeued finished failed"
 follow demo "finished failed"
-say "first and last line of metrics.jsonl, and the steps that were saved"
+say "first and last line of metrics.jsonl, and the saved steps"
 sed -n '1p;$p' runs/demo/metrics.jsonl
 ls runs/demo/checkpoints
 
@@ -38,5 +38,5 @@ do_it "$launch" -m "${small[@]}" train.steps=10 optimizer.lr=1e-3,3e-3 cluster.g
 while "$launch" status --json rates | grep -qE '"(queued|running|requeued)"'; do sleep 1; done
 do_it "$launch" status rates
 
-echo "all of it: $folder"
+echo "all files: $folder"
 [ "$(cat runs/demo/state.json runs/rates/*/state.json | grep -c '"state": "finished"')" = 3 ]

@@ -15,12 +15,12 @@ from slurm.dev_cluster.texts import ClusterError
 FOLDER = Path("/tmp/slurm-dev-cluster")
 
 _EXPLAINED = """
-A Slurm of {layout.nodes} nodes with {layout.gpus} pretended GPUs each is running. The line above is for the shell that
-submits: with it sbatch, squeue and launch find this Slurm and no other. All in one go:
+A Slurm cluster of {layout.nodes} nodes with {layout.gpus} fake GPUs each is running. The line above is for the shell
+that submits: it makes sbatch, squeue and launch use this cluster and no other. To do all of it at once:
   eval "$(python -m slurm.dev_cluster --folder={folder} start)"
   launch model=tiny cluster=slurm hardware.device=cpu cluster.nodes=2 cluster.gpus_per_node=2
-The #SBATCH lines of that job, which `launch show` prints with the same words, ask for pretended GPUs; its processes
-compute on the CPU. The end of it:
+The #SBATCH lines of that job, which `launch show` prints for the same arguments, request fake GPUs; its processes
+compute on the CPU. To stop the cluster:
   python -m slurm.dev_cluster --folder={folder} stop"""
 
 
@@ -28,19 +28,19 @@ def main() -> int:
     """Run the command line and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m slurm.dev_cluster", description=__doc__)
     parser.add_argument("verb", choices=("start", "stop", "run"))
-    parser.add_argument("command", nargs=argparse.REMAINDER, help="for `run`")
-    parser.add_argument("--folder", type=Path, default=FOLDER, help=f"all its state (default {FOLDER})")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="the command for `run`")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help=f"folder for all its state (default {FOLDER})")
     parser.add_argument(
-        "--lifetime", type=float, default=LIFETIME_S, metavar="S", help="ends by itself after S seconds"
+        "--lifetime", type=float, default=LIFETIME_S, metavar="S", help="stop by itself after S seconds"
     )
-    parser.add_argument("--accounting", action="store_true", help="slurmdbd and a database, so that sacct works")
-    parser.add_argument("--nodes", type=int, default=4)
-    parser.add_argument("--gpus", type=int, default=8, help="of each node")
+    parser.add_argument("--accounting", action="store_true", help="run slurmdbd and a database, so that sacct works")
+    parser.add_argument("--nodes", type=int, default=4, help="number of nodes (default 4)")
+    parser.add_argument("--gpus", type=int, default=8, help="GPUs per node (default 8)")
     options = parser.parse_args()
     if options.command and options.verb != "run":
-        parser.error(f"options stand before the verb: --folder=... {options.verb}")
+        parser.error(f"options go before the verb: --folder=... {options.verb}")
     if options.verb == "stop":
-        print("stopped" if cluster.stop(options.folder) else "none was running")
+        print("stopped" if cluster.stop(options.folder) else "no cluster was running")
         return 0
     try:
         running = cluster.start(

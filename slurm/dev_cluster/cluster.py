@@ -31,7 +31,7 @@ _STARTS = Path(tempfile.gettempdir()) / "slurm-dev-cluster-start"
 _SUBFOLDERS = ("etc", "run", "log", "ctld", "spool", "munge", "dev", "db")
 _NULL = os.makedev(1, 3)
 _LONGEST_SOCKET = 107
-"""``sun_path`` in unix(7) less its closing zero."""
+"""Longest path of a Unix socket: ``sun_path`` in unix(7) without its terminating zero."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class Cluster:
         """Run a Slurm command and return its output.
 
         Raises:
-            subprocess.CalledProcessError: It failed.
+            subprocess.CalledProcessError: The command failed.
         """
         environment = {**os.environ, **self.environment}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout, check=True)
@@ -77,9 +77,9 @@ class Cluster:
             time.sleep(0.05)
 
     def revive(self, host: str, *command: str) -> None:
-        """Start a daemon again inside its host: ``revive("slurmctld", "slurmctld", "-D")``."""
+        """Restart a daemon inside its host: ``revive("slurmctld", "slurmctld", "-D")``."""
         first = self.processes(host, "sh")[0]
-        spaces = ["nsenter", f"--target={first}", "--mount", "--root", "--uts", "--pid"]  # root: it may be in a chroot.
+        spaces = ["nsenter", f"--target={first}", "--mount", "--root", "--uts", "--pid"]  # --root: for a chroot.
         environment = {**os.environ, **self.environment}
         environment |= {"DEV_CLUSTER": str(self.layout.folder), "DEV_HOST": host}
         with (self.layout.folder / "log" / f"{host}.out").open("ab") as out:
@@ -98,7 +98,7 @@ class Cluster:
         os.kill(self.processes(node, "unshare")[0], signal.SIGKILL)
 
     def stop(self) -> None:
-        """End everything and remove the folder."""
+        """Stop the cluster and remove its folder."""
         stop(self.layout.folder)
 
 
@@ -119,7 +119,7 @@ def start(
     """
     folder = folder.absolute()
     if len(str(folder / "munge" / "socket")) > _LONGEST_SOCKET - len(".lock"):
-        raise ClusterError(f"{folder} is too long a path for the sockets in it; choose a shorter one")
+        raise ClusterError(f"the path {folder} is too long for the sockets in it; choose a shorter one")
     if sys.platform != "linux" or os.geteuid() != 0:
         raise ClusterError("the development cluster needs Linux and root, for the namespaces of its nodes: try sudo")
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -168,7 +168,7 @@ def _keeper(folder: Path) -> dict[str, int]:
 
 
 def _started(pid: int) -> int | None:
-    """When a process was started, in clock ticks since boot (field 22 of proc_pid_stat(5)); None for a dead one."""
+    """A process's start time in clock ticks since boot (field 22 of proc_pid_stat(5)); None for a dead process."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -208,7 +208,7 @@ def _why(folder: Path) -> str:
         with contextlib.suppress(OSError):
             if text := (folder / name).read_text().strip():
                 return f"the development cluster did not start: {text}"
-    return "the development cluster did not start, and nothing says why"
+    return "the development cluster did not start, and left no message"
 
 
 def _write(layout: Layout) -> None:
@@ -264,7 +264,7 @@ def _free_ports(count: int) -> int:
             for port in range(first, first + count):
                 stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
             return first
-    raise ClusterError(f"no {count} free ports in a row between 11000 and 20000")
+    raise ClusterError(f"no {count} consecutive free ports between 11000 and 20000")
 
 
 @contextlib.contextmanager

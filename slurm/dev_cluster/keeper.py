@@ -116,7 +116,7 @@ def _wait(what: str, seconds: float, condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
-            raise ClusterError(f"the development cluster waited {seconds:.0f} s in vain for {what}")
+            raise ClusterError(f"the development cluster gave up after waiting {seconds:.0f} s for {what}")
         time.sleep(_POLL_S)
 
 

@@ -70,7 +70,7 @@ def fetch(names: Sequence[str], *, still: Callable[[], Sequence[str]]) -> None:
     """
     if shutil.which("apt-get") is None:
         lacking = f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} missing"
-        raise ClusterError(f"{lacking}, and there is no apt-get: they are installed on Debian and Ubuntu")
+        raise ClusterError(f"{lacking}, and there is no apt-get: they can be installed on Debian and Ubuntu only")
     with (Path(tempfile.gettempdir()) / f"slurm-dev-cluster.{os.getuid()}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if wanted := still():

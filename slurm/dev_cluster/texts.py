@@ -145,7 +145,7 @@ def cgroup_conf(layout: Layout) -> str:
 
 
 def slurmdbd_conf(layout: Layout) -> str:
-    """``slurmdbd.conf``."""
+    """The content of ``slurmdbd.conf``."""
     return f"""\
 AuthType=auth/munge
 AuthInfo=socket={layout.socket}

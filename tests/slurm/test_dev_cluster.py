@@ -71,9 +71,9 @@ def test_start_prints_a_line_for_a_shell_and_says_what_it_is_for(
     printed = capsys.readouterr()
     assert printed.out == f"export SLURM_CONF={slurm_cluster.layout.conf}\n"
     said = " ".join(printed.err.split())
-    assert "The line above is for the shell that submits: with it sbatch, squeue and launch find this Slurm" in said
+    assert "The line above is for the shell that submits: it makes sbatch, squeue and launch use this cluster" in said
     assert "launch model=tiny cluster=slurm hardware.device=cpu" in said
-    assert "The #SBATCH lines of that job, which `launch show` prints with the same words, ask for pretended" in said
+    assert "The #SBATCH lines of that job, which `launch show` prints for the same arguments, request fake" in said
 
 
 def test_it_ends_by_itself_and_by_stop_with_all_that_it_started(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_it_ends_by_itself_and_by_stop_with_all_that_it_started(tmp_path: Path) 
 
 
 def test_a_path_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(dev_cluster.ClusterError, match="is too long a path for the sockets in it"):
+    with pytest.raises(dev_cluster.ClusterError, match="is too long for the sockets in it"):
         dev_cluster.start(tmp_path / ("long" * 30))
 
 
@@ -117,7 +117,7 @@ def test_options_after_the_verb_are_not_left_aside(
     monkeypatch.setattr(sys, "argv", ["slurm.dev_cluster", "stop", "--folder=/nowhere"])
     with pytest.raises(SystemExit):
         main()
-    assert "options stand before the verb: --folder=... stop" in capsys.readouterr().err
+    assert "options go before the verb: --folder=... stop" in capsys.readouterr().err
 
 
 def test_the_command_line_runs_one_command_beside_a_cluster(tmp_path: Path) -> None:
