@@ -1,15 +1,15 @@
 "use strict";
-// Draws the page's charts anew whenever the look, a range or a scale changes. What is drawn follows from the chart's
-// specification and this state alone, so nothing is patched inside of a drawing.
+// Redraws the page's charts whenever the style, a range or a scale changes. A drawing depends only on the chart's
+// specification and this state, so nothing is patched inside a drawing.
 (() => {
   const read = (id) => JSON.parse(document.getElementById(id).textContent);
   const charts = read("charts");
   const looks = read("looks");
-  const ranges = {};   // Field of an x axis: [from, to]; a field that is missing is shown as a whole.
+  const ranges = {};   // By field of an x axis: [from, to]; a missing field is shown whole.
   const logs = new Set();   // Charts whose y axis is logarithmic.
-  const unseen = new Set();   // Names of series that are left out of the charts that say their field (usermeta.series).
+  const unseen = new Set();   // Names of hidden series, in charts that name their field (usermeta.series).
   const views = {};
-  const turns = {};   // Of each chart: how often it was asked for, so that an older drawing never covers a newer one.
+  const turns = {};   // By chart: number of requested drawings, so that an older one never replaces a newer one.
   const actions = { export: { svg: true, png: true }, source: false, compiled: false, editor: false };
 
   const units = (spec) => [spec, ...(spec.layer ?? []).flatMap(units)];
@@ -42,7 +42,7 @@
     if (y?.scale?.type !== "linear") return;
     const { zero, ...scale } = y.scale;
     y.scale = { ...scale, type: "log", nice: false };
-    // A logarithm has no zero and nothing below it.
+    // A logarithmic scale has no zero or negative values.
     if (y.field) unit.transform = [...(unit.transform ?? []), { filter: { field: y.field, gt: 0 } }];
   }
 
@@ -57,8 +57,8 @@
     return spec;
   }
 
-  // A legend has as many columns as it has room beside the axis, some 80 pixels: a letter takes 6.5, what is around a
-  // name 45.
+  // A legend has as many columns as fit next to the axis (some 80 pixels): 6.5 pixels per character, and 45 around a
+  // name.
   function folded(spec, width) {
     for (const unit of units(spec)) {
       for (const { legend, scale, field } of Object.values(unit.encoding ?? {})) {
@@ -76,7 +76,7 @@
     return window.matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
   }
 
-  // The fields of a row, without those of Vega itself and those that are empty.
+  // The fields of a row, without Vega's own and empty ones.
   function told(row, escaped) {
     if (typeof row !== "object") return escaped(String(row));
     const fields = Object.entries(row).filter(([name, value]) => !name.startsWith("_vg") && value !== null && value !== "");
@@ -175,7 +175,7 @@
     }
   }
 
-  // Boxes outside of the charts, by which a series is left out of all of them.
+  // Check boxes outside the charts that hide a series in all of them.
   function listenToSeries() {
     const boxes = [...document.querySelectorAll("input[data-series]")];
     const choose = () => {
@@ -197,7 +197,7 @@
     document.documentElement.dataset.drawn = "true";   // For programs that wait until the page is ready.
   }
 
-  // A page that was opened from a disk may not be allowed to keep a choice.
+  // A page opened from disk may not be allowed to store a choice.
   function kept(choice) {
     try {
       if (choice) window.localStorage.setItem("look", choice);

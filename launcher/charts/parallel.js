@@ -1,8 +1,8 @@
 "use strict";
-// Ties parallel coordinates (parallel.py) to the table of the same points: what is marked on the axes restricts the
-// table's rows, and what the table's filter leaves out is faint among the lines.
+// Links parallel coordinates (parallel.py) to the table of the same points: ranges marked on the axes restrict the
+// table's rows, and lines of rows that the table's filter hides are faint.
 (() => {
-  const tied = new Map();   // By table: its newest drawing, and the names that its filter leaves, as an object or null.
+  const tied = new Map();   // By table: its newest drawing, and the names that its filter keeps, as an object or null.
 
   function tie(table) {
     const found = tied.get(table) ?? { view: null, kept: null };

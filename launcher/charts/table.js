@@ -1,12 +1,12 @@
 // Tables of a page (table.py): sorting, filtering, and the line of a chosen row.
 //
-// An element of class "sorted" takes the event "restrict", whose detail is a Set of row names or null for all, and
-// gives "shown" with the Set of names that are left by its filter, and "chosen" with a row's name or null.
+// An element of class "sorted" handles the event "restrict", whose detail is a Set of row names or null for all, and
+// sends "shown" with the Set of names that its filter keeps, and "chosen" with a row's name or null.
 "use strict";
 (() => {
   const OPERATORS = /^(.*?)(<=|>=|!=|=|<|>)(.*)$/;
 
-  /** A cell as a number where it is one, else as a text; null where it is unknown. */
+  /** A cell as a number if it is one, else as text; null if it is unknown. */
   function valueOf(cell) {
     const text = cell.dataset.value ?? cell.textContent;
     if (text === "-") return null;
@@ -14,14 +14,14 @@
     return text.trim() === "" || Number.isNaN(number) ? text : number;
   }
 
-  /** Numbers by size, before texts by the alphabet. */
+  /** Order: numbers by size, then texts alphabetically. */
   function compare(a, b) {
     if (typeof a === "number" && typeof b === "number") return a - b;
     if (typeof a !== typeof b) return typeof a === "number" ? -1 : 1;
     return a.localeCompare(b, "en", { numeric: true });
   }
 
-  /** The column that a word names: by its whole key, or by the last part of one, as lr for optimizer.lr. */
+  /** The column that a word names, by its whole key or the last part of one, such as lr for optimizer.lr. */
   function columnOf(keys, word) {
     const name = word.toLowerCase();
     const whole = keys.indexOf(name);
@@ -70,7 +70,7 @@
     }));
     let allowed = null;
 
-    /** One row's button is on the way of the Tab key; the arrow keys lead from it to the others. */
+    /** The Tab key reaches one row's button; the arrow keys move from it to the others. */
     function reach(line) {
       for (const { line: other } of rows) other.cells[0].firstChild.tabIndex = other === line ? 0 : -1;
     }
@@ -94,7 +94,7 @@
       element.dispatchEvent(new CustomEvent("shown", { detail: names }));
     }
 
-    /** In a column's order, unknown values last; the same column again turns it round. */
+    /** Sort by a column, unknown values last; choosing the same column again reverses the order. */
     function sort(place) {
       const turned = heads[place].getAttribute("aria-sort") === "ascending";
       heads.forEach((head, other) =>
@@ -128,7 +128,7 @@
     heads.forEach((head, place) => head.firstChild.addEventListener("click", () => sort(place)));
     input.addEventListener("input", show);
     body.addEventListener("click", (event) => {
-      if (!getSelection().isCollapsed) return;  // Somebody marks text to copy it.
+      if (!getSelection().isCollapsed) return;  // The user is selecting text to copy it.
       choose(event.target.closest("tr"));
     });
     body.addEventListener("keydown", move);

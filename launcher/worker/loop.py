@@ -263,11 +263,11 @@ class _Training:
         return step, False
 
     def _evaluate(self, step: int) -> metrics.Losses:
-        batches = {name: self._noted(self._batches.held_out(name)) for name in self._batches.evaluated}
+        batches = {name: self._with_lengths(self._batches.held_out(name)) for name in self._batches.evaluated}
         with self._recorded.evaluation(step):
             return {name: self._engine.evaluate(self._context.beat.each(each)) for name, each in batches.items()}
 
-    def _noted(self, batches: Iterator[torch.Tensor]) -> Iterator[torch.Tensor]:
+    def _with_lengths(self, batches: Iterator[torch.Tensor]) -> Iterator[torch.Tensor]:
         """Tell the tracker the length of each batch of an evaluation, which may differ from training's."""
         for tokens in batches:
             self._context.memory.tokens = tokens_of([tokens])

@@ -51,7 +51,7 @@ class Metrics:
         if context.rank == 0:
             self._tracker = _TRACKERS[context.spec.tracking.kind](context)
             self._open(resumed_at)
-        self._evaluated = self._remembered()
+        self._evaluated = self._earlier_losses()
         self.mark()
 
     def _open(self, step: int) -> None:
@@ -59,7 +59,7 @@ class Metrics:
         files.cut(path, step)
         self._file = path.open("a")
 
-    def _remembered(self) -> list[float]:
+    def _earlier_losses(self) -> list[float]:
         """Losses of earlier evaluations from rank 0's file, shared with all ranks if ``train.patience`` needs them."""
         decides, shared = self._context.spec.train.patience is not None, [list[float]()]
         if decides and self._context.rank == 0:
@@ -99,7 +99,7 @@ class Metrics:
             "memory_bytes": _memory_bytes(self._context),
         }
         if result.loss_scale is not None:
-            line["loss_scale"] = self._scaled(step, float(result.loss_scale.scale), int(result.loss_scale.skipped))
+            line["loss_scale"] = self._check_scale(step, float(result.loss_scale.scale), int(result.loss_scale.skipped))
         if self._context.memory.followed:
             line["followed"] = True
         if evaluate is not None:
@@ -140,7 +140,7 @@ class Metrics:
             raise TrainingError(text, "nan")
         self._losses.forget()
 
-    def _scaled(self, step: int, scale: float, skipped: int) -> float:
+    def _check_scale(self, step: int, scale: float, skipped: int) -> float:
         new, self._skipped = skipped - self._skipped, skipped
         if new:
             which = f"step {step} was" if self._steps == 1 else f"of {self._steps} steps up to {step} {new} were"
@@ -156,7 +156,7 @@ class Metrics:
         if self._file is not None:
             self._file.close()
             self._open(step)
-        self._evaluated = self._remembered()
+        self._evaluated = self._earlier_losses()
         self.mark()
 
     def close(self) -> None:

@@ -267,7 +267,7 @@ def kind_of(error: BaseException) -> tuple[Kind, Place, BaseException] | None:
     """The kind and place of a shortage, and the innermost error that reports it; None for any other error."""
     chain = list(_chain(error))
     for each in reversed(chain):
-        found = None if isinstance(each, LauncherError) else _own(each)
+        found = None if isinstance(each, LauncherError) else _shortage(each)
         if found is not None:
             return (*found, each)
     for each in chain:
@@ -294,7 +294,7 @@ def is_full(error: BaseException) -> bool:
     )
 
 
-def _own(error: BaseException) -> tuple[Kind, Place] | None:
+def _shortage(error: BaseException) -> tuple[Kind, Place] | None:
     if isinstance(error, torch.OutOfMemoryError):
         return ("budget", "device") if str(error).startswith("CPU out of memory") else ("device", "device")
     if is_of_the_host(error):

@@ -218,12 +218,12 @@ def main(run: Callable[[RunSpec, Path, list[str]], object], *, arguments: bool =
     with process.reported(directory):
         spec = parse(load_json(directory / "spec.json"))
         if os.environ.get("RANK", "0") == "0":
-            _look(spec, directory)
+            _check_data(spec, directory)
         kept = run(spec, directory, rest)
     process.leave(kept)
 
 
-def _look(spec: RunSpec, directory: Path) -> None:
+def _check_data(spec: RunSpec, directory: Path) -> None:
     """Refuse data that cannot be used, unless their token ids exist already: the texts may be gone by now."""
     if spec.backend.path is None and token_folder.pointed(directory, spec.data) is None:
         look(spec.data, spec.task.name)

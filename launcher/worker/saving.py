@@ -222,10 +222,10 @@ class Checkpoints:
             self._finish(step, partial, last=last)
 
     def _finish(self, step: int, partial: Path, *, last: bool) -> None:
-        if self._saving.together(step, partial, lambda: self._named(step, partial), last=last):
+        if self._saving.together(step, partial, lambda: self._complete(step, partial), last=last):
             self.newest = step
 
-    def _named(self, step: int, partial: Path) -> None:
+    def _complete(self, step: int, partial: Path) -> None:
         if self._context.rank == 0:
             worker_files.finish_directory(partial, partial.with_suffix(""))
             self._saving.note(partial.with_suffix(""), step)

@@ -72,7 +72,8 @@ def test_a_rank_that_is_slow_for_fifty_steps_is_named_with_its_node_until_it_no_
     assert events.read(tmp_path) == []
     for step in range(50, 80, 10):
         found.tell(step, [0.1, 0.13])
-    said = "rank 1 on b is slow: over 50 steps its own work took 30% longer than the median of the ranks beside it"
+    took = "over 50 steps its own work took 30% longer than the median of the ranks in its pipeline stage"
+    said = f"rank 1 on b is slow: {took}"
     assert [(line["step"], line["text"]) for line in events.read(tmp_path)] == [(50, said)]
     assert health.beside(tmp_path, "running", None) == said
     for step in range(80, 130, 10):

@@ -25,7 +25,7 @@ from launcher.base.files import JsonObject, load_json, write_atomically
 from launcher.worker import CheckpointError
 from launcher.worker.engine import Context
 
-_OF_GROUPS = ("weight_decay", "ratio")  # Settings that differ by parameter group (``optimizers`` and ``adapters``).
+_GROUP_SETTINGS = ("weight_decay", "ratio")  # Settings that differ between groups (``optimizers``, ``adapters``).
 TAG = "deepspeed"
 FACTS = "deepspeed.json"
 UNIVERSAL = "universal"
@@ -36,7 +36,7 @@ def save(context: Context, engine: Any, directory: Path) -> None:
     """Write each rank's share to ``directory``; a frozen base is not saved, since ``model.weights`` determines it."""
     frozen = context.spec.adapter.name != "none"
     try:
-        with _failing_late(engine):
+        with _delayed_errors(engine):
             engine.save_checkpoint(str(directory), tag=TAG, save_latest=False, exclude_frozen_parameters=frozen)
     except Exception as error:
         if shutil.disk_usage(directory).free < _NEARLY_FULL_BYTES:
@@ -47,7 +47,7 @@ def save(context: Context, engine: Any, directory: Path) -> None:
 
 
 @contextlib.contextmanager
-def _failing_late(engine: Any) -> Iterator[None]:
+def _delayed_errors(engine: Any) -> Iterator[None]:
     """Delay a writer's exception until DeepSpeed is done: a rank that left earlier would miss the others' barriers."""
     writer, errors = engine.checkpoint_engine, list[Exception]()
 
@@ -85,7 +85,7 @@ def load(context: Context, engine: Any, directory: Path) -> None:
         engine._config.load_universal_checkpoint = True
     if here["nvme"]:
         engine._load_zero_checkpoint = lambda *_, **__: True  # DeepSpeed's own assumes weights in memory, not NVMe.
-    settings = [{key: group[key] for key in _OF_GROUPS if key in group} for group in engine.optimizer.param_groups]
+    settings = [{key: group[key] for key in _GROUP_SETTINGS if key in group} for group in engine.optimizer.param_groups]
     loaded, _ = engine.load_checkpoint(str(folder), tag=tag, load_module_strict=context.spec.adapter.name == "none")
     if loaded is None:
         raise CheckpointError(f"DeepSpeed found no checkpoint to load in {folder / tag}")
@@ -133,7 +133,7 @@ def _repair(optimizer: torch.optim.Optimizer, settings: list[JsonObject]) -> Non
     first, and all parameters one shared step counter, which torch's AdamW would advance once per parameter.
     """
     for group, own in zip(optimizer.param_groups, settings, strict=True):
-        for key in _OF_GROUPS:
+        for key in _GROUP_SETTINGS:
             group.pop(key, None)
         group.update(own)
     for state in optimizer.state.values():

@@ -68,11 +68,11 @@ def _release_weights(spec: RunSpec) -> None:
     Not for frozen weights, for which DeepSpeed's function would keep inputs that no gradient needs.
     """
     freed = spec.zero.stage == 3 and spec.adapter.name == "none"
-    released: Any = _biased_apart if spec.checkpointing.mode == "selective" else zero3_linear_wrap
+    released: Any = _released_linear if spec.checkpointing.mode == "selective" else zero3_linear_wrap
     nn.functional.linear = released if freed else _LINEAR
 
 
-def _biased_apart(values: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+def _released_linear(values: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """DeepSpeed's linear without its in-place bias (``runtime/zero/linear.py``), which recomputation would repeat."""
     product: torch.Tensor = zero3_linear_wrap(values, weight)
     return product if bias is None else product + bias

@@ -255,7 +255,7 @@ class FsdpEngine:
             self._model,
             self._optimizers,
             model_state_dict={name: state["model"][_in_model(name)] for name in model},
-            optim_state_dict=_apart({
+            optim_state_dict=_unshared({
                 name: state["optimizer"].get(_in_model(name), value) for name, value in optimizer.items()
             }),
             options=self._options(),
@@ -298,7 +298,7 @@ class FsdpEngine:
         return StateDictOptions(ignore_frozen_params=frozen, strict=not frozen, flatten_optimizer_state_dict=True)
 
 
-def _apart(states: dict[str, Any]) -> dict[str, Any]:
+def _unshared(states: dict[str, Any]) -> dict[str, Any]:
     """The states, cloned where two names share one: a rank may hold both copies of a tied table, and steps each."""
     seen: set[int] = set()
     found = {}

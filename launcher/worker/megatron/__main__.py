@@ -28,7 +28,7 @@ def _train(context: Context, arguments: Sequence[str]) -> None:
     from launcher.worker.megatron.data import Provider
     from launcher.worker.megatron.follow import Follower
 
-    args = pretraining.parse([*arguments, *_known_here(context)])
+    args = pretraining.parse([*arguments, *_late_arguments(context)])
     now, whole = data.counted(context)
     if now.spec.steps != context.spec.steps:
         raise TrainingError(
@@ -43,7 +43,7 @@ def _train(context: Context, arguments: Sequence[str]) -> None:
     follower.recorded.end(follower.step, export)
 
 
-def _known_here(context: Context) -> list[str]:
+def _late_arguments(context: Context) -> list[str]:
     from launcher.worker.megatron import checkpoints
 
     words, found = ["--no-check-for-nan-in-loss-and-grad"], checkpoints.source(context)

@@ -121,7 +121,7 @@ class MemoryTracker:
         self._live.follow(alive)
         self._label()
         self._await_collectives()
-        self._sample.static = _named(self._live.piles())
+        self._sample.static = _nonzero(self._live.piles())
         if summary:
             self._static = self._live.bytes
 
@@ -175,7 +175,7 @@ class MemoryTracker:
         for phase, moment in recording.peaks(1).items():
             before = self._sample.phases.get(phase)
             if before is None or moment.bytes > before.allocated_bytes:
-                piles = _named(recording.piles(moment.event))
+                piles = _nonzero(recording.piles(moment.event))
                 self._sample.phases[phase] = PhaseMemory(allocated_bytes=moment.bytes, piles=piles)
 
     def _label(self) -> None:
@@ -289,7 +289,7 @@ class CudaTracker(MemoryTracker):
         return torch.cuda.max_memory_allocated(self._device), torch.cuda.max_memory_reserved(self._device)
 
 
-def _named(piles: dict[Any, int]) -> dict[str, int]:
+def _nonzero(piles: dict[Any, int]) -> dict[str, int]:
     return {str(pile): size for pile, size in piles.items() if size}
 
 

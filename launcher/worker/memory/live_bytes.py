@@ -70,14 +70,14 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ty
 
     def _operate(self, func: Any, types: Sequence[type], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run and count; subclasses extend this, since torch's wrapper of each ``__torch_dispatch__`` takes as long."""
-        if types and any(map(_takes_itself_apart, types)):
+        if types and any(map(_unwraps_itself, types)):
             return NotImplemented
         before = self.bytes
         self.follow(args)
         if kwargs:
             self.follow(kwargs.values())
         try:
-            inside = _is_in_python(func) and FakeTensor not in types  # A trace stands for the GPU's fused kernels.
+            inside = _is_python_kernel(func) and FakeTensor not in types  # A trace stands for the GPU's fused kernels.
             result = self._inside(func, args, kwargs) if inside else func(*args, **kwargs)
         except RuntimeError as error:
             self.failed(error, str(func))
@@ -167,7 +167,7 @@ _CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 
 
 @cache
-def _is_in_python(func: Any) -> bool:
+def _is_python_kernel(func: Any) -> bool:
     """True for optimizer steps of bitsandbytes on the CPU (``backends/cpu/ops.py``)."""
     return str(func).startswith("bitsandbytes.optimizer_update_")
 
@@ -178,7 +178,7 @@ def _has_parts(kind: type[torch.Tensor]) -> bool:
 
 
 @cache
-def _takes_itself_apart(kind: type) -> bool:
+def _unwraps_itself(kind: type) -> bool:
     own = getattr(kind, "__torch_dispatch__", None)
     return own is not None and own is not torch._C._disabled_torch_dispatch_impl and not issubclass(kind, FakeTensor)
 

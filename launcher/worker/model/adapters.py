@@ -77,13 +77,13 @@ def access(
     return found
 
 
-def let_inputs_go(network: nn.Module, spec: RunSpec) -> None:
+def release_inputs(network: nn.Module, spec: RunSpec) -> None:
     """Stop ``transformers``' 8-bit linears from keeping their inputs, which the worker's own do not keep either."""
     if spec.adapter.bits == 8:
         packed = _quantised()
         for module in network.modules():
             if isinstance(module, packed.Linear8bitLt):
-                module.register_forward_hook(lambda _module, _inputs, product: packed.let_go(product))
+                module.register_forward_hook(lambda _module, _inputs, product: packed.release_input(product))
 
 
 def _quantised() -> Any:

@@ -127,11 +127,11 @@ def draws(made: Any) -> Iterator[tuple[str, torch.Tensor, Draw]]:
             if id(parameter) not in seen:
                 seen.add(id(parameter))
                 full = f"{path}.{name}"
-                draw = _given(own[plain(full)]) if plain(full) in own else drawn.get(full)
+                draw = _constant(own[plain(full)]) if plain(full) in own else drawn.get(full)
                 yield plain(full), parameter, draw or _draw(plain(full), module, name, made.config)
 
 
-def _given(value: torch.Tensor) -> Draw:
+def _constant(value: torch.Tensor) -> Draw:
     return lambda values, _: values.copy_(value)
 
 
@@ -182,7 +182,7 @@ def buffer_values(made: Any) -> Iterator[tuple[nn.Module, str, torch.Tensor]]:
             if name in _BY_NAME:
                 yield module, name, _BY_NAME[name](module, made.config)
         if any(name not in _BY_NAME for name, _ in module.named_buffers(recurse=False)) and _can_be_made(module):
-            for name, value in _again(module, made.config).named_buffers(recurse=False):
+            for name, value in _rebuilt(module, made.config).named_buffers(recurse=False):
                 yield module, name, value
 
 
@@ -192,14 +192,14 @@ def _can_be_made(module: nn.Module) -> bool:
     return all(each.default is not each.empty for each in wanted) or not any(True for _ in module.parameters())
 
 
-def _again(module: nn.Module, config: Any) -> nn.Module:
+def _rebuilt(module: nn.Module, config: Any) -> nn.Module:
     """A new module of the same class, which computes its buffers; some modules keep their own configuration."""
     if "config" in inspect.signature(type(module)).parameters:
         return type(module)(config=getattr(module, "config", config))
     return type(module)()
 
 
-def _sines(module: Any, config: Any) -> torch.Tensor:
+def _rotary_table(module: Any, config: Any) -> torch.Tensor:
     """GPT-J's and CodeGen's rotary table, computed by the function in their modelling file."""
     table: torch.Tensor = sys.modules[type(module).__module__].create_sinusoidal_positions(
         config.max_position_embeddings, config.rotary_dim or config.hidden_size
@@ -207,7 +207,7 @@ def _sines(module: Any, config: Any) -> torch.Tensor:
     return table
 
 
-def _earlier(module: Any, config: Any) -> torch.Tensor:
+def _causal_mask(module: Any, config: Any) -> torch.Tensor:
     longest = config.max_position_embeddings
     seen = torch.tril(torch.ones((longest, longest), dtype=torch.bool))
     if getattr(module, "attention_type", "") == "local":
@@ -217,14 +217,14 @@ def _earlier(module: Any, config: Any) -> torch.Tensor:
 
 _BY_NAME: dict[str, Callable[[Any, Any], torch.Tensor]] = {
     "embed_scale": lambda module, _: torch.tensor(module.scalar_embed_scale),  # Gemma.
-    "embed_positions": _sines,
-    "bias": _earlier,
+    "embed_positions": _rotary_table,
+    "bias": _causal_mask,
     "weight": lambda module, _: torch.ones(module.weight.shape),  # Falcon-Mamba's untrained norms.
 }
 """Values of buffers in modules that also have parameters, or whose class takes more than a configuration."""
 
 
-_MOST = 2**22  # Largest tensor made whole on every rank, in elements.
+_MOST_ELEMENTS = 2**22  # Largest tensor made whole on every rank, in elements.
 _MATRICES = frozenset(("weight", "gate_proj", "up_proj", "gate_up_proj", "down_proj"))
 _PLAIN = (nn.Linear, nn.Embedding)
 
@@ -233,8 +233,8 @@ def own_values(made: Any) -> dict[str, torch.Tensor]:
     """Values set by a class's own code, by parameter or buffer name; the same on every rank."""
     found: dict[str, torch.Tensor] = {}
     for path, module in reversed([*made.named_modules()]):  # Children first: values set by a parent win.
-        if _is_odd(module):
-            found |= {f"{path}.{name}": value for name, value in _set(made, path, module)}
+        if _sets_own_values(module):
+            found |= {f"{path}.{name}": value for name, value in _values_set_by(made, path, module)}
     return found
 
 
@@ -289,7 +289,7 @@ def outer_buffers(made: Any, names: Collection[str]) -> dict[str, torch.Tensor]:
     return found
 
 
-def _is_odd(module: nn.Module) -> bool:
+def _sets_own_values(module: nn.Module) -> bool:
     if isinstance(module, _PLAIN):
         return False
     small = any(len(_shape(each)) < 2 or isinstance(module, nn.Conv1d) for each in module.parameters(recurse=False))
@@ -297,7 +297,7 @@ def _is_odd(module: nn.Module) -> bool:
     return small or buffers
 
 
-def _set(made: Any, path: str, module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+def _values_set_by(made: Any, path: str, module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     twin = _twin(module)
     _initialise(made, twin, zlib.crc32(path.encode()))
     for name, value in (*twin.named_parameters(), *twin.named_buffers()):
@@ -342,7 +342,7 @@ def _is_matrix(module: nn.Module, tensor: torch.Tensor) -> bool:
 
 def _empty(like: torch.Tensor, depth: int) -> torch.Tensor:
     shape = _shape(like)
-    if depth < 0 or math.prod(shape) > _MOST:
+    if depth < 0 or math.prod(shape) > _MOST_ELEMENTS:
         return torch.empty(shape, dtype=torch.float32, device="meta")
     if like.is_floating_point():
         return torch.full(shape, math.nan, dtype=torch.float32, device="cpu")

@@ -24,7 +24,7 @@ def learning_rate(optimizer: OptimizerSpec, step: int, steps: int) -> float:
     """
     warmup, end = optimizer.warm_up(steps), optimizer.schedule_steps(steps)
     if step <= warmup:
-        return optimizer.warmup_lr + (optimizer.lr - optimizer.warmup_lr) * _warmed_up(optimizer.warmup, step, warmup)
+        return optimizer.warmup_lr + (optimizer.lr - optimizer.warmup_lr) * _warmup_ramp(optimizer.warmup, step, warmup)
     if optimizer.schedule == "constant":
         return optimizer.lr
     if step - 1 > end:
@@ -47,7 +47,7 @@ _DECAYS: Mapping[str, Callable[[float], float]] = {
 """The remaining fraction of the decay for a fraction done: 1 at the start, 0 at the end (Megatron-LM's shapes)."""
 
 
-def _warmed_up(kind: str, step: int, warmup: int) -> float:
+def _warmup_ramp(kind: str, step: int, warmup: int) -> float:
     """The fraction of warm-up reached at a step: linear, or logarithmic as in DeepSpeed's ``WarmupLR``.
 
     DeepSpeed (``runtime/lr_schedules.py``) counts iterations from 0 and warms up over at least 2; here the first step
@@ -79,7 +79,7 @@ def parameter_groups(model: nn.Module, spec: RunSpec) -> Groups:
 
     Vectors (biases and norm scales) have no weight decay.
     """
-    own, rest = _parted(spec, model, [model])
+    own, rest = _split_by_rule(spec, model, [model])
     bits = {"optim_bits": 8} if spec.optimizer.name in FEW_BITS else {}
     groups = [*_groups(own, spec.optimizer.weight_decay, **bits), *_groups(rest, spec.optimizer.weight_decay)]
     return adapters.rated(groups, model.named_parameters(), spec.adapter.lora_plus)
@@ -99,7 +99,7 @@ def optimizers(spec: RunSpec, model: nn.Module, networks: Sequence[nn.Module]) -
     Muon updates the matrices of the blocks, and the 8-bit optimizers all matrices except embeddings, whose rows without
     a token have no gradient (Hugging Face's Trainer keeps those in 32 bits, too); AdamW updates the rest.
     """
-    own, rest = _parted(spec, model, networks)
+    own, rest = _split_by_rule(spec, model, networks)
     named = list(model.named_parameters())
 
     def rated(parameters: Parameters, **settings: object) -> Groups:
@@ -111,7 +111,7 @@ def optimizers(spec: RunSpec, model: nn.Module, networks: Sequence[nn.Module]) -
     return [*found, _torch(spec, rated(rest, **of_rest))] if rest else found
 
 
-def _parted(spec: RunSpec, model: nn.Module, networks: Sequence[nn.Module]) -> tuple[Parameters, Parameters]:
+def _split_by_rule(spec: RunSpec, model: nn.Module, networks: Sequence[nn.Module]) -> tuple[Parameters, Parameters]:
     """The trainable parameters that the optimizer updates by its own rule, and the rest."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     ruled = _with_own_rule(spec, model, networks)

@@ -132,10 +132,10 @@ class Linear8(_Linear, Linear8bitLt):  # type: ignore[misc]  # Frameworks are no
         state = bitsandbytes.MatmulLtState(CB=self.weight, SCB=self.quant_state)
         state.has_fp16_weights = False
         product: torch.Tensor = bitsandbytes.matmul(x, self.weight, state=state, threshold=_OUTLIER, bias=bias)
-        return let_go(product)
+        return release_input(product)
 
 
-def let_go(product: torch.Tensor) -> torch.Tensor:
+def release_input(product: torch.Tensor) -> torch.Tensor:
     """The product of 8-bit weights, without the input that bitsandbytes keeps for the gradient of a trained weight.
 
     That input is an attribute of the autograd node, which recomputation cannot free; only an empty input needs it.

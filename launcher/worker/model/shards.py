@@ -1,7 +1,7 @@
 """Optimizers of torch, torchao and bitsandbytes that support FSDP2's shards only in part, or not at all.
 
 torchao's 8- and 4-bit AdamW works on shards and compiles its step, except on the CPU. bitsandbytes gets the local
-tensors of one rank (:class:`_OfShards`), and checkpoints store its states with the parameter's own placements.
+tensors of one rank (:class:`_Sharded`), and checkpoints store its states with the parameter's own placements.
 Adafactor needs sums over whole rows and columns, so each matrix is gathered for its step (:class:`_Gathering`).
 """
 
@@ -47,7 +47,7 @@ def optimizer(spec: RunSpec, groups: Groups, *, flat: bool = False) -> Optimizer
     known = {"lion": optim.Lion, "adamw_8bit": optim.AdamW8bit, "paged_adamw_8bit": optim.PagedAdamW8bit}
     base = known[wanted.name]
     epsilon = () if wanted.name == "lion" else (wanted.epsilon,)
-    made = type(base.__name__, (_BitsOfGroup if flat else _OfShards, base), {})(groups, wanted.lr, betas, *epsilon)
+    made = type(base.__name__, (_BitsOfGroup if flat else _Sharded, base), {})(groups, wanted.lr, betas, *epsilon)
     return made
 
 
@@ -89,7 +89,7 @@ def _gathered(tensor: torch.Tensor) -> Any:
     return tensor.redistribute(placements=[Replicate()] * tensor.device_mesh.ndim)
 
 
-class _OfShards:
+class _Sharded:
     """Mixin for a bitsandbytes optimizer: it steps a sharded parameter by stepping this rank's shard."""
 
     state: Any
@@ -119,7 +119,7 @@ class _OfShards:
         for parameter, number in zip(self._members(), _numbers(packed), strict=True):
             if number in packed["state"]:
                 state = packed["state"][number]
-                packed["state"][number] = {name: _of_all(name, value, parameter) for name, value in state.items()}
+                packed["state"][number] = {name: _as_dtensor(name, value, parameter) for name, value in state.items()}
         return packed
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -147,7 +147,7 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
     return local.detach()
 
 
-def _of_all(name: str, value: Any, parameter: torch.Tensor) -> Any:
+def _as_dtensor(name: str, value: Any, parameter: torch.Tensor) -> Any:
     """The state of this rank's shard as a DTensor; scales are padded to the number that the first rank has."""
     if not isinstance(parameter, DTensor) or not isinstance(value, torch.Tensor) or name.startswith("qmap"):
         return value

@@ -47,7 +47,7 @@ def load(
     wanted = [(initial.plain(name), parameter) for name, parameter in made.named_parameters()]
     missing = [name for name, _ in wanted if not source.has(name) and ".lora_" not in name]
     if missing:
-        raise CheckpointError(f"model.weights={folder} lacks {len(missing)} tensors of this model: {_some(missing)}")
+        raise CheckpointError(f"model.weights={folder} lacks {len(missing)} tensors of this model: {_preview(missing)}")
     initial.fill(made, seed, access)
     differing = []
     for name, parameter in wanted:
@@ -67,7 +67,7 @@ def load(
         del opened, part  # Free them before the next one is allocated.
     _load_buffers(made, source)
     if differing:
-        raise CheckpointError(f"model.weights={folder} is another model: {_some(differing)}")
+        raise CheckpointError(f"model.weights={folder} is another model: {_preview(differing)}")
 
 
 def _load_buffers(made: Any, source: "Folder") -> None:
@@ -227,5 +227,5 @@ def _opened(path: Path) -> Any:
         raise CheckpointError(f"{path} cannot be read as safetensors: {error}") from error
 
 
-def _some(items: list[str]) -> str:
+def _preview(items: list[str]) -> str:
     return ", ".join(items[:3]) + (f" and {len(items) - 3} more" if len(items) > 3 else "")

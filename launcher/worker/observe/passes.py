@@ -160,14 +160,14 @@ def _calls(found: Structure, made: Any, length: int, whole: bool) -> dict[int, C
     return calls
 
 
-def _apart(each: Any) -> Any:
+def _detached(each: Any) -> Any:
     if isinstance(each, UserDict):
-        return type(each)(tree_map(_apart, each.data))
+        return type(each)(tree_map(_detached, each.data))
     return each.detach() if isinstance(each, torch.Tensor) else each
 
 
 def _layer(block: nn.Module, call: Call, linears_of_it: Collection[str]) -> Seen:
-    args, kwargs = tree_map(_apart, call)
+    args, kwargs = tree_map(_detached, call)
     inputs = [each for each in tree_iter((args, kwargs)) if isinstance(each, torch.Tensor)]
     hidden = (args[0] if args else kwargs["hidden_states"]).requires_grad_()
     kept = (*block.parameters(), *block.buffers(), *(each for each in inputs if each is not hidden))

@@ -27,14 +27,14 @@ def rehearse(rehearsal: Rehearsal) -> Rehearsed:
 
         def made(context: Context) -> Engine:
             if importlib.util.find_spec("deepspeed") is not None:
-                stack.enter_context(_answered(context.spec))
+                stack.enter_context(_without_peers(context.spec))
             return build(context)
 
         return train_alone(rehearsal, made)
 
 
 @contextlib.contextmanager
-def _answered(spec: RunSpec) -> Iterator[None]:
+def _without_peers(spec: RunSpec) -> Iterator[None]:
     """Skip comparisons with other ranks, and receive hidden states without asking for their shape."""
     from launcher.worker.deepspeed import model
 

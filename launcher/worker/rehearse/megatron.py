@@ -44,7 +44,7 @@ def _trained(rehearsal: Rehearsal, context: Context, last: int) -> Rehearsed:
     from launcher.worker.rehearse import megatron_steps
 
     words = rehearsal.words or translate(context.spec, python="").at(str(context.directory)).worker_argv
-    args = pretraining.parse([*words, *_known_here(context, last)])
+    args = pretraining.parse([*words, *_late_arguments(context, last)])
     refuse(args)
     # Synthetic rows shaped like the run's own data, which may not be on this machine.
     made_up = Synthetic(context.spec.model.vocab_size, context.spec.sequence_length, context.spec.train.seed)
@@ -58,7 +58,7 @@ def _trained(rehearsal: Rehearsal, context: Context, last: int) -> Rehearsed:
     return measure(rehearsal, context, train)
 
 
-def _known_here(context: Context, last: int) -> list[str]:
+def _late_arguments(context: Context, last: int) -> list[str]:
     words = ["--no-check-for-nan-in-loss-and-grad"]
     if context.spec.evaluates:
         words += ["--eval-interval", str(last), "--eval-iters", "1"]

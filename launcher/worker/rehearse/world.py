@@ -36,7 +36,7 @@ def only_rank(spec: RunSpec, rank: int, backend: str | None = None) -> Iterator[
     device = _device(spec)
     os.environ |= _place(spec, rank)
     _register()
-    with _every_group_answered():
+    with _groups_without_peers():
         backend = backend or ("gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl")
         dist.init_process_group(backend, store=FakeStore(), rank=rank, world_size=spec.gpus)
         torch.manual_seed(spec.train.seed)
@@ -72,7 +72,7 @@ def _place(spec: RunSpec, rank: int) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _every_group_answered() -> Iterator[None]:
+def _groups_without_peers() -> Iterator[None]:
     """Make every group an :class:`Alone`, which torch and the frameworks see under the backend name they asked for."""
     c10d: Any = distributed_c10d
     real = c10d._new_process_group_helper
@@ -93,7 +93,7 @@ def _every_group_answered() -> Iterator[None]:
         yield
 
 
-def _of_each(collective: Callable[..., dist.Work]) -> Callable[..., dist.Work]:
+def _for_each_pair(collective: Callable[..., dist.Work]) -> Callable[..., dist.Work]:
     """Run a collective for each pair of outputs and inputs."""
 
     def coalesced(group: "Alone", outputs: _Tensors, inputs: _Tensors, *_: Any, **__: Any) -> dist.Work:
@@ -182,13 +182,13 @@ class Alone(_ProcessGroup):  # type: ignore[misc]  # It is Any for the reason ab
             _copy(part, mine.reshape(-1))
         return done((output,))
 
-    allgather_into_tensor_coalesced = _of_each(_allgather_base)
+    allgather_into_tensor_coalesced = _for_each_pair(_allgather_base)
 
     def _reduce_scatter_base(self, output: torch.Tensor, mine: torch.Tensor, *_: Any, **__: Any) -> dist.Work:
         _copy(output.view(-1), mine.reshape(-1).chunk(self._size)[self._rank])
         return done((output,))
 
-    reduce_scatter_tensor_coalesced = _of_each(_reduce_scatter_base)
+    reduce_scatter_tensor_coalesced = _for_each_pair(_reduce_scatter_base)
 
     def reduce_scatter(self, outputs: _Tensors, inputs: Sequence[_Tensors], *_: Any, **__: Any) -> dist.Work:
         """Copy this rank's part of its own tensors."""
@@ -214,7 +214,7 @@ class Alone(_ProcessGroup):  # type: ignore[misc]  # It is Any for the reason ab
         _copy(output.view(-1), mine.reshape(-1))
         return done((output,))
 
-    alltoall = _of_each(alltoall_base)
+    alltoall = _for_each_pair(alltoall_base)
 
     def recv(self, tensors: _Tensors, *_: Any) -> dist.Work:
         """Draw the tensors of another rank."""

@@ -32,7 +32,7 @@ def run(context: Context, arguments: Sequence[str]) -> object:
         write_start(context)
         own = samples.of(context)
         trainer = _trainer(context, own, arguments)
-        adapters.let_inputs_go(trainer.model, context.spec)
+        adapters.release_inputs(trainer.model, context.spec)
         adapters.keep_start(trainer.model, context)
         follower = Follower(context, trainer, own)
     follower.train()

@@ -175,7 +175,7 @@ class Pace:
         for rank in found.keys() - self._slow:
             text = (
                 f"rank {rank} on {self._hosts[rank]} is slow: over {_STEPS} steps its own work took "
-                f"{found[rank]:.0%} longer than the median of the ranks beside it"
+                f"{found[rank]:.0%} longer than the median of the ranks in its pipeline stage"
             )
             events.add(directory, "straggler", text, step=step, rank=rank, host=self._hosts[rank])
         for rank in self._slow - found.keys():
