@@ -203,7 +203,7 @@ def test_a_name_that_the_launcher_ships_is_refused_where_it_is_chosen(refused: d
         {
             "path": "model.family",
             "found": "gpt",
-            "rule": "the installed package clash-launch offers one of this name, which is the launcher's own",
+            "rule": "the installed package clash-launch offers this name, which the launcher itself uses",
             "way_out": ["pip uninstall clash-launch"],
         }
     ]
@@ -211,7 +211,7 @@ def test_a_name_that_the_launcher_ships_is_refused_where_it_is_chosen(refused: d
 
 def test_a_name_that_two_packages_offer_is_refused(refused: dict[str, dict[str, Any]]) -> None:
     [error] = refused["twice"]["errors"]
-    assert error["rule"] == "it is offered more than once, by one-launch and two-launch"
+    assert error["rule"] == "it is offered by more than one package: one-launch and two-launch"
     assert error["way_out"] == ["pip uninstall one-launch", "pip uninstall two-launch"]
 
 

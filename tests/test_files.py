@@ -61,7 +61,7 @@ def test_on_a_full_disk_check_answers_and_a_recipe_is_not_half_saved(
     document = json.loads(out)
     assert document["verdict"] == "does_not_fit"
     assert document["disk"]["capacity_bytes"] == 0
-    assert "what is trusted cannot be remembered" in " ".join(err.split())
+    assert "the record of trust cannot be written" in " ".join(err.split())
     assert not [each for each in (tmp_path / "recipes").iterdir() if each.is_file()]
 
 
@@ -70,10 +70,10 @@ def test_json_is_read_within_the_limits() -> None:
     for text, rule in (
         (deep, "it is nested deeper than 12"),
         ("[" * 200_000, "it is nested deeper than 12"),
-        ("1e999", "inf is no finite number"),
-        ("[NaN]", "nan is no finite number"),
-        (str(2**64 + 1), "18446744073709551617 is beyond 64 bits"),
-        ("9" * 5000, "a number of 5000 digits, is beyond 64 bits"),
+        ("1e999", "inf is not a finite number"),
+        ("[NaN]", "nan is not a finite number"),
+        (str(2**64 + 1), "18446744073709551617 does not fit in 64 bits"),
+        ("9" * 5000, "a number of 5000 digits, does not fit in 64 bits"),
         (" " * (files.MOST_BYTES + 1), "it is larger than 1 MiB"),
     ):
         with pytest.raises(ValueError, match=rule):

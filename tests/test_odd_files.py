@@ -98,7 +98,7 @@ def test_status_says_which_file_of_a_run_is_none_and_what_it_is(
     with no_longer_than(SECONDS):
         assert main(["status", "--json"]) == 0
     [row] = json.loads(capsys.readouterr().out)["runs"]
-    assert f"{name}: it is a named pipe, and only regular files are read" in row["reason"]
+    assert f"{name}: it is a named pipe, but only regular files are read" in row["reason"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Answers kept between commands in the user's cache folder: those that were dear, by the hash of their question."""
+"""A cache of expensive results between commands, in the user's cache folder, keyed by the hash of their inputs."""
 
 import contextlib
 import hashlib
@@ -10,18 +10,18 @@ from typing import Any, Literal
 
 from launcher.base import files
 
-MOST = 1000  # Answers of a kind, of some kilobytes each; a new one beyond makes the older half go.
+MOST = 1000  # The most results of a kind, of some kilobytes each; beyond it the older half is deleted.
 
 
 def answer(kind: str, question: object, find: Callable[[], Any]) -> Any:
-    """The answer to a question, kept where it was asked before; a folder that cannot be written is only slower.
+    """Return a cached result, or that of ``find``, which is then cached; without a writable folder it is only slower.
 
-    ``kind`` is a folder of its own, ``question`` all that the answer depends on; what ``find`` raises is not kept.
+    ``kind`` names the subfolder, ``question`` is everything that the result depends on; exceptions are not cached.
     """
     path = _place(kind, question)
     with contextlib.suppress(OSError, ValueError):
         seal, _, text = files.read_text(path, files.MOST_OF_A_RECORD).partition("\n")
-        if seal == _seal(text):  # Else it is broken, or of a version that kept it otherwise.
+        if seal == _seal(text):  # Else it is damaged, or in the format of another version.
             return json.loads(text)
     found = find()
     keep(kind, question, found)
@@ -29,12 +29,12 @@ def answer(kind: str, question: object, find: Callable[[], Any]) -> Any:
 
 
 def is_kept(kind: str, question: object) -> bool:
-    """True if there is a file of an answer; whether it is whole shows when it is read."""
+    """True if a result's file exists; it is verified only when it is read."""
     return _place(kind, question).is_file()
 
 
 def keep(kind: str, question: object, found: Any) -> None:
-    """Keep an answer in place of an older one to the same question, with the arguments of :func:`answer`."""
+    """Cache a result, replacing an older one, with the arguments of :func:`answer`."""
     with contextlib.suppress(OSError):
         text = json.dumps(found)
         _keep(_place(kind, question), f"{_seal(text)}\n{text}")
@@ -46,13 +46,13 @@ def _place(kind: str, question: object) -> Path:
 
 
 def _seal(text: str) -> str:
-    """A sum over an answer that shows it to be whole and ours: a file of another shape is asked anew."""
+    """A checksum of a result, by which a damaged or foreign file is recognized and recomputed."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def folder(kind: Literal["cache", "state"] = "cache") -> Path:
-    """The user's folder of this program for what can be made again, or for what is to be remembered (``state``)."""
-    if os.uname().sysname == "Linux":  # As platformdirs has it, which brings ten modules, a twentieth of a check.
+    """Return this program's folder of the user, for data that can be recomputed, or for lasting ``state``."""
+    if os.uname().sysname == "Linux":  # The same as platformdirs, whose ten modules take a twentieth of a check.
         named = Path(os.environ.get(f"XDG_{kind.upper()}_HOME", ""))
         own = ".cache" if kind == "cache" else ".local/state"
         return (named if named.is_absolute() else Path.home() / own) / "launch"

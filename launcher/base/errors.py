@@ -1,29 +1,29 @@
-"""Everything that can go wrong for a reason the user can act on, as one small tree of exceptions.
+"""Exceptions for everything that can go wrong for a reason the user can act on.
 
-A fault of ours stays an ordinary exception: it ends as exit status 1 and a report, never as one of these.
+A bug of launch stays an ordinary exception, with exit status 1 and a traceback, never one of these.
 """
 
 from collections.abc import Iterable
 from functools import cached_property
 
-INTERRUPTED = 130  # The exit status of a command that Ctrl-C ended, as a shell counts it.
+INTERRUPTED = 130  # The exit status of a command ended by Ctrl-C, as in shells: 128 + SIGINT.
 
 
 def unreadable(error: OSError | ValueError) -> str:
-    """Why a file cannot be read, without the number of the system's error and the path, which the user has typed."""
+    """Return why a file cannot be read, without the errno and the path, which the user typed."""
     if isinstance(error, UnicodeDecodeError):
         return "it is not UTF-8 text"
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 class LauncherError(Exception):
-    """The root: a message for the user and the exit status of docs/contract/commands.md that goes with it."""
+    """The base class: a message for the user and its exit status (docs/contract/commands.md)."""
 
     exit_status = 1
 
     def __str__(self) -> str:
-        """The message, which never repeats what may be a secret."""
-        from launcher.base import secret  # Late, as below: a completion at the Tab key takes less than its import.
+        """The message, without possible secrets."""
+        from launcher.base import secret  # Imported late, as below: shell completion takes less time than this import.
 
         return secret.hidden(super().__str__())
 
@@ -34,9 +34,9 @@ class ConfigError(LauncherError):
     exit_status = 2
 
     def __init__(self, path: str, found: object, rule: str, way_out: Iterable[str] = ()) -> None:
-        """Record what is ``found`` at a ``path`` as it is typed (``parallel.tensor``), and the rule in one sentence.
+        """Record what is ``found`` at a ``path`` as typed (``parallel.tensor``), and the rule in one sentence.
 
-        A way out is overrides that satisfy the rule; an iterator of them is read once, when they are asked for.
+        Each way out is a text of overrides that satisfy the rule; an iterator is consumed only when they are needed.
         """
         self._path, self._found, self._rule, self._way_out = path, found, rule, way_out
         super().__init__()
@@ -46,13 +46,13 @@ class ConfigError(LauncherError):
         return f"{self.path}={self.found!r}: {self.rule}"
 
     def __repr__(self) -> str:
-        """The call that makes it, so that a printed tuple of errors shows all of each."""
+        """The constructor call, so that a printed tuple of errors shows all fields of each."""
         parts = (f"{name}={value!r}" for name, value in self.as_dict().items())
         return f"{type(self).__name__}({', '.join(parts)})"
 
     @property
     def path(self) -> str:
-        """The setting; this and what follows are without anything that may be a secret (``launcher.base.secret``)."""
+        """The setting. This and the following properties omit possible secrets (``launcher.base.secret``)."""
         from launcher.base import secret
 
         return secret.hidden(self._path)
@@ -66,14 +66,14 @@ class ConfigError(LauncherError):
 
     @property
     def rule(self) -> str:
-        """The rule that it breaks."""
+        """The rule that the value breaks."""
         from launcher.base import secret
 
         return secret.without(self._rule, self._found, self._path)
 
     @cached_property
     def way_out(self) -> tuple[str, ...]:
-        """The overrides; the search for them is most of the work where only the error itself is of interest."""
+        """The overrides; computed late, since the search for them is expensive and often not needed."""
         from launcher.base import secret
 
         return tuple(secret.without(way, self._found, self._path) for way in self._way_out)
@@ -84,12 +84,12 @@ class ConfigError(LauncherError):
         return self.path + ("" if self.found is None else f"={typed(self.found)}")
 
     def as_dict(self) -> dict[str, object]:
-        """The form in which ``check --json`` lists it."""
+        """Return its entry in ``check --json``."""
         return {"path": self.path, "found": self.found, "rule": self.rule, "way_out": list(self.way_out)}
 
 
 def typed(value: object) -> str:
-    """A value as it is typed behind the key of an override."""
+    """Return a value as typed after the key of an override."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -114,11 +114,11 @@ class ConfigErrors(LauncherError):
 
 
 class ComposeError(ConfigErrors):
-    """The command line does not compose: an unknown group, option or key, or a value that cannot be read."""
+    """The command line does not compose: an unknown group, option or key, or a value that cannot be parsed."""
 
 
 class DoesNotFit(LauncherError):
-    """The run was refused because it does not fit the memory or the disk it would have."""
+    """The run was refused because it does not fit the available memory or disk."""
 
     exit_status = 3
 
@@ -130,13 +130,13 @@ class SubmitError(LauncherError):
 
 
 class Unwritable(LauncherError):
-    """The answer cannot be written: stdout is closed, or goes to a full disk."""
+    """The output cannot be written: stdout is closed, or goes to a full disk."""
 
     exit_status = 4
 
 
 class Refused(SubmitError):
-    """The cluster would refuse the job as it is, before anything was submitted: it has to be changed first."""
+    """The cluster would refuse the job; nothing was submitted, and the job must be changed first."""
 
 
 class JobFailed(LauncherError):
@@ -146,6 +146,6 @@ class JobFailed(LauncherError):
 
 
 class DataError(LauncherError):
-    """The data are missing, empty, unreadable or not made for this model."""
+    """The data is missing, empty, unreadable or not made for this model."""
 
     exit_status = 2

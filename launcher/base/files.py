@@ -1,4 +1,4 @@
-"""Files written whole or not at all, and files of anyone's read within limits, which stand here for all readers."""
+"""Atomic writing of files, and reading of untrusted files within limits, which are defined here for all readers."""
 
 import codecs
 import contextlib
@@ -18,19 +18,19 @@ type JsonObject = dict[str, Any]
 """A JSON object as the json module reads and writes it."""
 
 MOST_BYTES = 1 << 20
-"""Of a file that people write: a recipe, a lock, a configuration, an argument list, a line of points."""
+"""Limit in bytes of a file that people write: a recipe, a lock, a configuration, an argument list, a line of points."""
 
 MOST_OF_A_SCRIPT = 1 << 17
-"""Characters of shell text, variables put in: Python's ``shlex`` takes a time that grows with the square of a word."""
+"""Limit in characters of shell text with variables expanded: ``shlex`` needs time quadratic in a word's length."""
 
-MOST_OF_A_RECORD = 1 << 26  # Bytes of a JSON file that programs write: the points of a sweep may be many.
+MOST_OF_A_RECORD = 1 << 26  # Limit in bytes of a JSON file that programs write: a sweep may have many points.
 MOST_OF_A_LOG = 1 << 28
-"""Bytes of a file that grows with every step or is as long as its sweep: a million lines of metrics."""
+"""Limit in bytes of a file that grows with every step or point: a million lines of metrics."""
 
-MOST_NODES = 100_000  # Values in a YAML file; a lock has some two thousand.
-DEEPEST = 12  # Lists and mappings in one another; a specification has four.
+MOST_NODES = 100_000  # Limit of values in a YAML file; a lock has some two thousand.
+DEEPEST = 12  # Limit of nesting depth; a specification has four levels.
 LARGEST = 2**64 - 1
-"""No setting, size or count is larger, and products of a few such numbers are still floating-point numbers."""
+"""No setting, size or count is larger, and products of a few such numbers still fit in a float."""
 
 
 def write_atomically(path: Path, content: JsonObject) -> None:
@@ -44,27 +44,27 @@ def write_text_atomically(path: Path, text: str) -> None:
 
 
 def write_bytes_atomically(path: Path, content: bytes) -> None:
-    """Write bytes under a temporary name and move them into place; a disk that is full leaves nothing of them."""
+    """Write bytes under a temporary name and move them into place; on a full disk nothing is left behind."""
     with _written_beside(path, content) as temporary:
         temporary.replace(path)
 
 
 def write_new(path: Path, content: bytes) -> None:
-    """Write a file that must not exist yet, with its folder: it appears whole; FileExistsError where it exists."""
+    """Write a file that must not exist yet, and its folder, atomically; raises FileExistsError if it exists."""
     if path.exists() or path.is_symlink():
         raise FileExistsError(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with _written_beside(path, content) as temporary:
         try:
-            path.hardlink_to(temporary)  # Unlike a renaming it fails where somebody else was quicker.
+            path.hardlink_to(temporary)  # Unlike a rename it fails if another process was faster.
         except FileExistsError:
             raise
-        except OSError:  # A file system without links.
+        except OSError:  # A file system without hard links.
             temporary.rename(path)
 
 
 def require_room(folder: Path, size: int) -> None:
-    """Raise OSError unless so many bytes can be reserved in a folder: what a quota leaves is in no table."""
+    """Raise OSError unless ``size`` bytes can be allocated in a folder: statvfs does not report what a quota leaves."""
     path = folder / f".room.{os.getpid()}"
     try:
         with path.open("wb") as file:
@@ -75,7 +75,7 @@ def require_room(folder: Path, size: int) -> None:
 
 @contextlib.contextmanager
 def _written_beside(path: Path, content: bytes) -> Iterator[Path]:
-    """The content under a temporary name, removed afterwards; short, since a name may have 255 bytes."""
+    """The content under a temporary name, removed afterwards; the name is cut, since it may have at most 255 bytes."""
     temporary = path.with_name(f".{path.name[:40]}.{os.getpid()}")
     try:
         temporary.write_bytes(content)
@@ -86,12 +86,12 @@ def _written_beside(path: Path, content: bytes) -> Iterator[Path]:
 
 
 def real(path: Path) -> Path:
-    """The path without links; a link to itself stays as it is, where ``Path.resolve`` raises before Python 3.13."""
+    """Return the path with links resolved; a link to itself is kept (``Path.resolve`` raises before Python 3.13)."""
     return Path(os.path.realpath(path))
 
 
 def expanded(path: str) -> Path:
-    """The path with a ``~`` in front read as a shell does: where there is no such user, as it is."""
+    """Return the path with a leading ``~`` expanded as in a shell; unchanged if there is no such user."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -99,8 +99,8 @@ def expanded(path: str) -> Path:
 
 
 def near(typed: str | Path) -> list[str]:
-    """Paths beside one that is not there whose names are nearest to its own, three at most, spelt as it is typed."""
-    import difflib  # Late, as most files are there.
+    """Return up to three existing paths with names similar to that of a missing one, spelled as typed."""
+    import difflib  # Imported late: most files exist.
 
     path = expanded(str(typed))
     try:
@@ -112,32 +112,32 @@ def near(typed: str | Path) -> list[str]:
 
 
 class Refused(OSError, ValueError):
-    """A file that is not read: it is no regular file, or larger than any of its kind."""
+    """A file that is not read: it is not a regular file, or exceeds the size limit."""
 
 
 _KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 _HANDED = ("/dev/stdin", "/dev/fd/")
-"""Names of what the caller's own shell has opened for this process, as ``<(command)`` is named."""
+"""Prefixes of files that the caller's shell opened for this process, as for ``<(command)``."""
 
 
 def opened(path: Path, *, handed: bool = False) -> io.BufferedReader:
-    """A regular file, open for reading: to open a pipe may wait for ever, and a device may have no end.
+    """Open a regular file for reading: opening a pipe may block forever, and a device may have no end.
 
-    ``handed`` is true where a pipe is read, too, that the shell has opened for this command. Raises OSError where it
-    cannot be read, and Refused where it is a pipe, a socket or a device.
+    ``handed`` also allows a pipe that the shell opened for this command. Raises OSError if the file cannot be read, and
+    Refused if it is a pipe, a socket or a device.
     """
     return open(descriptor(path, os.O_RDONLY, handed=handed), "rb")
 
 
 def descriptor(path: Path, flags: int, *, handed: bool = False) -> int:
-    """The descriptor of a regular file, opened without waiting; flags and errors as of :func:`opened` and ``os.open``.
+    """Return the descriptor of a regular file, opened without blocking; see ``os.open`` and :func:`opened`.
 
-    A file that it makes may be read and written by all whom the umask lets.
+    A file that it creates has mode 0666, less the umask.
     """
     try:
         found = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0o666)
     except OSError as error:
-        if error.errno == errno.ENXIO:  # A socket; or a pipe that nobody reads, opened for writing.
+        if error.errno == errno.ENXIO:  # A socket, or a pipe without a reader opened for writing.
             check_kind(path, path.stat().st_mode)
         raise
     try:
@@ -151,16 +151,16 @@ def descriptor(path: Path, flags: int, *, handed: bool = False) -> int:
 
 
 def check_kind(path: Path, mode: int | None = None) -> None:
-    """Refuse a file that is no regular one, for a library that opens it by itself; ``mode`` is that of its ``stat``."""
+    """Raise Refused unless a file is regular, for a library that opens it itself; ``mode`` is its ``st_mode``."""
     kind = stat.S_IFMT(path.stat().st_mode if mode is None else mode)
     if kind == stat.S_IFDIR:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if kind != stat.S_IFREG:
-        raise Refused(errno.EINVAL, f"it is {_KINDS.get(kind, 'no file')}, and only regular files are read", str(path))
+        raise Refused(errno.EINVAL, f"it is {_KINDS.get(kind, 'no file')}, but only regular files are read", str(path))
 
 
 def read_bytes(path: Path, most: int = MOST_BYTES, *, handed: bool = False) -> bytes:
-    """A regular file's content; raises Refused where it has more bytes; ``handed`` as of :func:`opened`."""
+    """Return a regular file's content; raises Refused if longer than ``most``; ``handed`` as in :func:`opened`."""
     with opened(path, handed=handed) as file:
         content = file.read(most + 1)
     if len(content) > most:
@@ -169,17 +169,17 @@ def read_bytes(path: Path, most: int = MOST_BYTES, *, handed: bool = False) -> b
 
 
 def read_text(path: Path, most: int = MOST_BYTES, *, errors: str = "strict", handed: bool = False) -> str:
-    """A file's text, read as :func:`read_bytes` does; ``errors`` is that of ``bytes.decode``."""
+    """Return a file's text, read as :func:`read_bytes` does; ``errors`` as in ``bytes.decode``."""
     return read_bytes(path, most, handed=handed).decode(errors=errors)
 
 
 def last_lines(path: Path, most: int = MOST_OF_A_LOG) -> list[str]:
-    """The lines in the last ``most`` bytes of a file that grows; of the first only its end, none where it is absent."""
+    """Return the lines in the last ``most`` bytes of a growing file, the first possibly cut; empty if it is missing."""
     return end_of(path, most).splitlines()
 
 
 def end_of(path: Path, most: int) -> str:
-    """The text in the last ``most`` bytes of a file that grows; empty where it cannot be read."""
+    """Return the text in the last ``most`` bytes of a growing file; empty if it cannot be read."""
     try:
         with opened(path) as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - most))
@@ -189,7 +189,7 @@ def end_of(path: Path, most: int) -> str:
 
 
 def json_objects(lines: Iterable[str | bytes]) -> Iterator[JsonObject]:
-    """The JSON objects among lines; all else is passed over, such as a line that is being written."""
+    """Yield the JSON objects among lines; anything else is skipped, such as a partly written line."""
     for line in lines:
         with contextlib.suppress(ValueError, RecursionError):
             content = json.loads(line)
@@ -198,13 +198,13 @@ def json_objects(lines: Iterable[str | bytes]) -> Iterator[JsonObject]:
 
 
 def json_lines(path: Path) -> Iterator[JsonObject]:
-    """The JSON objects of a file from its first line on; none where it is missing or cannot be read."""
+    """Yield the JSON objects of a file, one per line; none if it is missing or cannot be read."""
     with contextlib.suppress(OSError), io.TextIOWrapper(opened(path), errors="replace") as file:
         yield from json_objects(file)
 
 
 def lock(descriptor: int) -> bool | None:
-    """Lock an open file until it is closed, without waiting: False if another has it, None where there are no locks."""
+    """Lock an open file until it is closed, without waiting; return False if another holds it, None without locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -215,11 +215,10 @@ def lock(descriptor: int) -> bool | None:
 
 
 class Tail:
-    """A file that grows, read from where the last call ended, whatever happens to it.
+    """Reads a growing file from where the last call ended.
 
-    One that became shorter, or was put in place of another (a rotated log, metrics that a resumed worker has cut), is
-    read from its start, and :attr:`restarted` says so of what has just been returned. At most :data:`MOST_OF_A_LOG`
-    bytes are read at once.
+    A file that became shorter or was replaced (a rotated log, metrics cut by a resumed worker) is read from its start,
+    and :attr:`restarted` is True for what was just returned. At most :data:`MOST_OF_A_LOG` bytes are read at once.
     """
 
     def __init__(self, path: Path, *, from_start: bool) -> None:
@@ -231,14 +230,14 @@ class Tail:
             self._offset, self._inode = 0 if from_start else facts.st_size, facts.st_ino
 
     def lines(self, *, ended: bool = False) -> list[str]:
-        """Whole lines since the last call; with ``ended`` also a last one that has no end."""
+        """Return complete lines since the last call; with ``ended`` also an incomplete last one."""
         data = self._new()
         whole = data if ended else data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
         return whole.decode(errors="replace").splitlines()
 
     def text(self) -> str:
-        """All characters since the last call; one whose bytes are cut between two calls comes with the later."""
+        """Return all characters since the last call; one split between two calls is returned by the later."""
         data = self._new()
         self._offset += len(data)
         return self._decoder.decode(data)
@@ -257,7 +256,7 @@ class Tail:
 
 
 def changed_at(path: Path) -> float:
-    """The time of a file or folder; 0 where it was removed meanwhile."""
+    """Return the modification time of a file or folder; 0 if it was removed meanwhile."""
     try:
         return path.stat().st_mtime
     except OSError:
@@ -265,7 +264,7 @@ def changed_at(path: Path) -> float:
 
 
 def bytes_in(folder: Path) -> int:
-    """Bytes of all files in a folder and below; what vanishes meanwhile counts as nothing."""
+    """Return the bytes of all files in and below a folder; files removed meanwhile count as 0."""
     total = 0
     for path in folder.rglob("*"):
         with contextlib.suppress(OSError):
@@ -275,7 +274,7 @@ def bytes_in(folder: Path) -> int:
 
 
 def read_json(path: Path) -> JsonObject | None:
-    """A JSON file's mapping; None where there is none of ours (yet), which ``launcher.rundir.contents`` explains."""
+    """Return a JSON file's mapping; None if it is missing or invalid, which ``launcher.rundir.contents`` explains."""
     with contextlib.suppress(OSError, ValueError):
         content = load_json(path)
         if isinstance(content, dict) and depth(content) <= DEEPEST:
@@ -284,33 +283,33 @@ def read_json(path: Path) -> JsonObject | None:
 
 
 def load_json(path: Path) -> Any:
-    """The JSON of a file that a program wrote; raises OSError where it cannot be read, else ValueError."""
+    """Return the JSON of a file that a program wrote; raises OSError if it cannot be read, ValueError if invalid."""
     return any_json(read_text(path, MOST_OF_A_RECORD))
 
 
 def any_json(text: str | bytes) -> Any:
-    """JSON as Python reads it, as deep as it can. Raises ValueError if it is none, or deeper."""
+    """Return JSON as Python reads it. Raises ValueError if it is invalid or nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError:
-        raise ValueError("it is nested too deep") from None
+        raise ValueError("it is nested too deeply") from None
 
 
 def load_own(path: Path) -> Any:
-    """Read a YAML of this package, which needs no limits."""
-    import yaml  # Late, because most commands read none.
+    """Return the content of a YAML file of this package, which needs no limits."""
+    import yaml  # Imported late: most commands read none.
 
     return yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 @cache
 def own_json(path: Path) -> Any:
-    """The content of a JSON of this package, read once."""
+    """Return the content of a JSON file of this package, cached."""
     return json.loads(path.read_text())
 
 
 def parse_json(text: str | bytes) -> Any:
-    """JSON from anyone; ValueError says why it is none, not finite, or beyond :data:`LARGEST` or :data:`DEEPEST`."""
+    """Return untrusted JSON; ValueError if it is invalid, not finite, or exceeds :data:`LARGEST` or :data:`DEEPEST`."""
     if len(text) > MOST_BYTES:
         raise ValueError(f"it is larger than {MOST_BYTES >> 20} MiB")
     try:
@@ -322,22 +321,22 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def check_plain(content: object) -> None:
-    """Raise ValueError unless plain data keep within the limits of numbers and depth."""
+    """Raise ValueError unless plain data respects the limits of numbers and depth."""
     for each in _levels(content, DEEPEST):
         check_numbers(each)
 
 
 def check_numbers(values: Iterable[object]) -> None:
-    """Raise ValueError unless all numbers among some values are finite, and none is beyond :data:`LARGEST`."""
+    """Raise ValueError unless all numbers among the values are finite and at most :data:`LARGEST`."""
     for value in values:
         if type(value) is int and abs(value) > LARGEST:
-            raise _too_large(str(value) if abs(value) < LARGEST**4 else f"one of {value.bit_length()} bits")
+            raise _too_large(str(value) if abs(value) < LARGEST**4 else f"a number of {value.bit_length()} bits")
         if type(value) is float and not math.isfinite(value):
-            raise ValueError(f"{value} is no finite number")
+            raise ValueError(f"{value} is not a finite number")
 
 
 def depth(content: object) -> int:
-    """Lists and mappings in one another; 0 of a value that is neither."""
+    """Return the nesting depth of lists and mappings; 0 for a value that is neither."""
     return sum(any(isinstance(value, dict | list) for value in level) for level in _levels(content))
 
 
@@ -353,11 +352,11 @@ def _levels(content: object, deepest: float = math.inf) -> Iterator[list[object]
 
 
 def integer(digits: str) -> int:
-    """A whole number, ValueError beyond :data:`LARGEST`; Python refuses one of 4,300 digits, in words about itself."""
+    """Parse an integer; ValueError beyond :data:`LARGEST`, before Python's own limit of 4,300 digits applies."""
     if len(digits) > len(str(LARGEST)) + 1:
         raise _too_large(f"{digits[:20]}..., a number of {len(digits)} digits,")
     return int(digits)
 
 
 def _too_large(what: str) -> ValueError:
-    return ValueError(f"{what} is beyond 64 bits, which no setting is")
+    return ValueError(f"{what} does not fit in 64 bits, as every setting must")

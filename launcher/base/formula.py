@@ -1,6 +1,6 @@
-"""Formulas as text: one expression over named values, computed, and printed with its names or its numbers.
+"""Formulas as text: an expression over named values that can be evaluated, and printed with names or numbers.
 
-The printed formula is the formula. Expressions are compiled once each; their language is names, whole numbers,
+The same text is evaluated and printed. Expressions are compiled once each; the language is names, integers,
 ``+ - * // /``, ``max``, ``min`` and ``ceil``.
 """
 
@@ -21,7 +21,7 @@ _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv)
 
 
 def evaluated[T: (Value, float)](expression: str, values: Mapping[str, T]) -> T:
-    """The value of an expression. Raises TypeError if there are more or fewer values than names."""
+    """Return the value of an expression. Raises TypeError if there are more or fewer values than names."""
     try:
         result: T = _compiled(expression)(**values)
     except TypeError:
@@ -33,7 +33,7 @@ def evaluated[T: (Value, float)](expression: str, values: Mapping[str, T]) -> T:
 
 
 def printed(expression: str, name: Callable[[str], str]) -> str:
-    """An expression as text, each name as ``name`` says it; brackets only where a reader needs them."""
+    """Return an expression as text, with each name replaced by ``name`` and only the necessary parentheses."""
     template, names = _template(expression)
     return template.format_map({each: name(each) for each in names})
 
@@ -56,7 +56,7 @@ def _word(word: str, names: frozenset[str]) -> str:
 
 @cache
 def _parsed(expression: str) -> ast.expr:
-    """The expression as a tree of what its language allows. Raises AssertionError if it is more than arithmetic."""
+    """The syntax tree of an expression. Raises AssertionError if it is not in the language."""
     tree = ast.parse(expression, mode="eval").body
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
@@ -72,20 +72,20 @@ def _parsed(expression: str) -> ast.expr:
 
 
 def names_in(expression: str) -> frozenset[str]:
-    """The names of an expression."""
+    """Return the names in an expression."""
     names = {node.id for node in ast.walk(_parsed(expression)) if isinstance(node, ast.Name)}
     return frozenset(names - _FUNCTIONS.keys())
 
 
 def exact(value: Value | float) -> str:
-    """A number in full; a fraction by both of its numbers, a float to six digits."""
+    """Return a number in full; a fraction as numerator and denominator, a float with six digits."""
     if isinstance(value, float):
         return f"{value:.6g}"
     return f"{int(value):,}" if value.denominator == 1 else f"({value.numerator:,} / {value.denominator:,})"
 
 
 def said(value: Value | float) -> str:
-    """A number as people say it: whole below a thousand, then ``842.30 M``; a float to four digits."""
+    """Return a number in short form: in full below a thousand, then ``842.30 M``; a float with four digits."""
     if isinstance(value, float):
         return f"{value:.4g}"
     return f"{float(value):,.4g}" if value.denominator != 1 else count(int(value))

@@ -1,8 +1,8 @@
-"""``dataclass`` for frozen classes, in a third of the time that it takes to define one.
+"""A ``dataclass`` decorator for frozen classes that takes a third of the time to define one.
 
 ``dataclasses`` compiles six functions for every frozen class: 0.7 ms with CPython 3.12 and 3.13, a quarter of a
-``launch check``. Here ``__init__`` alone is compiled, once for all classes with as many fields; the other five are
-shared. What they do is the same (tests/base/test_frozen.py).
+``launch check`` in total. Here only ``__init__`` is compiled, once for all classes with the same number of fields; the
+other five are shared. The behavior is the same (tests/base/test_frozen.py).
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ def _frozen(cls: type | None = None, /, *, eq: bool = True, frozen: bool, slots:
             methods |= _COMPARED
             inherited: Any = defined.__hash__
             if inherited is not None and inherited is not object.__hash__:
-                own.add("__hash__")  # One that it inherits: ``Hashed`` keeps what it has computed.
+                own.add("__hash__")  # An inherited one: ``Hashed`` caches the hash.
         if slots:
             methods |= _PICKLED
         for name, method in methods.items():
@@ -37,12 +37,12 @@ def _frozen(cls: type | None = None, /, *, eq: bool = True, frozen: bool, slots:
         return found
 
     if not frozen:
-        raise TypeError("launcher.base.frozen is for frozen classes: take dataclasses.dataclass")
+        raise TypeError("launcher.base.frozen is for frozen classes: use dataclasses.dataclass")
     return made if cls is None else made(cls)
 
 
 def _initialiser(cls: Any) -> Callable[..., None]:
-    """The ``__init__`` of a class, which takes its fields in order, those that are ``kw_only`` by name alone."""
+    """The ``__init__`` of a class, which takes its fields in order, and ``kw_only`` fields only by name."""
     order = sorted(fields(cls), key=lambda field: bool(field.kw_only))
     makes = tuple(number for number, field in enumerate(order) if field.default_factory is not MISSING)
     by_name = sum(bool(field.kw_only) for field in order)
@@ -72,7 +72,7 @@ def _placeholder(number: int) -> str:
 
 @cache
 def _shape(size: int, makes: tuple[int, ...]) -> CodeType:
-    """The compiled ``__init__`` of classes of so many fields; ``makes`` are those whose default is made anew."""
+    """The compiled ``__init__`` of classes with ``size`` fields; ``makes`` are those with a default factory."""
     names = [_placeholder(number) for number in range(size)]
     values = [
         f"_make_{number}_() if {name} is _MISSING_ else {name}" if number in makes else name

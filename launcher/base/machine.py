@@ -1,6 +1,6 @@
-"""Facts of this machine: its GPUs by NVML, its host memory, disk and processors.
+"""Facts about this machine: its GPUs through NVML, its host memory, disk and CPUs.
 
-Nothing is read on import; a machine without a GPU or without a driver is an answer, never an error.
+Nothing is read on import; a machine without a GPU or driver is a valid answer, not an error.
 """
 
 import os
@@ -15,12 +15,12 @@ from launcher.base.frozen import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One GPU as NVML names it."""
+    """One GPU as NVML reports it."""
 
     name: str  # Its product name.
     memory_bytes: int  # The driver's total.
-    reserved_bytes: int | None  # The part of it that driver and firmware keep; None where the driver does not say.
-    compute_capability: float  # Major and minor as 9.0.
+    reserved_bytes: int | None  # The part that driver and firmware reserve; None if the driver does not report it.
+    compute_capability: float  # Major and minor version, as 9.0.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,12 +34,12 @@ class Machine:
 
 
 def label() -> str:
-    """The host's name as part of a file's: it may be anything, with slashes and beyond ASCII."""
+    """Return the host's name as a part of a file name: host names may contain slashes and non-ASCII characters."""
     return re.sub(r"[^A-Za-z0-9.-]", "-", os.uname().nodename)[:64]
 
 
 def facts() -> Machine:
-    """Ask this machine: the GPUs that CUDA would show, the memory that the cgroup allows, the disk under our feet."""
+    """Return this machine's facts: GPUs visible to CUDA, memory allowed by the cgroup, the working folder's disk."""
     return Machine(
         gpus=_gpus(os.environ.get("CUDA_VISIBLE_DEVICES")),
         host_memory_bytes=host_memory(),
@@ -51,7 +51,7 @@ def facts() -> Machine:
 def _gpus(visible: str | None) -> tuple[Gpu, ...]:
     if not _driver():
         return ()
-    import pynvml  # Late, because it takes 0.08 s, which a machine without a driver need not wait for.
+    import pynvml  # Imported late: it takes 0.08 s, which a machine without a driver need not spend.
 
     try:
         pynvml.nvmlInit()
@@ -67,17 +67,17 @@ def _gpus(visible: str | None) -> tuple[Gpu, ...]:
 
 
 _DEVICES = ("/dev/nvidiactl", "/dev/nvmap", "/dev/dxg")
-"""One of these is there where a driver is loaded: NVIDIA's own, that of its Tegra systems, and WSL 2's."""
+"""One of these exists if a driver is loaded: NVIDIA's own, that of Tegra systems, and WSL 2's."""
 
 
 def _driver() -> bool:
-    """True if the library is there that ``pynvml`` itself loads on Linux; elsewhere ``pynvml`` has to look."""
+    """True if the library that ``pynvml`` loads on Linux exists; on other systems ``pynvml`` must look itself."""
     if sys.platform != "linux":
         return True
     if not any(map(os.path.exists, _DEVICES)):
         return False
     try:
-        import ctypes  # Late, because only this asks for it.
+        import ctypes  # Imported late: only this needs it.
 
         ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
@@ -86,7 +86,7 @@ def _driver() -> bool:
 
 
 def _devices(nvml: ModuleType, index: int) -> Iterator[tuple[str, Gpu]]:
-    """One GPU, or its MIG slices in its place: CUDA shows the slices alone, and a slice has its own memory."""
+    """One GPU, or its MIG slices instead: CUDA shows only the slices, each with its own memory."""
     parent = nvml.nvmlDeviceGetHandleByIndex(index)
     capability = float("{}.{}".format(*nvml.nvmlDeviceGetCudaComputeCapability(parent)))
     for handle in _slices(nvml, parent) or [parent]:
@@ -100,7 +100,7 @@ def _devices(nvml: ModuleType, index: int) -> Iterator[tuple[str, Gpu]]:
 
 
 def _reserved(nvml: ModuleType, handle: object) -> int | None:
-    """Reserved bytes by the second version of NVML's memory counts, which drivers before 510 do not have."""
+    """Reserved bytes from version 2 of NVML's memory info, which drivers before 510 lack."""
     try:
         return int(nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).reserved)
     except nvml.NVMLError:
@@ -112,18 +112,18 @@ def _slices(nvml: ModuleType, parent: object) -> list[object]:
         if not nvml.nvmlDeviceGetMigMode(parent)[0]:
             return []
     except nvml.NVMLError:
-        return []  # Most GPUs have no such mode, and NVML says so by an error.
+        return []  # Most GPUs do not support MIG, which NVML reports as an error.
     slices = []
     for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(parent)):
         try:
             slices.append(nvml.nvmlDeviceGetMigDeviceHandleByIndex(parent, number))
         except nvml.NVMLError:
-            continue  # A place without a slice.
+            continue  # An empty slot.
     return slices
 
 
 def _visible(uuids: Sequence[str], visible: str | None) -> list[int]:
-    """Positions that CUDA shows: it stops at the first entry that names no device (CUDA C++ programming guide)."""
+    """Indices that CUDA shows: it stops at the first entry that names no device (CUDA C++ programming guide)."""
     if visible is None:
         return list(range(len(uuids)))
     positions: list[int] = []
@@ -142,13 +142,13 @@ _CGROUPS, _MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 def host_memory(cgroups: Path = _CGROUPS, membership: Path = _MEMBERSHIP) -> int:
-    """Bytes of memory that this process may use: the machine's, or less where a cgroup (1 or 2) limits it."""
+    """Return the bytes of memory that this process may use: the machine's, or less if a cgroup (v1 or v2) limits it."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min([total, *(limit for limit, _, _ in limited_groups(cgroups, membership))])
 
 
 def memory_groups(cgroups: Path = _CGROUPS, membership: Path = _MEMBERSHIP) -> Iterator[tuple[Path, bool]]:
-    """The folders of the groups that count this process's memory, up to the root; True beside one of version 1."""
+    """Yield the folders of the cgroups that count this process's memory, up to the root, and True for version 1."""
     for line in _read(membership).splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers in ("", "memory"):
@@ -157,20 +157,19 @@ def memory_groups(cgroups: Path = _CGROUPS, membership: Path = _MEMBERSHIP) -> I
 
 
 def limited_groups(cgroups: Path = _CGROUPS, membership: Path = _MEMBERSHIP) -> Iterator[tuple[int, Path, bool]]:
-    """The groups that limit this process's memory: bytes, folder, and True for a group of version 1."""
+    """Yield the cgroups that limit this process's memory: bytes, folder, and True for version 1."""
     for folder, is_first in memory_groups(cgroups, membership):
         text = _read(folder / ("memory.limit_in_bytes" if is_first else "memory.max")).strip()
-        if text.isdecimal():  # Version 2 says "max" where there is none.
+        if text.isdecimal():  # Version 2 has "max" for no limit.
             yield int(text), folder, is_first
 
 
 def memory_in_use(
     cgroups: Path = _CGROUPS, membership: Path = _MEMBERSHIP, meminfo: Path = Path("/proc/meminfo")
 ) -> tuple[int, int] | None:
-    """Bytes of host memory in use, and that there are: of the cgroup that leaves least, else of the machine.
+    """Return used and total bytes of host memory, of the cgroup with the least left, or of the machine.
 
-    Pages of files that nobody used lately do not count: the kernel takes them back before anything fails. None where
-    the machine does not tell.
+    Inactive file pages do not count as used: the kernel reclaims them before anything fails. None if unknown.
     """
     answers = [_machine_in_use(meminfo)]
     answers += [_group_in_use(*group) for group in limited_groups(cgroups, membership)]
@@ -179,7 +178,7 @@ def memory_in_use(
 
 
 def _machine_in_use(meminfo: Path) -> tuple[int, int] | None:
-    """Linux ``Documentation/filesystems/proc.rst``: ``MemAvailable`` is what new processes can have; in KiB."""
+    """Linux ``Documentation/filesystems/proc.rst``: ``MemAvailable`` is what new processes can use, in KiB."""
     found = dict(re.findall(r"^(\w+):\s+(\d+) kB$", _read(meminfo), re.MULTILINE))
     if "MemTotal" not in found or "MemAvailable" not in found:
         return None
@@ -188,7 +187,7 @@ def _machine_in_use(meminfo: Path) -> tuple[int, int] | None:
 
 
 def _group_in_use(limit: int, folder: Path, first_version: bool) -> tuple[int, int] | None:
-    """Linux ``Documentation/admin-guide/cgroup-v1/memory.rst`` and ``cgroup-v2.rst``; v1 sums up its children."""
+    """Linux ``Documentation/admin-guide/cgroup-v1/memory.rst`` and ``cgroup-v2.rst``; v1 includes its children."""
     used = _read(folder / ("memory.usage_in_bytes" if first_version else "memory.current")).strip()
     if not used.isdecimal():
         return None
@@ -198,9 +197,9 @@ def _group_in_use(limit: int, folder: Path, first_version: bool) -> tuple[int, i
 
 
 def process_memory(status: Path = Path("/proc/self/status")) -> int | None:
-    """Resident bytes of a process but for pages of files, which the kernel takes back; None where it does not tell."""
+    """Return a process's resident bytes without file pages, which the kernel can reclaim; None if unknown."""
     found = dict(re.findall(r"^(\w+):\s+(\d+) kB$", _read(status), re.MULTILINE))
-    if "RssAnon" not in found:  # Linux has it from 4.5 on.
+    if "RssAnon" not in found:  # Available since Linux 4.5.
         return None
     return (int(found["RssAnon"]) + int(found.get("RssShmem", 0))) * 1024
 
@@ -213,7 +212,7 @@ def _read(path: Path) -> str:
 
 
 def disk_free(folder: Path) -> int | None:
-    """Free bytes of the disk that a folder is on or would be on; None where that cannot be asked."""
+    """Return the free bytes of the disk that a folder is, or would be, on; None if unknown."""
     try:
         disk = os.statvfs(_existing(folder))
         return disk.f_bavail * disk.f_frsize
@@ -236,23 +235,23 @@ def _existing(folder: Path) -> Path:
 def _cpus() -> int:
     try:
         return len(os.sched_getaffinity(0))
-    except AttributeError:  # Only Linux has it.
+    except AttributeError:  # Available only on Linux.
         return os.cpu_count() or 1
 
 
 def cxx() -> str | None:
-    """The C++ compiler that torch.compile takes on the CPU, that of ``CXX`` or ``g++``; None where there is none."""
-    import shutil  # Late, because of the five modules that it brings.
+    """Return the C++ compiler that torch.compile uses on the CPU, ``CXX`` or ``g++``; None if there is none."""
+    import shutil  # Imported late: it imports five modules.
 
     return shutil.which(os.environ.get("CXX", "g++"))
 
 
 def node() -> str:
-    """This node's name, on Slurm as Slurm knows it: a host's own name may be a longer one."""
+    """Return this node's name, on Slurm the one that Slurm uses: the host name may be longer."""
     return os.environ.get("SLURMD_NODENAME") or os.uname().nodename
 
 
 def processor() -> str | None:
-    """The processor's product name by ``/proc/cpuinfo``; None where it has none there."""
+    """Return the CPU's product name from ``/proc/cpuinfo``; None if it has none."""
     found = re.search(r"^model name\s*:\s*(.+)$", _read(Path("/proc/cpuinfo")), re.MULTILINE)
     return found[1].strip() if found else None

@@ -1,7 +1,7 @@
-"""The package itself: its version, where it lies, and how an extra of it is installed.
+"""The package itself: its version, its folder, and the command that installs an extra.
 
-``FOLDER`` is ``launcher/``; ``IMPORT_FOLDER`` is the folder that holds it, which goes on the ``PYTHONPATH`` of a Python
-that is to import the same ``launcher`` as this one.
+``FOLDER`` is ``launcher/``; ``IMPORT_FOLDER`` is its parent, which goes on the ``PYTHONPATH`` of a Python that must
+import the same ``launcher``.
 """
 
 import os
@@ -13,20 +13,20 @@ NAME = "llm-launch"  # The distribution's name.
 __version__ = "0.1.0"
 FOLDER = Path(__file__).parent.parent
 IMPORT_FOLDER = FOLDER.parent
-TRAINING = "fsdp"  # The extra with torch, ``transformers`` and ``datasets``, which those of the other engines include.
+TRAINING = "fsdp"  # The extra with torch, ``transformers`` and ``datasets``; the other engines' extras include it.
 
 
 def install(extra: str) -> str:
-    """The command of pip for this Python, which need not be the one of the shell; the launcher that is there stays."""
+    """Return the pip command that installs an extra for this Python, which may differ from the shell's."""
     return shlex.join([sys.executable, "-m", "pip", "install", f"llm-launch[{extra}]"])
 
 
 def python_path() -> str:
-    """``PYTHONPATH`` of a process that is to import this launcher, with the paths that are set already behind."""
+    """Return the ``PYTHONPATH`` for a process that must import this launcher, followed by the paths already set."""
     return os.pathsep.join(filter(None, (str(IMPORT_FOLDER), os.environ.get("PYTHONPATH"))))
 
 
 def shipped(kind: str) -> Path:
-    """The shipped ``conf`` or ``recipes`` folder: inside the installed package, or beside it in a checkout."""
+    """Return the shipped ``conf`` or ``recipes`` folder: inside the installed package, or next to it in a checkout."""
     inside = FOLDER / "_shipped" / kind
     return inside if inside.is_dir() else IMPORT_FOLDER / kind

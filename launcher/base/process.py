@@ -1,8 +1,8 @@
-"""A process known for good: by its pid, when it began, and the boot, PID namespace and host that the pid counts in.
+"""Unambiguous identification of a process: by pid, start time, boot, PID namespace and host.
 
-A pid alone is given to another process later. So every record that names a process holds a :class:`Process`, found
-alive, or signalled, by all of that; where it cannot be seen from here nothing is claimed of it. :class:`Every` is the
-clock of what a process does now and then.
+A pid alone is reused by later processes. So every record that names a process holds a :class:`Process`, which is
+checked and signaled by all of these; nothing is claimed about a process that is not visible from here. :class:`Every`
+is a timer for periodic work.
 """
 
 import contextlib
@@ -24,16 +24,16 @@ _BOOT_ID = _PROC / "sys" / "kernel" / "random" / "boot_id"
 class Process:
     """One process."""
 
-    pid: int  # Its number, as its own namespace counts.
-    # When it began, in clock ticks since the boot (``proc(5)``, field 22 of ``stat``); None without ``/proc``.
+    pid: int  # Its pid in its own namespace.
+    # Its start time in clock ticks since the boot (``proc(5)``, field 22 of ``stat``); None without ``/proc``.
     start: int | None
-    boot: str  # The kernel's random id of its boot; empty without ``/proc``.
-    namespace: str  # Of pids, by the kernel's number; empty without ``/proc``.
-    host: str  # The host's name, for people, and to tell a reboot from another machine.
+    boot: str  # The kernel's random boot id; empty without ``/proc``.
+    namespace: str  # The kernel's id of its PID namespace; empty without ``/proc``.
+    host: str  # The host's name, for people, and to distinguish a reboot from another machine.
 
     @classmethod
     def of(cls, pid: int) -> Self:
-        """A process that is seen from here."""
+        """Return a process that is visible from here."""
         stat = _stat(pid)
         return cls(
             pid=pid,
@@ -45,7 +45,7 @@ class Process:
 
     @classmethod
     def here(cls) -> Self:
-        """This process."""
+        """Return this process."""
         return cls.of(os.getpid())
 
     @classmethod
@@ -59,36 +59,36 @@ class Process:
         return cls(**fields) if texts and numbers and is_pid(fields["pid"]) else None  # type: ignore[arg-type]
 
     def as_dict(self) -> dict[str, object]:
-        """The form of records."""
+        """Return it as in records."""
         return asdict(self)
 
     @property
     def visible(self) -> bool:
-        """True if its pid means the same here as where it was recorded."""
+        """True if its pid refers to the same process here as where it was recorded."""
         return self.boot == _boot() and self.namespace == _namespace()
 
     @property
     def before_a_reboot(self) -> bool:
-        """True if this host has been started again since, so that the process has ended."""
+        """True if this host has rebooted since, so that the process has ended."""
         return self.boot != _boot() and self.host == os.uname().nodename
 
     @property
     def alive(self) -> bool:
-        """True if it is seen from here and lives; a zombie that nobody has waited for does not."""
+        """True if it is visible from here and alive; a zombie is not."""
         return self.visible and alive(self.pid) and self._is_now(self.pid)
 
     def send(self, how: signal.Signals, *, group: bool = False) -> bool:
-        """Send it, or the process group that it leads, a signal; False where it is not alive, or not seen from here.
+        """Send a signal to it, or to the process group that it leads; return False if it is not alive or not visible.
 
-        The process is held by a descriptor (``pidfd_open(2)``) while it is looked at, so that the signal cannot reach
-        another one that has got its number in between.
+        The process is held by a descriptor (``pidfd_open(2)``) while it is checked, so that the signal cannot reach
+        another process that reuses its pid.
         """
         with _held(self.pid) as descriptor:
             if not self.alive:
                 return False
             try:
                 if group:
-                    os.killpg(self.pid, how)  # Its number is no other group's as long as it is there.
+                    os.killpg(self.pid, how)  # The group's id is not reused while the process exists.
                 elif descriptor is None:
                     os.kill(self.pid, how)
                 else:
@@ -106,12 +106,12 @@ class Process:
 
 
 def is_pid(number: object) -> bool:
-    """True for a number that a process can have: 0 and negative ones mean groups to ``kill(2)``."""
+    """True for a valid pid: 0 and negative numbers mean process groups in ``kill(2)``."""
     return isinstance(number, int) and 0 < number < 1 << 31
 
 
 def alive(pid: int) -> bool:
-    """True if a process of this machine has this number; a zombie that nobody has waited for does not count."""
+    """True if a process on this machine has this pid; a zombie does not count."""
     if (letter := state(pid)) is None:
         with contextlib.suppress(OSError):
             os.kill(pid, 0)
@@ -121,13 +121,13 @@ def alive(pid: int) -> bool:
 
 
 def state(pid: int) -> str | None:
-    """The letter of a process's state (proc(5), ``stat``); None where there is no such process, or no ``/proc``."""
+    """Return the letter of a process's state (proc(5), ``stat``); None without such a process, or without ``/proc``."""
     stat = _stat(pid)
     return None if stat is None else stat[0]
 
 
 def children(pid: int) -> list[Process]:
-    """The children of a process, each known before it is certain to be one, so that no other can take its place."""
+    """Return the children of a process; each is identified first and then checked, so that no pid reuse can mislead."""
     try:
         numbers = (_PROC / str(pid) / "task" / str(pid) / "children").read_text().split()
     except OSError:
@@ -137,7 +137,7 @@ def children(pid: int) -> list[Process]:
 
 
 def marked(variable: str) -> list[Process]:
-    """The processes in whose environment ``NAME=value`` stands, as their start has set it; not this one."""
+    """Return the processes, except this one, whose initial environment contains ``NAME=value``."""
     found = []
     for path in _PROC.glob("[0-9]*"):
         each = Process.of(int(path.name))
@@ -149,8 +149,8 @@ def marked(variable: str) -> list[Process]:
 def speaks_of(pid: int, folder: Path) -> bool:
     """True if a process was started for a run: its command line or its environment names the run's folder.
 
-    By this torchrun is told from a stranger that a record from elsewhere names in its place; a system without
-    ``/proc`` cannot tell, and takes its word.
+    This distinguishes torchrun from an unrelated process that a foreign record names; a system without ``/proc`` cannot
+    check, and trusts the record.
     """
     if not (_PROC / "self").exists():
         return True
@@ -161,7 +161,7 @@ def speaks_of(pid: int, folder: Path) -> bool:
 
 
 def environment(pid: int) -> list[bytes]:
-    """The variables ``NAME=value`` of a process, as its start has set them; none where they cannot be read."""
+    """Return the initial variables ``NAME=value`` of a process; empty if they cannot be read."""
     return _strings(pid, "environ")
 
 
@@ -185,7 +185,7 @@ def _held(pid: int) -> Iterator[int | None]:
 
 
 def _stat(pid: int) -> list[str] | None:
-    """The fields of ``/proc/<pid>/stat`` from the third on, since the second, a name, may hold blanks."""
+    """The fields of ``/proc/<pid>/stat`` from the third on, since the second, a name, may contain spaces."""
     try:
         return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -207,13 +207,13 @@ def _namespace() -> str:
 
 
 class Every:
-    """A clock that is due once in some seconds: first when they have passed, or with ``at_once`` when first asked."""
+    """A timer that is due every some seconds: first after that time, or with ``at_once`` at the first call."""
 
     def __init__(self, seconds: float, *, at_once: bool = False) -> None:
         self._seconds, self._last = seconds, -seconds if at_once else time.monotonic()
 
     def is_due(self) -> bool:
-        """True if the seconds have passed since it was last due, which then is now."""
+        """Return True, and restart the timer, if the seconds have passed since it was last due."""
         now = time.monotonic()
         if now - self._last < self._seconds:
             return False

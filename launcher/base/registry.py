@@ -1,8 +1,8 @@
-"""Extension by name: a backend, a strategy or a family is one module of its folder, with no central list.
+"""Plug-ins by name: a backend, a strategy or a family is one module in its folder, with no central list.
 
-Backends and families may also come from other installed packages, by an entry point of ``llm_launch.backends`` or
-``llm_launch.families``, imported when chosen. Their metadata is searched for the groups' common beginning first, which
-takes 2 ms, and only then read by ``importlib.metadata``, which takes up to 150 ms for a hundred packages.
+Backends and families may also come from other installed packages, through entry points of ``llm_launch.backends`` or
+``llm_launch.families``, imported when chosen. Metadata files are first searched for the groups' common prefix (2 ms),
+and only then read with ``importlib.metadata``, which takes up to 150 ms for a hundred packages.
 """
 
 import importlib
@@ -20,35 +20,35 @@ if TYPE_CHECKING:
 
 _BEGINNING = "llm_launch."
 KEYS = {"backends": "backend.name", "families": "model.family"}
-"""The folders that installed packages add to, and the key that chooses from each; the entry points' group is the
-folder's name behind ``llm_launch.``."""
+"""The folders that installed packages can extend, and the key that chooses from each; the entry point group is
+``llm_launch.`` and the folder's name."""
 
 _FOLDERS = {"families": "launcher.estimate.families", "strategies": "launcher.estimate.strategies"}
-"""Where a folder of choices lies, if not at ``launcher.<package>``."""
+"""The package of a folder of choices, if it is not ``launcher.<package>``."""
 
 
 @cache
 def names(package: str) -> tuple[str, ...]:
-    """All that can be chosen: the modules of a folder, and what installed packages offer beside them."""
+    """Return all names that can be chosen: the modules of a folder, and those that installed packages offer."""
     return tuple(sorted({*shipped(package), *_offers().get(package, ())}))
 
 
 @cache
 def shipped(package: str) -> tuple[str, ...]:
-    """The modules of a folder in alphabetical order; those starting with ``_`` are private."""
+    """Return the modules of a folder in alphabetical order, without private ones, which start with ``_``."""
     folder = importlib.import_module(_folder(package))
     found = sorted(module.name for module in pkgutil.iter_modules(folder.__path__))
     return tuple(name for name in found if not name.startswith("_"))
 
 
 def offered(package: str) -> Mapping[str, str]:
-    """Names that installed packages offer: the distribution of each name, found without importing it."""
+    """Return the names that installed packages offer, each with its distribution, without importing them."""
     return {name: _owner(entries[0]) for name, entries in _offers().get(package, {}).items()}
 
 
 @cache
 def load(package: str, name: str) -> Any:
-    """Import the one that is chosen; KeyError where there is none, ConfigErrors where a package's is broken."""
+    """Import the chosen one; KeyError if there is none, ConfigErrors if an installed package's is broken."""
     entries = _offers().get(package, {}).get(name, ())
     if entries:
         return _offer(package, name, entries)
@@ -58,7 +58,7 @@ def load(package: str, name: str) -> Any:
 
 
 def faults(package: str, name: str) -> tuple[ConfigError, ...]:
-    """Faults of a choice that an installed package offers; the launcher's own are not imported for it."""
+    """Return errors of a choice that an installed package offers; the launcher's own modules are not imported."""
     if name in _offers().get(package, {}):
         try:
             load(package, name)
@@ -71,10 +71,10 @@ def _offer(package: str, name: str, entries: "tuple[EntryPoint, ...]") -> Any:
     entry, key = entries[0], KEYS[package]
     owners = sorted({_owner(one) for one in entries})
     if name in shipped(package):
-        rule = f"the installed package {owners[0]} offers one of this name, which is the launcher's own"
+        rule = f"the installed package {owners[0]} offers this name, which the launcher itself uses"
         raise ConfigErrors([ConfigError(key, name, rule, [f"pip uninstall {owners[0]}"])])
     if len(entries) > 1:
-        rule = f"it is offered more than once, by {' and '.join(owners)}"
+        rule = f"it is offered by more than one package: {' and '.join(owners)}"
         raise ConfigErrors([ConfigError(key, name, rule, [f"pip uninstall {owner}" for owner in owners])])
     said = f"the installed package {owners[0]} offers it as {entry.value}"
     instead = [f"pip install --upgrade {owners[0]}", *(f"{key}={other}" for other in shipped(package))]
@@ -104,7 +104,7 @@ def _owner(entry: "EntryPoint") -> str:
 def _offers() -> "Mapping[str, Mapping[str, tuple[EntryPoint, ...]]]":
     found: dict[str, dict[str, tuple[EntryPoint, ...]]] = {}
     if any(_mentions(path) for path in _metadata()):
-        from importlib.metadata import entry_points  # Late, because it looks at every installed package.
+        from importlib.metadata import entry_points  # Imported late: it scans every installed package.
 
         for package in KEYS:
             for entry in entry_points(group=f"{_BEGINNING}{package}"):

@@ -1,7 +1,7 @@
-"""Secrets told from other text: by the well-known forms of tokens, and by the names of the values they are given to.
+"""Detection of secrets in text, by the well-known forms of tokens and by the names that values are given.
 
-Files that are written to be kept or shared are refused where :func:`held` finds something; messages leave out what
-:func:`hidden` and :func:`shown` hide, which is more: what is only named like a secret may be one.
+Writing a file to keep or share is refused if :func:`held` finds a secret; messages omit what :func:`hidden` and
+:func:`shown` hide, which is more: any value with a secret's name may be one.
 """
 
 import math
@@ -17,28 +17,28 @@ _SECRET = frozenset({
     *("APIKEY", "BEARER", "CREDENTIAL", "CREDENTIALS", "PASSPHRASE", "PASSWD", "PASSWORD", "PASSWORDS"),
     *("SECRET", "SECRETS"),
 })
-"""Parts of a name that make any value behind it a secret."""
+"""Parts of a name that make any value of it a secret."""
 
 _PERHAPS = frozenset({"PASS", "TOKEN", "KEY", "PAT"})
-"""Parts that also stand in names of other things (a column's key, a token to pad with, a compiler's pass)."""
+"""Parts that also occur in other names (a column's key, a padding token, a compiler's pass)."""
 
 _GLUED = ("PASSWD", "PASSWORD", "PASSPHRASE", "PASS", "PWD", "PW")
-"""Ends of a part in capitals that make the name a secret's: ``PGPASS``, ``SSHPASS``, ``MYSQL_PWD``, ``BINDPW``."""
+"""Suffixes of a part in capitals that make the name a secret's: ``PGPASS``, ``SSHPASS``, ``MYSQL_PWD``, ``BINDPW``."""
 
 _NOT_GLUED = frozenset({"ASKPASS", "BYPASS", "COMPASS", "ENCOMPASS", "SURPASS", "TRESPASS", "LOWPASS", "HIGHPASS"})
 _FOLDERS = frozenset({"PWD", "OLDPWD"})  # Whole names of variables in which a shell keeps folders.
 _KEEPERS = frozenset({"API", "ACCESS", "AUTH", "PRIVATE", "CLIENT", "SIGNING", "ENCRYPTION"})
-"""Parts in front of KEY or TOKEN that leave no other meaning."""
+"""Parts before KEY or TOKEN that make the name unambiguous."""
 
 _NOT_A_SECRET = frozenset(["FILE", "PATH", "DIR", "FOLDER", "TYPE", "DTYPE", "COUNT", "SIZE", "LENGTH"])
-"""Last parts of names of what a secret is found by, or measured in."""
+"""Last parts of names that tell where a secret is, or how large, and not the secret itself."""
 
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _CERTAIN, _LIKELY = 2, 1
 
 
 class Form(NamedTuple):
-    """One well-known form of a token: its name, the variable that usually carries it, and marks that begin it."""
+    """One well-known form of a token: its name, the variable that usually holds it, and substrings that precede it."""
 
     title: str
     variable: str
@@ -50,11 +50,11 @@ def _form(title: str, variable: str, marks: str, pattern: str) -> Form:
     return Form(title, variable, tuple(marks.split()), rf"(?<![A-Za-z0-9]){pattern}")
 
 
-_GIVEN = r"(?![\\\"']*[$`<{(%*\s])"  # What follows is said, and no reference to another place.
-_OPEN = rf"[\\\"']*{_GIVEN}"  # The quotes of a value, escaped or not, that is said.
+_GIVEN = r"(?![\\\"']*[$`<{(%*\s])"  # What follows is a literal value, not a reference to one.
+_OPEN = rf"[\\\"']*{_GIVEN}"  # Quotes, escaped or not, before a literal value.
 
-# The forms that their issuers document: docs.github.com lists most of them under "Supported secret scanning patterns",
-# and detect-secrets 1.5.0 and gitleaks 8 look for the same. Lengths are less than those, since issuers change them.
+# Forms documented by their issuers: docs.github.com lists most of them under "Supported secret scanning patterns",
+# and detect-secrets 1.5.0 and gitleaks 8 look for the same. Minimum lengths are shorter, since issuers change them.
 FORMS = (
     _form("a Hugging Face token", "HF_TOKEN", "hf_ api_org_", r"(?:hf|api_org)_[A-Za-z0-9]{20,}"),
     _form("a GitHub token", "GITHUB_TOKEN", "ghp_ gho_ ghu_ ghs_ ghr_", r"gh[pousr]_[A-Za-z0-9]{20,}"),
@@ -122,7 +122,7 @@ FORMS = (
     ),
 )
 
-_SHORT = 4096  # Characters of a text whose answer is kept: settings and words, and no files.
+_SHORT = 4096  # Longest text whose result is cached, in characters: settings and words, but not files.
 
 _NAMED = (
     r"(?<![\w.$-])(?P<flag>--?)?(?P<name>[A-Za-z][\w.-]*)(?P<quote>[\"']?)"
@@ -136,19 +136,19 @@ _TRIVIAL = frozenset({"true", "false", "yes", "no", "on", "off", "none", "null",
 _WORD = r"(?:[a-z]{1,20}|[A-Z][a-z]{1,20}|[A-Z]{1,20})[0-9]{0,3}|[0-9]{1,6}"
 _LIKE_WORDS = rf"(?:{_WORD})(?:[_.\-/:](?:{_WORD}))*"
 _OF_ANY = re.compile(r"\+?cluster\.environment\b")
-"""The node whose values a message never repeats, whatever their names are."""
+"""The node whose values a message never repeats, whatever their names."""
 
 _FEWEST, _BITS = 8, 2.5
-"""Characters of a value that may be random, and its least bits per character (``hunter2`` has 2.8, ``aaaa`` has 0)."""
+"""Minimum characters and bits per character of a value that counts as random (``hunter2`` has 2.8, ``aaaa`` 0)."""
 
 
 @lru_cache(maxsize=4096)
 def of_name(name: str) -> int:
-    """The likelihood that a name is a secret's: 2 with any value, 1 with a value that looks random, 0 not at all.
+    """Return whether a name is a secret's: 2 with any value, 1 only with a value that looks random, 0 never.
 
-    A name is split at ``_``, ``-``, ``.`` and where a capital begins a word, so that ``tokenizer``, ``monkey`` and
-    ``data.path`` are none. Parts in capitals, as in names of variables, count anywhere; else ``key`` and its like count
-    at the end alone.
+    A name is split at ``_``, ``-``, ``.`` and before capitals that begin a word, so that ``tokenizer``, ``monkey`` and
+    ``data.path`` do not match. Parts in capitals, as in names of variables, count anywhere; otherwise ``key`` and the
+    like count only at the end.
     """
     whole = {part.upper() for part in _PARTS.findall(name)}
     typed = _PARTS.findall(name.rpartition(".")[2])
@@ -169,17 +169,17 @@ def _is_glued(part: str) -> bool:
 
 
 def held(text: str) -> Form | None:
-    """The form of the first secret in a text: well known, or a value under a name that says so; None without any."""
+    """Return the form of the first secret in a text: a known token, or a value with a secret's name; None if none."""
     return _kept_look(text) if len(text) <= _SHORT else _look(text)
 
 
 def may_be(name: str, value: str) -> bool:
-    """True if a variable of this name may carry a secret: its value is no switch, no short number, and no path."""
+    """True if a variable may hold a secret, by its name and a value that is not a flag, a short number or a path."""
     return bool(of_name(name)) and not _is_trivial(value) and not _PATH.fullmatch(value)
 
 
 def places(content: object, path: str = "") -> Iterator[tuple[str, Form]]:
-    """Every place in plain data at which a secret stands: its keys, joined by dots, and the secret's form."""
+    """Yield every place of a secret in plain data: its keys, joined by dots, and the secret's form."""
     if isinstance(content, Mapping):
         for key, value in content.items():
             if found := held(str(key)):
@@ -203,12 +203,12 @@ def _at(name: str, value: object, path: str) -> Iterator[tuple[str, Form]]:
 
 
 def hidden(text: str) -> str:
-    """The text without what may be a secret in it."""
+    """Return the text with possible secrets replaced."""
     return _kept_hide(text) if len(text) <= _SHORT else _hide(text)
 
 
 def shown(value: object, name: str = "") -> object:
-    """A value as a message may repeat it: without secrets, and of a name that is a secret's not at all."""
+    """Return a value as a message may repeat it: without secrets, and nothing of it if its name is a secret's."""
     if isinstance(value, str):
         return NOT_SHOWN if (of_name(name) or _OF_ANY.match(name)) and not _is_trivial(value) else hidden(value)
     if isinstance(value, Mapping):
@@ -226,7 +226,7 @@ def _in_parts(items: list[object] | tuple[object, ...]) -> bool:
 
 
 def without(text: str, value: object, name: str) -> str:
-    """A text without secrets, and without the value of this name where a message does not repeat it."""
+    """Return a text without secrets, and without this value if a message may not repeat it."""
     for part in _hidden_parts(value, name):
         text = text.replace(part, NOT_SHOWN)
     return hidden(text)
@@ -249,7 +249,7 @@ def _flag(word: object) -> str:
 
 
 def known(text: str) -> Form | None:
-    """The first well-known form in a text, whatever the names in it are."""
+    """Return the first well-known form in a text, whatever names it contains."""
     for form in FORMS:
         if any(mark in text for mark in form.marks) and _compiled(form.pattern).search(text):
             return form
@@ -276,19 +276,19 @@ def _hide(text: str) -> str:
 
 
 _kept_look, _kept_hide = lru_cache(maxsize=4096)(_look), lru_cache(maxsize=4096)(_hide)
-"""The same with their answers kept."""
+"""The same, cached."""
 
 
 def _hide_named(text: str) -> str:
     kept, place = "", 0
     for name, value, (start, end) in _given(text):
-        if start >= place and of_name(name) and not _is_trivial(value):  # A value may hold names of its own.
+        if start >= place and of_name(name) and not _is_trivial(value):  # A value may itself contain names.
             kept, place = f"{kept}{text[place:start]}{NOT_SHOWN}", end
     return kept + text[place:]
 
 
 def _given(text: str) -> Iterator[tuple[str, str, tuple[int, int]]]:
-    """Names and the values behind them: ``NAME=value``, ``NAME: value``, ``--name value``; and where each value is."""
+    """Names with their values, from ``NAME=value``, ``NAME: value``, ``--name value``, and each value's position."""
     for match in re.finditer(_NAMED, text):
         name = match["name"]
         if match["sign"] == ": " and name != name.upper() and not match["quote"]:
@@ -313,7 +313,7 @@ def _is_random(value: str) -> bool:
 
 
 def _named(name: str) -> Form:
-    return Form(f"the value of {name}, by its name a secret", _variable(name), (), "")
+    return Form(f"the value of {name}, a secret by its name", _variable(name), (), "")
 
 
 def _variable(name: str) -> str:
@@ -322,5 +322,5 @@ def _variable(name: str) -> str:
 
 @cache
 def _compiled(pattern: str) -> re.Pattern[str]:
-    """A pattern, compiled when a text first has its mark: to compile them all takes longer than a check."""
+    """A pattern, compiled only when a text contains its mark: compiling all takes longer than a check."""
     return re.compile(pattern)

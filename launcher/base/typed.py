@@ -1,8 +1,7 @@
-"""Plain data as the types that a dataclass declares: a reader of each type, made from the type itself.
+"""Conversion of plain data to the types that a dataclass declares, with readers derived from the types.
 
-What a person types is read leniently (``50e9`` is a whole number), what this program wrote strictly: the readers of
-whole numbers, numbers and texts are the caller's (:class:`Scalars`), all the rest is the same. The words of messages
-stay with the caller, too.
+User input is read leniently (``50e9`` is an integer), files of this program strictly: the caller supplies readers of
+integers, numbers and texts (:class:`Scalars`); everything else is the same. Messages are also up to the caller.
 """
 
 import math
@@ -25,41 +24,41 @@ from typing import (
 )
 
 type Reader = Callable[[Any], tuple[bool, Any]]
-"""Reads a value: True if it is of the type, and the value as that type has it."""
+"""Reads a value: returns True if it fits the type, and the converted value."""
 
-_MOST = 1 << 63  # Whole numbers beyond are no count, size, process id or step.
+_MOST = 1 << 63  # No count, size, process id or step is as large.
 
 
 class Scalars(NamedTuple):
-    """Readers of the types that hold no others, and of a value that may be anything."""
+    """Readers of scalar types, and of a value that may be anything."""
 
     whole: Reader
     number: Reader
     text: Reader
     anything: Reader
-    closed: bool = False  # True where an object has no keys but its own.
+    closed: bool = False  # True if an object with unknown keys is refused.
 
 
 class Limit(Protocol):
     """A limit on the values of a type: the second part of ``Annotated[kind, limit]``."""
 
     def holds(self, value: Any) -> bool:
-        """True if a value of the type keeps it."""
+        """True if a value of the type respects the limit."""
 
     def words(self, kind: str) -> str:
-        """The type in words, with the limit."""
+        """Return the type in words, with the limit."""
 
 
 class Fault(NamedTuple):
-    """A value that is not of its type."""
+    """A value that does not fit its type."""
 
     path: str
     found: object
-    kind: Any  # The type; None where the key is missing.
+    kind: Any  # The type; None if the key is missing.
 
 
 class Unfit(ValueError):
-    """Data that is not of a type, with all of its faults."""
+    """Data that does not fit a type, with all of its faults."""
 
     def __init__(self, faults: tuple[Fault, ...]) -> None:
         self.faults = faults
@@ -67,7 +66,7 @@ class Unfit(ValueError):
 
 
 def is_whole(value: object) -> TypeGuard[int]:
-    """True for a whole number of a size that counts, ids and bytes have."""
+    """True for an integer that fits in 64 bits."""
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) < _MOST
 
 
@@ -82,14 +81,14 @@ WRITTEN = Scalars(
     text=lambda value: (isinstance(value, str), value),
     anything=lambda value: (True, value),
 )
-"""For files that this program has written: every value has its type."""
+"""For files that this program wrote: every value has exactly its type."""
 
 
 def read[Kind](kind: type[Kind], content: object) -> Kind:
-    """An instance of a dataclass from plain data, with lists for tuples; keys that it does not have are passed over.
+    """Return an instance of a dataclass from plain data, with lists for tuples; unknown keys are ignored.
 
     Its types are numbers, texts, literals, mappings, tuples and other dataclasses. Raises Unfit if values are missing
-    or of another type.
+    or do not fit.
     """
     every: Any = kind
     accepted, value = reader(every)(content)
@@ -101,7 +100,7 @@ def read[Kind](kind: type[Kind], content: object) -> Kind:
 
 @cache
 def reader(kind: Any, scalars: Scalars = WRITTEN) -> Reader:
-    """The reader of a type; the first alternative of a union that accepts a value wins."""
+    """Return the reader of a type; for a union, the first alternative that accepts a value is used."""
     kind = bare(kind)
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
@@ -122,14 +121,14 @@ def reader(kind: Any, scalars: Scalars = WRITTEN) -> Reader:
 
 
 def bare(kind: Any) -> Any:
-    """A type in place of the alias that names it."""
+    """Return the type behind its aliases."""
     while isinstance(kind, TypeAliasType):
         kind = kind.__value__
     return kind
 
 
 def describe(kind: Any, words: Mapping[Any, str]) -> str:
-    """A type in words; ``words`` are those of types without alternatives and limits, and of lists and mappings."""
+    """Return a type in words; ``words`` gives those of types without alternatives or limits, and of mappings."""
     kind = bare(kind)
     if (known := words.get(kind)) is not None:
         return known
@@ -218,7 +217,7 @@ def _required(kind: Any) -> tuple[str, ...]:
 
 
 def _faults(kind: Any, content: object, prefix: str) -> Iterator[Fault]:
-    """Every value of a dataclass that is missing or of another type; the values of an inner dataclass one by one."""
+    """Every value of a dataclass that is missing or does not fit; an inner dataclass is reported value by value."""
     if not isinstance(content, Mapping):
         yield Fault(prefix.rstrip("."), content, kind)
         return

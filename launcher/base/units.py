@@ -1,4 +1,4 @@
-"""Numbers as text. Bytes are integers inside the program; GiB (2^30) appear in text only."""
+"""Numbers as text. Bytes are integers inside the program; GiB (2^30) appear only in text."""
 
 import math
 import re
@@ -14,12 +14,12 @@ DTYPE_BYTES: dict[str, int] = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1}  # Byt
 
 
 def gib(size: int) -> str:
-    """A size in bytes as text in GiB, or in MiB below a tenth of a GiB: ``"12.85 GiB"``, ``"3.2 MiB"``."""
+    """Return a size in bytes as text in GiB, or in MiB below a tenth of a GiB: ``"12.85 GiB"``, ``"3.2 MiB"``."""
     return f"{size / MIB:.1f} MiB" if abs(size) < GIB // 10 else f"{size / GIB:.2f} GiB"
 
 
 def request(size: int, free: int | None) -> str:
-    """A requested size beside the free one, in bytes where they differ by less than text shows."""
+    """Return a requested and the free size as text, in bytes if they would read the same in GiB."""
     if free is None:
         return gib(size)
     if size != free and gib(size) == gib(free):
@@ -28,7 +28,7 @@ def request(size: int, free: int | None) -> str:
 
 
 def bytes_of(text: str) -> int | None:
-    """Bytes of a size as people write it: 50GB are 50 * 10^9, 50GiB and 50G are 50 * 2^30; None for no size."""
+    """Return the bytes of a size in text: 50GB is 50 * 10^9, 50GiB and 50G are 50 * 2^30; None if it is no size."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT])(B|iB)?", text, re.IGNORECASE)
     if found is None:
         return None
@@ -37,7 +37,7 @@ def bytes_of(text: str) -> int | None:
 
 
 def count_of(text: str) -> int | None:
-    """A number of tokens, steps or samples as people write it: 2B are 2 * 10^9; k is 1024 in 4k; None for no number."""
+    """Return a count of tokens, steps or samples in text: 2B is 2 * 10^9, 4k is 4096; None if it is no count."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kKMBGT])", text)
     factor = {"k": 1024, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
     return None if found is None else int(float(found[1]) * factor[found[2].lower()])
@@ -48,7 +48,7 @@ _PART = r"(\d+(?:\.\d+)?)\s*(d|h|m|s)(?:ay|our|r|in|inute|ec|econd)?s?\s*"
 
 
 def seconds_of(text: str) -> int | None:
-    """Seconds of a time as people or Slurm write it: ``24h``, ``1d 12h``, ``24:00:00``, ``1-12``; None for no time.
+    """Return the seconds of a time as people or Slurm write it: ``24h``, ``1d 12h``, ``24:00:00``, ``1-12``, or None.
 
     Slurm's forms (sbatch(1), ``--time``): minutes, minutes:seconds, hours:minutes:seconds, and days-hours, to which
     minutes and seconds may be added in the same way.
@@ -66,12 +66,12 @@ def seconds_of(text: str) -> int | None:
     return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
-_SAME = 1  # Percent by which two speeds may differ and count as the same: the model is not as exact as that.
+_SAME = 1  # Percent by which two speeds may differ and still count as equal: the model is not more precise.
 
 
 @lru_cache(maxsize=1024)
 def count(number: int) -> str:
-    """A count as people say it: ``"6.74 B"`` for 6,738,415,616."""
+    """Return a count in short form: ``"6.74 B"`` for 6,738,415,616."""
     for limit, suffix in ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K")):
         if number >= limit:
             return f"{number / limit:.2f} {suffix}"
@@ -79,17 +79,17 @@ def count(number: int) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number of things: ``1 layer``, ``2 layers``."""
+    """Return a number with its noun: ``1 layer``, ``2 layers``."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def steps(number: int) -> str:
-    """Optimizer steps: ``1 step``, ``1,000 steps``."""
+    """Return a number of optimizer steps as text: ``1 step``, ``1,000 steps``."""
     return f"{number:,} {'step' if number == 1 else 'steps'}"
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds as people say them: ``0.072 s``, ``45 s``, ``12 min``, ``3 h 05 min``, ``2 d 4 h``; ``-`` for None."""
+    """Return seconds as text: ``0.072 s``, ``45 s``, ``12 min``, ``3 h 05 min``, ``2 d 4 h``; ``-`` for None."""
     if seconds is None:
         return "-"
     if seconds < 1:
@@ -104,14 +104,14 @@ def duration(seconds: float | None) -> str:
 
 
 def rounded(number: float, digits: int = 3) -> str:
-    """A measured or predicted number to so many digits: ``"10,900"`` for 10,871, ``"3.0"`` for 2.96 to two."""
+    """Return a number with some significant digits: ``"10,900"`` for 10,871, ``"3.0"`` for 2.96 with two."""
     if abs(number) >= 10**digits:
         return f"{float(f'{number:.{digits}g}'):,.0f}"
     return f"{number:#.{digits}g}".rstrip(".") if number else "0"
 
 
 def compared(ratio: float) -> str:
-    """A speed over another in words: ``24% slower``, ``about as fast``, ``3% faster``, ``2.1 times as fast``."""
+    """Return a ratio of speeds in words: ``24% slower``, ``about as fast``, ``3% faster``, ``2.1 times as fast``."""
     percent = round(100 * (ratio - 1))
     if abs(percent) <= _SAME:
         return "about as fast"
@@ -122,19 +122,19 @@ def compared(ratio: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Pair[N: (int, float)]:
-    """A predicted figure beside the measured one; None is unknown."""
+    """A predicted and a measured figure; None is unknown."""
 
     predicted: N | None
     measured: N | None
 
     @property
     def difference(self) -> N | None:
-        """The measured figure less the predicted one."""
+        """The measured figure minus the predicted one."""
         return None if self.predicted is None or self.measured is None else self.measured - self.predicted
 
     @property
     def share(self) -> float | None:
-        """The measured figure over the predicted one; None where nothing was predicted."""
+        """The measured figure divided by the predicted one; None if either is unknown."""
         return self.measured / self.predicted if self.predicted and self.measured is not None else None
 
     @property

@@ -1,9 +1,9 @@
-"""``launch``: find the verb, hand over, and turn what the user can act on into a message and an exit status.
+"""The ``launch`` command: it finds the verb, calls it, and turns errors into a message and an exit status.
 
-The verb is the first word that is no option, and ``run`` where that is no verb, so that ``launch model=tiny`` works.
-Only its module is imported: ``launch status`` should not wait for Hydra. Errors of the user's are exceptions of
-``base.errors``, each with its exit status; anything else is a fault of ours and ends with a traceback and status 1.
-With ``--json`` an error of the configuration is a document on stdout, too, and stderr always has the text.
+The verb is the first word that is not an option, or ``run`` if that word is not a verb, so that ``launch model=tiny``
+works. Only the verb's module is imported: ``launch status`` should not wait for Hydra. Errors that the user can act on
+are exceptions of ``base.errors``, each with its exit status; any other is a bug and ends with a traceback and status 1.
+With ``--json`` a configuration error is also printed as a document on stdout; stderr always has the text.
 """
 
 import argparse
@@ -26,54 +26,54 @@ from launcher.base.errors import (
 
 VERBS = {
     "run": "compose, check, record and start a run (the default verb)",
-    "check": "the pre-flight alone: validity, memory by pile and phase, fixes",
+    "check": "only the pre-flight: validity, memory by pile and phase, fixes",
     "show": "the translated job: argv, environment, files, sbatch text",
-    "plan": "the fastest layouts that fit, over what the words leave open",
-    "rehearse": "one rank of a run, measured on one device",
-    "prepare": "token ids of a run's data, made and kept before any run needs them",
+    "plan": "the fastest layouts that fit, searching all keys that are not set",
+    "rehearse": "measure one rank of a run on one device",
+    "prepare": "tokenize a run's data ahead of the run, and cache it",
     "status": "the state of runs",
     "watch": "a run live on the terminal: queue, progress, memory by pile",
-    "logs": "a run's steps, its errors and what its processes printed",
-    "why": "why a run ended as it did, and what would help",
+    "logs": "a run's steps, its errors and the output of its processes",
+    "why": "why a run ended the way it did, and what would help",
     "compare": "runs side by side: settings, losses, speed, memory",
-    "report": "a page of a run, of several or of a sweep, for any browser",
+    "report": "an HTML page of a run, of several runs or of a sweep",
     "cancel": "stop runs; each saves a checkpoint first",
-    "resume": "go on with runs from their newest checkpoint",
+    "resume": "continue runs from their newest checkpoint",
     "doctor": "what this machine and its Slurm offer and lack, and a profile",
     "import": "a file of another program (axolotl, Megatron-LM, ...) as overrides",
     "recipe": "list, show, save, lock, verify, diff and fetch recipes",
-    "completion": "a script for bash, zsh or fish that completes words",
+    "completion": "a completion script for bash, zsh or fish",
 }
 _OF_THE_SYSTEM = frozenset((
     errno.EACCES, errno.EDQUOT, errno.EIO, errno.ELOOP, errno.EMFILE, errno.ENAMETOOLONG, errno.ENFILE, errno.ENOSPC,
     errno.ENOTDIR, errno.EPERM, errno.EROFS, errno.ESTALE,
 ))  # fmt: skip
-"""Errors of the system whose cause is a path as typed, a disk, a permission or a limit, and not a fault of ours."""
+"""System errors caused by a path that the user typed, a disk, a permission or a limit, and not by a bug."""
 
-_LONGEST = 200  # Letters of a path in a message.
+_LONGEST = 200  # Longest excerpt of a path quoted in a message, in characters.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the ``launch`` command and return its exit status (docs/contract/commands.md)."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if words[:1] == ["__complete"]:  # Asked at each Tab key, so that nothing else is imported.
+    if words[:1] == ["__complete"]:  # Called at each Tab key, so nothing else is imported.
         from launcher.cli.completion import answer
 
         return answer(words[1:], VERBS)
     try:
         from launcher.base import terminal
 
-        if argv is None:  # A program that calls this has a hook of its own.
+        if argv is None:  # A program that calls this keeps its own hook.
             sys.excepthook = terminal.show_fault
         with terminal.guarded():
             try:
                 return _ended(words)
-            finally:  # Also behind a help, which ends by an exception.
+            finally:  # Also after --help, which ends with an exception.
                 sys.stdout.flush()
-    except KeyboardInterrupt:  # Before the command began, or behind its last word.
+    except KeyboardInterrupt:  # Before the command began, or after its last output.
         return _interrupted(words)
     except BrokenPipeError:
-        return 0  # The reader has seen enough.
+        return 0  # The reader of the pipe has closed it.
     except Unwritable as error:
         print(f"launch: {error}", file=sys.stderr or open(os.devnull, "w"))  # noqa: PTH123, SIM115
         return error.exit_status
@@ -91,7 +91,7 @@ def _ended(words: list[str]) -> int:
     except Unwritable:
         raise
     except LauncherError as error:
-        if "--json" in words and isinstance(error, SubmitError):  # The others come after the document that says why.
+        if "--json" in words and isinstance(error, SubmitError):  # Other errors follow the document that explains them.
             from launcher.base.terminal import as_json
 
             print(as_json({"schema": 1, "error": str(error)}))
@@ -106,10 +106,10 @@ def _ended(words: list[str]) -> int:
 
 
 def _fault(error: Exception, words: Sequence[str]) -> int:
-    """An error that is none of ours: of the system, the trace of an interruption, or a fault that is raised again."""
+    """Report an unexpected error: an interruption, a system error, or a bug, which is raised again."""
     from launcher.submission import interrupts
 
-    if interrupts.happened():  # Extensions turn what is raised while they are imported into errors of their own.
+    if interrupts.happened():  # Extension modules wrap exceptions raised during their import.
         return _interrupted(words)
     if isinstance(error, OSError):
         return _report_errors(_of_the_system(error), as_json="--json" in words)
@@ -117,12 +117,12 @@ def _fault(error: Exception, words: Sequence[str]) -> int:
 
 
 def _of_the_system(error: OSError) -> ConfigErrors:
-    """A refusal of the system about a file or folder as a finding; a fault of ours is raised again."""
+    """A system error about a file or folder as a ConfigError; any other error is raised again."""
     if error.errno not in _OF_THE_SYSTEM:
         raise error
     where = str(error.filename) if error.filename is not None else "the system"
     where = where if len(where) < _LONGEST else f"{where[:_LONGEST]}..."
-    return ConfigErrors([ConfigError(where, None, f"the system refuses it: {error.strerror}")])
+    return ConfigErrors([ConfigError(where, None, f"the operating system refuses it: {error.strerror}")])
 
 
 def _interrupted(words: Sequence[str]) -> int:
@@ -139,7 +139,7 @@ def _first_word(words: Sequence[str]) -> str | None:
 
 def _dispatch(words: list[str]) -> int:
     at = words.index("--") if "--" in words else len(words)
-    words, script_args = words[:at], words[at + 1 :]  # Behind it are the arguments of a user's own script.
+    words, script_args = words[:at], words[at + 1 :]  # After it come the arguments of the user's script.
     verb = _first_word(words)
     if verb is None and "--version" in words:
         from launcher.base.package import __version__
@@ -168,11 +168,11 @@ def _dispatch(words: list[str]) -> int:
 
 
 def _require_a_folder() -> None:
-    """Refuse to work in a folder that is gone: every path that is typed or found would start from it."""
+    """Raise ConfigErrors if the working folder no longer exists: every relative path would start from it."""
     try:
         os.getcwd()  # noqa: PTH109
     except OSError as error:
-        rule = f"somebody has removed or moved it: {error.strerror}"
+        rule = f"it was removed or moved: {error.strerror}"
         raise ConfigErrors([ConfigError("the working folder", None, rule, ["cd", 'cd "$PWD"'])]) from None
 
 
@@ -192,7 +192,7 @@ def _no_verb(word: str, rest: Sequence[str]) -> ConfigErrors:
 
 class _Help(argparse.RawDescriptionHelpFormatter):
     def __init__(self, prog: str) -> None:
-        from launcher.base.terminal import width  # Left to itself argparse imports `shutil`: eight modules.
+        from launcher.base.terminal import width  # By itself argparse imports `shutil`: eight modules.
 
         super().__init__(prog, width=width(200) - 2)
 
@@ -208,10 +208,10 @@ class _Parser(argparse.ArgumentParser):
     def __init__(self, prog: str, description: str, words: Sequence[str]) -> None:
         self.words = words
         super().__init__(prog=prog, description=description, formatter_class=_Help, allow_abbrev=False)
-        self.color = False  # From Python 3.14 on it would colour the help by characters that are written out here.
+        self.color = False  # Python 3.14 would color the help with escape sequences, which are shown as text here.
 
     def _meant(self, option: str, known: Mapping[str, str]) -> list[str]:
-        """Words for an option of another tool (``--nodes 2``: ``cluster.nodes=2``), else an option that is near."""
+        """Overrides for an option of another tool (``--nodes 2``: ``cluster.nodes=2``), else a similar option."""
         import re
         from pathlib import Path
 
@@ -233,15 +233,15 @@ class _Parser(argparse.ArgumentParser):
         )
 
     def error(self, message: str) -> NoReturn:
-        """Raise what argparse would print, with the option that was meant, where one is near."""
+        """Raise argparse's message as ConfigErrors, with a similar option if there is one."""
         message, choose, choices = message.partition(" (choose from ")
-        message += choose + choices.replace("'", "")  # As from Python 3.13 on.
+        message += choose + choices.replace("'", "")  # As in Python 3.13.
         known = {option.strip("-"): option for action in self._actions for option in action.option_strings}
         _, _, unknown = message.partition("unrecognized arguments: ")
         near = [way for word in unknown.split() if word.startswith("-") for way in self._meant(word, known)]
         if unknown and any(word.startswith("script=") for word in self.words):
             own, theirs = self._split(known)
-            message = f"unrecognized arguments: {shlex.join(theirs)}; the script's own come after --"
+            message = f"unrecognized arguments: {shlex.join(theirs)}; the script's arguments come after --"
             near = [
                 *(way for way in near if way.startswith("-")),
                 shlex.join([*self.prog.split(), *own, "--", *theirs]),
@@ -275,13 +275,13 @@ def _overview() -> str:
 
     lines = [
         "launch GROUP=OPTION... GROUP.KEY=VALUE...   check, record and start a run",
-        "launch VERB ...                             a verb; --help on each",
+        "launch VERB ...                             a verb; each has --help",
         "",
         "  launch model=tiny parallel=fsdp",
         "  launch check model=7b parallel=fsdp hardware=h100_80g cluster.gpus_per_node=8",
         "  launch plan model=7b hardware=h100_80g         the fastest layouts that fit",
         "  launch check model=./folder   a Hugging Face folder; model=org/name: the Hub's",
-        "  launch model=7b hardware=h100_80g plan=best    the run with the first of them",
+        "  launch model=7b hardware=h100_80g plan=best    run with the first of them",
         "  launch recipe=NAME train.micro_batch_size=2",
         "  launch -m model=tiny optimizer.lr=1e-4,3e-4   a sweep",
         "  launch script=train.py -- --your --arguments",
@@ -297,6 +297,6 @@ def _overview() -> str:
         "",
         "Keys inside a group: launch show GROUP, for example `launch show parallel`.",
         "Exit status: 0 done, 2 wrong configuration, 3 does not fit, 4 submission or run",
-        "folder failed, 5 the job failed, 130 interrupted, 1 a fault of launch itself.",
+        "folder failed, 5 the job failed, 130 interrupted, 1 a bug in launch itself.",
     ]
     return "\n".join(lines)

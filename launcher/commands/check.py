@@ -1,8 +1,8 @@
-"""Judge a run without starting it: validity, memory by pile and phase, verdict, fixes.
+"""Check a run without starting it: validity, memory by pile and phase, verdict, fixes.
 
-Needs no GPU, no torch, no Slurm and no network. Exit status: 0 it fits, or it is not known what it builds, 2 the
-configuration is wrong, 3 it does not fit. With -m or --points: 0 when at least one point is valid and is not refused,
-else 3 (all unfit) or 2 (all invalid).
+Needs no GPU, no torch, no Slurm and no network. Exit status: 0 it fits, or the model that it builds is unknown, 2 the
+configuration is wrong, 3 it does not fit. With -m or --points: 0 if at least one point is valid and not refused,
+else 3 (none fits) or 2 (all invalid).
 """
 
 import argparse
@@ -32,16 +32,16 @@ _STATUS: dict[VerdictName, int] = {"fits": 0, "tight": 0, "unknown": 0, "does_no
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_shared(parser, "overrides", "--json")
-    parser.add_argument("-m", "--multirun", action="store_true", help="judge every point of a sweep")
+    parser.add_argument("-m", "--multirun", action="store_true", help="check every point of a sweep")
     add_shared(parser, "--no-native")
-    words = 'judge many runs, - from stdin: a line each of {"id", "overrides"}; their ways out are single changes'
+    words = 'check many runs, from stdin with -: one {"id", "overrides"} per line; fixes are single changes'
     parser.add_argument("--points", type=Path, metavar="FILE.jsonl", help=words)
     add_shared(parser, "--hf")
-    parser.add_argument("--deepspeed", type=Path, metavar="FILE", help="take the settings of a ds_config.json")
-    words = "take the settings of a Megatron-LM argument list"
+    parser.add_argument("--deepspeed", type=Path, metavar="FILE", help="take the settings from a ds_config.json")
+    words = "take the settings from a Megatron-LM argument list"
     parser.add_argument("--megatron-args", type=Path, metavar="FILE", help=words)
     add_shared(parser, "--partial", "--set", "--trust")
-    words = "explain a pile: its terms with symbols, numbers, bytes, moments, source, and where the error band is from"
+    words = "explain a pile: its terms with symbols, numbers, bytes, moments, sources, and the error band's origin"
     parser.add_argument("--explain", choices=PILES, metavar="PILE", help=f"{words} ({', '.join(PILES)})")
     parser.add_argument("--speed", action="store_true", help="the parts of a step, with formulas, numbers and sources")
     add_shared(parser, "--engine", "--plot", "--no-measurements", "--anchor")
@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
     spec = None if found.errors else found.spec
     samples: Sequence[Preview] = ()
     if spec is not None and spec.data.preview and may_preview(request.command_line(), spec, sources):
-        from launcher.actions import run_data  # Late, because few checks show samples.
+        from launcher.actions import run_data  # Imported late: few checks show samples.
 
         samples = run_data.read_previews(spec)
     if options.json:
@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
     else:
         print(found.as_text(width()))
         if options.speed and found.spec is not None and found.peak is not None and found.spec.hardware.device == "cpu":
-            print(f"\n{found.speed_table(width())}")  # Of other devices the answer itself has the reason.
+            print(f"\n{found.speed_table(width())}")  # On other devices the answer itself has the reason.
         if samples:
             run_data.show_previews(samples)
     if found.assessment is not None:
@@ -101,7 +101,7 @@ def _check_sweep(options: argparse.Namespace) -> int:
 
 
 def _detail_text(options: argparse.Namespace, found: Check, explanation: "Explanation | None") -> str:
-    from launcher.views.check import detail  # Late, because few checks ask for it.
+    from launcher.views.check import detail  # Imported late: few checks need it.
 
     texts = [] if explanation is None else [detail.explanation_text(explanation, width())]
     return "\n\n".join([*texts, found.speed_table(width())] if options.speed else texts)
@@ -122,18 +122,18 @@ def _require_nothing_beside_points(options: argparse.Namespace) -> None:
     given = (("-m", options.multirun), ("--trust", options.trust), ("--partial", options.partial))
     found = " ".join([*[flag for flag, is_given in given if is_given], *options.overrides])
     if found:
-        rule = "each point of --points holds all of its overrides: write it into their lines"
+        rule = "each point of --points holds all of its overrides: write it into the points' lines"
         raise ConfigErrors([ConfigError("OVERRIDE", found, rule)])
 
 
 def _check_points(path: Path, own: Measured | None) -> int:
-    from launcher.actions import points  # Late, because one run needs none of its processes.
+    from launcher.actions import points  # Imported late: a single run needs none of its processes.
 
     statuses = set()
     for verdict, answer in points.answers(path, own):
         statuses.add(_STATUS[verdict])
         print(answer, flush=True)
     if not statuses:
-        rule = 'the file holds no point: a line each of {"id": ..., "overrides": ["group=option", ...]}'
+        rule = 'the file holds no point: each is a line {"id": ..., "overrides": ["group=option", ...]}'
         raise ConfigErrors([ConfigError("--points", str(path), rule)])
     return min(statuses, key=(0, 3, 2).index)

@@ -1,6 +1,6 @@
-"""Runs side by side: the settings that differ, the loss at equal steps and at equal tokens, speed and memory.
+"""Compare runs: the settings that differ, the loss at equal steps and at equal tokens, speed and memory.
 
-A sweep's name stands for its runs. Runs of any kind and state are compared by what they have.
+A sweep's name stands for its runs. Runs of any kind and state are compared by the data that they have.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from launcher.rundir import run_names, status
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_shared(parser, "runs")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the losses; FILE ends in .png, .svg or .html")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="plot the losses; FILE ends in .png, .svg or .html")
     add_shared(parser, "--json")
 
 
@@ -30,14 +30,14 @@ def run(options: argparse.Namespace) -> int:
         check_path(options.plot)
     directories = list(dict.fromkeys(named_runs(options).runs)) if options.runs else []
     if len(directories) < 2:
-        rule = "at least two runs are compared"
+        rule = "a comparison needs at least two runs"
         raise ConfigErrors([ConfigError("RUN", " ".join(options.runs) or None, rule, ["launch status"])])
     for directory in directories:
         if (damage := status.damage(directory)) is not None:
-            say(f"launch: of {run_names.id_of(directory)} not all is known: {damage}")
+            say(f"launch: {run_names.id_of(directory)} is incomplete: {damage}")
     found = comparison.compare(directories)
     if options.plot is not None:
-        from launcher.views.page import many  # Late, because few comparisons are drawn.
+        from launcher.views.page import many  # Imported late: few comparisons are plotted.
 
         many.write(options.plot, found)
         say(f"launch: the figure is in {options.plot}")

@@ -1,4 +1,4 @@
-"""Print the script that completes `launch` at the Tab key: groups, keys, their values, verbs, options, runs, recipes.
+"""Print a shell completion script for `launch`: groups, keys, their values, verbs, options, runs, recipes.
 
 launch completion bash     in ~/.bashrc: eval "$(launch completion bash)"
 launch completion zsh      in ~/.zshrc:  eval "$(launch completion zsh)"
@@ -15,7 +15,7 @@ SHELLS = ("bash", "zsh", "fish")
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("shell", choices=SHELLS, help="whose script")
+    parser.add_argument("shell", choices=SHELLS, help="the shell")
     add_shared(parser, "--json")
 
 

@@ -1,8 +1,8 @@
-"""Report of this machine and its Slurm, of what they lack, and the cluster profile that follows from it.
+"""Report what this machine and its Slurm offer and lack, and the cluster profile that results.
 
-Overrides say how to get a node (cluster.account=team cluster.partition=gpu). One short job looks from a node whether it
-can write to the shared folder and which Python, packages and GPUs a job finds there. Exit status: 0, 4 where Slurm is
-there but does not answer.
+Overrides select a node (cluster.account=team cluster.partition=gpu). One short job tests from a node whether it can
+write to the shared folder, and which Python, packages and GPUs a job finds there. Exit status: 0, or 4 if Slurm is
+installed but does not answer.
 """
 
 import argparse
@@ -13,12 +13,12 @@ from launcher.commands._options import add_shared, print_output, request_from
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="how to get a node: cluster.partition=gpu")
+    parser.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="select a node: cluster.partition=gpu")
     add_shared(parser, "--json")
-    words = "seconds for a node to answer (60); 0 asks none"
+    words = "seconds to wait for a node's answer (60); 0 starts no job"
     parser.add_argument("--wait", type=float, default=60, metavar="S", help=words)
     add_shared(parser, "--trust")
-    parser.add_argument("--write", metavar="NAME", help="keep the profile as conf/cluster/NAME.yaml")
+    parser.add_argument("--write", metavar="NAME", help="save the profile as conf/cluster/NAME.yaml")
 
 
 def run(options: argparse.Namespace) -> int:

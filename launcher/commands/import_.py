@@ -5,9 +5,9 @@
   launch import megatron train.sh --set TP=8
   launch import axolotl lora.yml
 
-Every key of the file is said by overrides, the default here too, kept for the engine, or left out: stderr counts them
-and names what is left out with its effect. Where that changes the maths, the memory or the data, nothing is imported
-(exit status 2) unless you say --partial, or the setting that its error asks for: model.vocab_size=32000.
+Every key of the file becomes overrides, equals a default, is passed on to the engine, or is left out: stderr counts
+them and names those left out, with their effect. If that changes the math, the memory or the data, nothing is imported
+(exit status 2) unless you give --partial, or the setting that the error asks for: model.vocab_size=32000.
 """
 
 import argparse
@@ -27,15 +27,15 @@ from launcher.importers import Imported, LeftOut
 from launcher.preflight.assess import invalid_as_json
 from launcher.views.check.text import errors_as_text
 
-_LISTED = 5  # Keys without an effect that are shown each with its reason; more are named alone.
+_LISTED = 5  # Up to this many keys without an effect are shown with their reasons; beyond it only their names.
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("kind", choices=kinds(), metavar="KIND", help=f"what the file is: {', '.join(kinds())}")
+    parser.add_argument("kind", choices=kinds(), metavar="KIND", help=f"the kind of file: {', '.join(kinds())}")
     words = "megatron: a shell script, YAML or JSON; hf: a config.json, or its folder with the weights"
     parser.add_argument("file", type=Path, metavar="FILE", help=words)
-    words = "settings in place of the file's own, and for what it leaves open: model.vocab_size=32000"
+    words = "settings that replace the file's own, or that it leaves open: model.vocab_size=32000"
     parser.add_argument("overrides", nargs="*", metavar="OVERRIDE", help=words)
     add_shared(parser, "--partial", "--set")
     parser.add_argument("--recipe", type=Path, metavar="OUT.yaml", help="also write a recipe")
@@ -43,7 +43,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the file's settings as overrides; a refusal comes with the document of what could be read, too."""
+    """Print the file's settings as overrides; with --json a refusal also prints what could be read."""
     variables = variables_of(options.variables)
     try:
         imported = with_words(read(options.kind, options.file, variables), options.overrides)
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
         return _refused(imported, errors, options)
     privileged = [setting for part in ("choose", "set") for setting in privileged_settings.needs(imported.recipe[part])]
     for setting in privileged:
-        say(f"launch: look at this before you run it: {setting}")
+        say(f"launch: review this before you run it: {setting}")
     if options.recipe is not None:
         _write_recipe(options.recipe, imported, options.file, privileged)
     document = {"schema": 1, "import": imported.as_dict()}
@@ -71,7 +71,7 @@ def _refused(imported: Imported | None, errors: Sequence[ConfigError], options: 
 
 def _report(imported: Imported, options: argparse.Namespace) -> None:
     say(f"launch: {options.file}: {left_out.counted(imported)}")
-    lines = [f"left out, and it matters: {_one(left)}" for left in imported.left_out if left.matters]
+    lines = [f"left out, although it matters: {_one(left)}" for left in imported.left_out if left.matters]
     for text in [*(lines if options.partial else []), *_of_little_matter(imported)]:
         say("\n".join(wrapped(text, width(), rest="  ")))
 
@@ -87,12 +87,12 @@ def _of_little_matter(imported: Imported) -> Iterator[str]:
 
 
 def _one(left: LeftOut) -> str:
-    finding = ConfigError(left.key, left_out.short(left.value), left.effect)  # Which hides what may be a secret.
+    finding = ConfigError(left.key, left_out.short(left.value), left.effect)  # It hides what may be a secret.
     return f"{finding.where}: {finding.rule}"
 
 
 def _write_recipe(path: Path, imported: Imported, origin: Path, privileged: Sequence[PrivilegedSetting]) -> None:
-    import yaml  # Late, because few files become recipes.
+    import yaml  # Imported late: few files become recipes.
 
     def note(content: bytes) -> None:
         trust.note_foreign(path, content, str(origin.absolute()), privileged)

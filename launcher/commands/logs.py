@@ -1,6 +1,6 @@
-"""The logs of a run: its newest steps, then the output of its ranks; of a failure first the worker's own traceback.
+"""Show the logs of a run: its newest steps, then its ranks' output; after a failure first the worker's traceback.
 
-What torchrun and submitit print around it, and earlier attempts, is one line that counts it; --all shows it.
+The output of torchrun and submitit, and of earlier attempts, is folded into one line with its size; --all shows it.
 """
 
 import argparse
@@ -19,26 +19,26 @@ from launcher.rundir import health, output, results, state, status
 from launcher.rundir.output import Outputs
 from launcher.rundir.status import RunState
 
-_POLL_S = 0.3  # Seconds between two looks at the files of a run that is followed.
+_POLL_S = 0.3  # Seconds between two reads of the files of a followed run.
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("runs", nargs="*", metavar="RUN", help="as of status; the newest run if none")
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="as in status; default: the newest run")
     parser.add_argument("--lines", type=int, default=20, metavar="N", help="last steps and lines of files (default 20)")
     parser.add_argument("--rank", type=int, metavar="R", help="only what this rank printed")
     parser.add_argument("--all", action="store_true", help="also torchrun, submitit and earlier attempts")
-    parser.add_argument("--follow", action="store_true", help="go on until the run has ended")
+    parser.add_argument("--follow", action="store_true", help="print new output until the run ends")
     add_shared(parser, "--json")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the steps and files of each run; with --follow go on until it ends."""
+    """Print the steps and files of each run; with --follow continue until it ends."""
     if options.json and options.follow:
-        rule = "it prints what is added as it comes, and --json is one document"
+        rule = "it prints new output as it comes, but --json is a single document"
         raise ConfigErrors([ConfigError("--follow", None, rule, ["launch logs --json"])])
     if options.lines < 1:
-        raise ConfigErrors([ConfigError("--lines", options.lines, "at least one line is shown", ["--lines 1"])])
+        raise ConfigErrors([ConfigError("--lines", options.lines, "must be at least 1", ["--lines 1"])])
     directories = named_runs(options).runs
     rows = status.read_all(directories if options.runs else directories[-1:])
     if options.json:
@@ -94,7 +94,7 @@ def _print_hang(row: RunState) -> None:
 
 
 def _shown(row: RunState, found: Outputs, options: argparse.Namespace) -> tuple[Path, ...]:
-    """The files to show: with --all, or where an end has no other witness, all of them; else the ranks' own."""
+    """The files to show: all of them with --all, or if nothing else explains a failure; else the ranks' own."""
     silent = not found.ranks and row.state in BAD and not errors_of(row, None)
     return found.every if options.all or silent else found.ranks
 
@@ -106,7 +106,7 @@ def _print_folded(row: RunState, found: Outputs, options: argparse.Namespace) ->
         for who, paths in (("torchrun and submitit", found.around), ("earlier attempts", found.earlier))
         if hidden.intersection(paths)
     ]
-    errors = errors_of(row, options.rank)  # The first is shown, unless it only tells of another rank.
+    errors = errors_of(row, options.rank)  # The first is shown, unless it only reports another rank's failure.
     kept = 0 if options.all else len(errors) - (errors != [] and not output.is_of_another(errors[0]))
     parts += [f"{counted(kept, 'traceback')} of other ranks"] if kept else []
     if parts:
@@ -118,11 +118,11 @@ def _print_file(path: Path, lines: list[str]) -> None:
 
 
 class _Followed:
-    """A run, and how much of it has been shown: steps and lines, over new attempts and requeues, until it ends."""
+    """Prints a run's new steps and lines, over new attempts and requeues, until it ends."""
 
     def __init__(self, row: RunState, rank: int | None, *, everything: bool) -> None:
         self._name, self._directory = row.id, Path(row.directory)
-        self._rank, self._everything = rank, everything  # Everything: also what torchrun and submitit print.
+        self._rank, self._everything = rank, everything  # Everything: also the output of torchrun and submitit.
         self._metrics = Tail(self._directory / results.METRICS, from_start=False)
         self._last: JsonObject = next(iter(results.newest(self._directory, 1)), {})
         self._tails = {path: Tail(path, from_start=False) for path in self._paths()}
@@ -137,7 +137,7 @@ class _Followed:
                 time.sleep(_POLL_S)
             self._print_news(ended=True)
         except KeyboardInterrupt:
-            say(f"launch: {self._name} goes on; launch cancel {self._name} stops it")
+            say(f"launch: {self._name} keeps running; launch cancel {self._name} stops it")
             raise
         return status.read(self._directory)
 
@@ -166,7 +166,7 @@ class _Followed:
         steps = results.last_step_of(self._directory) if rows else None
         for row in rows:
             if row["step"] <= self._last.get("step", 0):
-                print(f"goes on from step {row['step'] - 1}")
+                print(f"continues from step {row['step'] - 1}")
             print(results.metrics_line(row, steps), flush=True)
             self._last, self._heading = row, None
 

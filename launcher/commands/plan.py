@@ -1,11 +1,11 @@
-"""Search the layouts that a run's words leave open: the fastest of those that fit, with the words that choose each.
+"""Search for the fastest layouts of a run that fit, and print the overrides that select each.
 
-What is typed is fixed, what is left open is searched: the engine, the parallel degrees, what is sharded, the
-micro-batch, recomputation, offloading. A key may have several values, parallel.tensor=1,2,4, and then one of them is
-taken. Needs no GPU, no torch, no Slurm and no network.
+What you set is fixed, the rest is searched: the engine, the parallel degrees, sharding, the micro-batch,
+recomputation, offloading. A key may have several values, parallel.tensor=1,2,4; the search then picks one of them.
+Needs no GPU, no torch, no Slurm and no network.
 
-Exit status: 0 there are layouts that fit, 2 the configuration is wrong, 3 nothing fits, or not within --days, 130
-interrupted, with the best found so far.
+Exit status: 0 some layout fits, 2 the configuration is wrong, 3 nothing fits, or not within --days, 130 interrupted,
+with the best found so far.
 """
 
 import argparse
@@ -32,24 +32,24 @@ from launcher.preflight.measured.known import Measured
 from launcher.views.plan import table
 
 _WIDEST = 120
-_WORTH_SAYING_S = 1.0  # Seconds behind the answer from which on the time of the whole command is said, too.
+_WORTH_SAYING_S = 1.0  # Seconds of validators beyond which the time of the whole command is printed, too.
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_shared(parser, "overrides", "--json")
-    words = "groups whose options are searched, too, each another training: precision, optimizer, adapter"
+    words = "also search the options of these groups, which change the training: precision, optimizer, adapter"
     parser.add_argument("--vary", choices=_Groups(), metavar="GROUPS", action="append", default=[], help=words)
-    words = "rank layouts whose mode nothing measured backs like the others, and not behind them"
+    words = "rank layouts whose mode no measurement backs among the others, not after them"
     parser.add_argument("--unmeasured", action="store_true", help=words)
     _add_measurement(parser)
     _add_questions(parser)
-    parser.add_argument("--lines", action="store_true", help="the line to paste of each layout, below it")
-    words = "draw speed against memory, by a search for each fifth of the card; FILE ends in .png, .svg or .html"
+    parser.add_argument("--lines", action="store_true", help="print below each layout its command line")
+    words = "plot speed over memory, with one search per fifth of the GPU's memory; FILE ends in .png, .svg or .html"
     parser.add_argument("--plot", type=Path, metavar="FILE", help=words)
     add_shared(parser, "--no-measurements", "--anchor")
-    parser.add_argument("--measurements", action="store_true", help="show the measured runs, and the constants of them")
-    words = "take a run out of the measured ones, by its name or directory"
+    parser.add_argument("--measurements", action="store_true", help="show the measured runs and their constants")
+    words = "remove a run, given by name or directory, from the measured runs"
     parser.add_argument("--forget", metavar="RUN", help=words)
     add_shared(parser, "--no-native")
 
@@ -58,7 +58,7 @@ class _Groups(tuple[str, ...]):
     __slots__ = ()
 
     def __new__(cls) -> "_Groups":
-        """All."""
+        """All groups that may vary."""
         return super().__new__(cls, VARIED)
 
     def __contains__(self, word: object) -> bool:
@@ -99,7 +99,7 @@ def _can_ask(options: argparse.Namespace) -> bool:
 
 
 def _measured_runs(options: argparse.Namespace) -> int:
-    from launcher.actions import measured_runs  # Late, as all that starts runs or reads them.
+    from launcher.actions import measured_runs  # Imported late, as everything that starts or reads runs.
 
     _require_listing_alone(options)
     words = options.overrides
@@ -130,11 +130,11 @@ def _searched(options: argparse.Namespace, search: Search, began: float) -> Answ
     seconds = action.clock() - began
     whole = replace(answer, plan=replace(answer.plan, seconds=seconds))
     if answer is not early and not options.json:
-        print("\nagain, without what the engines' own validators refuse:\n")
+        print("\nagain, without the layouts that the engines' own validators refuse:\n")
         _print(options, whole)
     elif not options.json and (asked := seconds - early.plan.seconds) >= _WORTH_SAYING_S:
-        own = f"{rounded(asked, 2)} s of them for the engines' own validators (--no-native leaves them out)"
-        say(f"launch: {rounded(seconds, 2)} s in all, {own}")
+        own = f"{rounded(asked, 2)} s of that in the engines' own validators (--no-native skips them)"
+        say(f"launch: {rounded(seconds, 2)} s in total, {own}")
     return whole
 
 
@@ -165,7 +165,7 @@ def _require_plot(path: Path, question: Question) -> None:
     spec = question.openings[0].spec
     why = unknown(spec, backends.of(spec))
     if why is not None:
-        rule = f"it draws speed against memory, and no speed is known here: {why}"
+        rule = f"it plots speed over memory, but the speed is unknown: {why}"
         raise ConfigErrors([ConfigError("--plot", str(path), rule, ["hardware=h100_80g"])])
 
 
@@ -180,37 +180,37 @@ def _draw(path: Path, question: Question, found: Plan, measured: Measured | None
 
 
 _OF_A_SEARCH = ("vary", "unmeasured", "lines", "plot", "smallest", "largest", "tokens", "days", "price")
-"""Options that only a search reads, beside those of :func:`_given` itself."""
+"""Options that only a search uses, besides those in :func:`_given`."""
 
 
 def _add_questions(parser: argparse.ArgumentParser) -> None:
-    words = "the fewest GPUs that train it, or that do within --days; a size that is typed is the limit"
+    words = "find the fewest GPUs that can train it, or can within --days; the size that you set is the limit"
     parser.add_argument("--smallest", action="store_true", help=words)
-    words = "the largest micro-batch, sequence or model preset that fits here"
+    words = "find the largest micro-batch, sequence or model preset that fits"
     parser.add_argument("--largest", choices=tuple(largest.KEYS), help=words)
-    words = "tokens of the training, 1T or 500B, short for train.tokens: what each layout takes for them"
+    words = "tokens to train on, 1T or 500B, short for train.tokens: show the time that each layout takes for them"
     parser.add_argument("--tokens", metavar="N", help=words)
-    parser.add_argument("--days", type=float, metavar="D", help="the limit on the time of the whole training")
-    words = "money of a GPU-hour, short for cluster.price_per_gpu_hour"
+    parser.add_argument("--days", type=float, metavar="D", help="limit on the time of the whole training")
+    words = "price of a GPU-hour, short for cluster.price_per_gpu_hour"
     parser.add_argument("--price", type=float, metavar="P", help=words)
 
 
 def _add_measurement(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--measure", type=int, metavar="N", help="start the N best layouts as short runs")
-    words = f"--measure: steps of each run ({shortlist.STEPS})"
+    words = f"--measure: steps per run ({shortlist.STEPS})"
     parser.add_argument("--steps", type=int, metavar="N", help=words)
     parser.add_argument("--yes", action="store_true", help="--measure: do not ask about the GPU-hours")
-    words = "--measure: show what would be started, and start nothing"
+    words = "--measure: only show what would be started"
     parser.add_argument("--dry-run", action="store_true", help=words)
     words = "write the first layout as the recipe NAME; --results: the fastest"
     parser.add_argument("--save", metavar="NAME", help=words)
-    words = "rank the layouts that --measure has started, and write the fastest as a recipe"
+    words = "rank the layouts that --measure started, and write the fastest as a recipe"
     parser.add_argument("--results", metavar="ID", help=words)
     add_shared(parser, "--trust")
 
 
 _OF_A_MEASUREMENT = ("save", "measure", "steps", "yes", "dry_run", "results", "trust")
-"""Options beside those of a search that a listing of measured runs would drop."""
+"""Options, besides those of a search, that a listing of measured runs does not use."""
 
 
 def _require_listing_alone(options: argparse.Namespace) -> None:
@@ -218,12 +218,12 @@ def _require_listing_alone(options: argparse.Namespace) -> None:
     beside = () if options.forget is None else ("measurements",)
     typed = _given(options, (*_OF_A_SEARCH, *_OF_A_MEASUREMENT, *beside))
     if typed:
-        rule = f"{flag} searches nothing, and does not read it"
+        rule = f"{flag} does not search and does not use it"
         raise ConfigErrors(ConfigError(each, None, rule) for each in typed)
 
 
 def _given(options: argparse.Namespace, names: Iterable[str]) -> list[str]:
-    """The flags that are typed, of these options and of those that switch a part of a search off."""
+    """The flags that the user gave, among these options and those that turn off a part of a search."""
     values = {f"--{name.replace('_', '-')}": getattr(options, name) for name in names}
     typed = [flag for flag, value in values.items() if value is not None and value is not False and value != []]
     off = {"--no-measurements": options.measured, "--no-native": options.native}
@@ -233,15 +233,15 @@ def _given(options: argparse.Namespace, names: Iterable[str]) -> list[str]:
 def _require_whole(options: argparse.Namespace) -> None:
     of_measure = {"--steps": options.steps is not None, "--yes": options.yes, "--dry-run": options.dry_run}
     errors = [
-        ConfigError(name, None, "it belongs to --measure, which starts runs", [f"--measure 3 {name}"])
+        ConfigError(name, None, "it applies only to --measure, which starts runs", [f"--measure 3 {name}"])
         for name, given in of_measure.items()
         if given and options.measure is None
     ]
     if options.save is not None and options.measure is not None:
-        rule = "the fastest layout is known when its runs have ended: --results writes its recipe"
+        rule = "the fastest layout is known only when the runs have ended: --results writes its recipe"
         errors.append(ConfigError("--save", options.save, rule, [f"--results ID --save {options.save}"]))
     if options.results is not None:
-        rule = "--results reads a measurement, which remembers its question"
+        rule = "--results reads a measurement, which already has its settings"
         typed = [*(["OVERRIDES"] if options.overrides else []), *_given(options, ("measure", *_OF_A_SEARCH))]
         errors += [ConfigError(name, None, rule, ["launch plan --results ID"]) for name in typed]
     if errors:

@@ -1,8 +1,8 @@
-"""Make the token ids of a run's data ahead of it, and keep them for every run that reads the same.
+"""Tokenize a run's data ahead of the run, and cache the token ids for every run that reads the same data.
 
-Text and messages become token ids once, by path, size and time of the files and by the content of the tokenizer; `run`
-does it before the ranks start where nobody has. They lie in the user's cache folder, for cluster=slurm in
-cluster.shared_folder, and in the folder that LAUNCH_CACHE names where that is set.
+Text and messages are tokenized once per path, size and time of the files and content of the tokenizer; `run` does it
+before the ranks start if it has not been done. The cache is in the user's cache folder, with cluster=slurm in
+cluster.shared_folder, or in the folder that LAUNCH_CACHE names, if it is set.
 """
 
 import argparse
@@ -22,11 +22,11 @@ from launcher.spec import RunSpec
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_shared(parser, "overrides", "--json", "--trust")
-    parser.add_argument("--clear", action="store_true", help="remove all token ids that are kept, and make none")
+    parser.add_argument("--clear", action="store_true", help="remove all cached token ids, and make none")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Make or find the token ids, or remove all that are kept; print what there is and where."""
+    """Make or find the token ids, or remove all cached ones; print what there is and where."""
     line = request_from(JudgeRequest, options).command_line()
     require_trust(line, trusted=options.trust)
     spec = compose_run(line, own_measurements(wanted=True)).require()
@@ -41,7 +41,7 @@ def _cleared(spec: RunSpec) -> dict[str, Any]:
     removed = cleared.removed
     say(f"launch: removed {removed.folders} folders of token ids, {gib(removed.bytes)}, from {removed.path}")
     if cleared.busy:
-        say(f"launch: kept {cleared.busy} that another process makes now: `launch prepare --clear` again removes them")
+        say(f"launch: kept {cleared.busy} that another process is writing: run `launch prepare --clear` again later")
     kept = token_folder.cache_use(removed.path).as_dict()
     return {"made": False, "folder": None, "busy": cleared.busy, "cache": kept}
 
@@ -49,7 +49,7 @@ def _cleared(spec: RunSpec) -> dict[str, Any]:
 def _made(spec: RunSpec, *, quiet: bool) -> dict[str, Any]:
     if not token_folder.is_tokenised(spec):
         what = "the script reads its own data" if spec.script else f"data={spec.data.source} has no text"
-        say(f"launch: nothing to tokenise: {what}")
+        say(f"launch: nothing to tokenize: {what}")
         return {"made": False, "folder": None, "busy": 0, "cache": None}
     began = time.monotonic()
     found, made = run_data.make_token_ids(spec, quiet=quiet)
@@ -59,8 +59,8 @@ def _made(spec: RunSpec, *, quiet: bool) -> dict[str, Any]:
         print(found.text)
         if found.bad_rows.count:
             say(f"launch: {found.bad_rows.sentences}")
-        speed = f", {found.text_bytes / seconds / 1e6:.1f} MB of text a second" if found.text_bytes else ""
-        say(f"launch: made in {seconds:.1f} s{speed}" if made else "launch: found, nothing was to do")
+        speed = f", {found.text_bytes / seconds / 1e6:.1f} MB of text per second" if found.text_bytes else ""
+        say(f"launch: made in {seconds:.1f} s{speed}" if made else "launch: already cached, nothing to do")
         say(f"launch: {kept.path} holds {kept.folders} such folders, {gib(kept.bytes)}; --clear removes them")
     counts = {name: getattr(found, name) for name in ("dtype", "tokens", "documents", "text_bytes", "left_out")}
     skipped = {"bad_rows": found.bad_rows.as_dict()} if found.bad_rows.skips else {}

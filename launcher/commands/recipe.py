@@ -1,20 +1,21 @@
-"""Recipes and locks: runs as data that someone else can repeat.
+"""Manage recipes and locks: runs as data that someone else can repeat.
 
 launch recipe list                        all, with GPUs, strategy, memory peak
 launch recipe show NAME|PATH              the overrides that it stands for
-launch recipe save NAME OVERRIDES...      write recipes/NAME.yaml; by --run RUN
-                                          from a run's command line
+launch recipe save NAME OVERRIDES...      write recipes/NAME.yaml; with --run
+                                          RUN from a run's command line
 launch recipe lock RUN|OVERRIDES...       the lock of a run with its first
                                           losses, or of one not yet started
 launch recipe verify LOCK [KEY=VALUE...]  run the first steps here and compare
-                                          losses; exit 5 where they differ
-launch recipe diff A B                    what differs in meaning between two
+                                          losses; exit 5 if they differ
+launch recipe diff A B                    the settings that differ between two
                                           recipes, locks or runs
 launch recipe fetch SOURCE                into recipes/: https://...#sha256=HEX
                                           git+https://HOST/REPO@REVISION#PATH
-launch recipe trust FILE                  show what of a recipe, lock or conf/
-                                          from elsewhere acts, and trust it;
-                                          --origin trusts its repository
+launch recipe trust FILE                  show the settings with side effects
+                                          of a recipe, lock or conf/ from
+                                          elsewhere, and trust it; --origin
+                                          trusts its repository
 """
 
 import argparse
@@ -32,24 +33,24 @@ _MOST = {"list": 0, "show": 1, "diff": 2, "fetch": 1, "trust": 1}
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("action", choices=tuple(_FEWEST), help="what to do, as above")
-    parser.add_argument("words", nargs="*", metavar="WORD", help="what the action takes, as above")
+    parser.add_argument("action", choices=tuple(_FEWEST), help="the action, as above")
+    parser.add_argument("words", nargs="*", metavar="WORD", help="arguments of the action, as above")
     parser.add_argument("--run", metavar="RUN", help="save: the run whose command line becomes the recipe")
-    parser.add_argument("--summary", metavar="TEXT", help="save: what the recipe is for, in one line")
-    parser.add_argument("--name", metavar="NAME", help="fetch: the name to keep it under")
+    parser.add_argument("--summary", metavar="TEXT", help="save: the purpose of the recipe, in one line")
+    parser.add_argument("--name", metavar="NAME", help="fetch: the name to save it under")
     words = f"verify: steps to compare ({results.FIRST_LOSSES})"
     parser.add_argument("--steps", type=int, default=results.FIRST_LOSSES, metavar="N", help=words)
-    words = "trust: all files of the repository that FILE, or else the working folder, lies in"
+    words = "trust: all files of the repository that contains FILE, by default the working folder"
     parser.add_argument("--origin", action="store_true", help=words)
     add_shared(parser, "--trust", "--json")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Call the action with its words."""
+    """Call the action with its arguments."""
     action, words = options.action, options.words
     if not _FEWEST[action] <= len(words) <= _MOST.get(action, len(words)):
         usage = next(line for line in (__doc__ or "").splitlines() if line.startswith(f"launch recipe {action}"))
-        rule = f"it is used as: {usage.split('  ')[0]}"
+        rule = f"usage: {usage.split('  ')[0]}"
         raise ConfigErrors([ConfigError("recipe", " ".join([action, *words]), rule)])
     return print_output(_answer(action, words, options), as_json=options.json)
 

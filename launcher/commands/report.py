@@ -1,7 +1,7 @@
-"""A page of a run: its settings, the prediction and the measurement, its curves, its events, and how it ended.
+"""Write an HTML page about a run: settings, predictions and measurements, curves, events, and how it ended.
 
-One file that holds all that it shows, for any browser, and loads nothing. A run of any state is shown by what it has.
-Several runs are laid over each other and side by side; a sweep is its points, over the settings that vary.
+The page is one self-contained file for any browser. A run in any state is shown with the data that it has. Several runs
+are overlaid and shown side by side; a sweep is shown as its points over the settings that vary.
 """
 
 import argparse
@@ -21,7 +21,7 @@ _SUFFIX = ".html"
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_shared(parser, "runs")
-    words = "the page (default: in this folder by the run's name, of several report.html)"
+    words = "the page (default: named after the run, in this folder; for several runs report.html)"
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=words)
     add_shared(parser, "--json")
 
@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
         _require_page(options.output)
     library.require("--output", options.output or Path(f"page{_SUFFIX}"))
     if not options.runs:
-        raise ConfigErrors([ConfigError("RUN", None, "a page is of a run: its name is missing", ["launch status"])])
+        raise ConfigErrors([ConfigError("RUN", None, "name the run to report on", ["launch status"])])
     found = named_runs(options)
     directories = list(dict.fromkeys(found.runs))
     name = Path(options.runs[0]).name if len(options.runs) == 1 else ""
@@ -68,5 +68,5 @@ def _page(directories: list[Path], sweep: Path | None) -> str:
 
 def _require_page(path: Path) -> None:
     if path.suffix.lower() != _SUFFIX:
-        rule = f"the name of a page ends in {_SUFFIX}"
+        rule = f"the name of a page must end in {_SUFFIX}"
         raise ConfigErrors([ConfigError("--output", str(path), rule, [f"-o {path.with_suffix(_SUFFIX)}"])])

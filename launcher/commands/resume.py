@@ -1,8 +1,8 @@
-"""Go on with runs from their newest checkpoint, in their own directories; of a sweep, with those not finished.
+"""Continue runs from their newest checkpoint, in their own directories; for a sweep, those that are not finished.
 
-With settings (launch resume RUN train.steps=200 optimizer.lr=1e-5) one run goes on with these changed; a finished one
-is extended. On another number of ranks (cluster.gpus_per_node=2) the training stays the same. What the checkpoint
-cannot follow is refused with the reason.
+With settings (launch resume RUN train.steps=200 optimizer.lr=1e-5) one run continues with these changed; a finished one
+is extended. On another number of ranks (cluster.gpus_per_node=2) the training stays the same. Changes that the
+checkpoint does not allow are refused with the reason.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from launcher.submission.submit import resubmit
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    words = "a run's or sweep's name or directory, or a run's job id; of one run, settings to change: KEY=VALUE"
+    words = "name or directory of a run or sweep, or a run's job id; for one run, settings to change: KEY=VALUE"
     parser.add_argument("runs", nargs="*", metavar="RUN", help=words)
     add_shared(parser, "--trust", "--json")
 
@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
         from launcher.actions import sweep
 
         if all(status.read(run).state == "finished" for run in directories if run.parent == directory):
-            say(f"launch: all runs of {directory.name} are finished; only a sampler may add to them")
+            say(f"launch: all runs of {directory.name} are finished; only a sampler can add more")
         statuses.append(sweep.resume(directory, show=None if options.json else print, trusted=options.trust))
     for directory in directories:
         if directory.parent not in sweeps:
@@ -56,13 +56,13 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _is_folder(word: str) -> bool:
-    """True if a word with an equals sign is no setting but the name or path of a run."""
+    """True if a word with an equals sign is not a setting but the name or path of a run."""
     return any((place / word).is_dir() for place in (folder(), folder() / "runs"))
 
 
 def _require_one(found: Named, names: Sequence[str], words: Sequence[str]) -> None:
     if len(found.places) > 1 or found.sweep is not None:
-        rule = "settings are changed for one run at a time"
+        rule = "settings can be changed for only one run at a time"
         ways = [f"launch resume {run_names.name_of(run, folder())} {' '.join(words)}" for run in found.runs[:1]]
         raise ConfigErrors([ConfigError("RUN", " ".join(names), rule, ways)])
 
@@ -70,13 +70,13 @@ def _require_one(found: Named, names: Sequence[str], words: Sequence[str]) -> No
 def _resume(directory: Path, words: Sequence[str], *, trusted: bool, quiet: bool) -> int:
     if not words and status.read(directory).state == "finished":
         name, steps = run_names.name_of(directory, folder()), results.read_progress(directory).step or 0
-        more = f"`launch resume {name} {edit.length_override(contents.spec_of(directory), 2 * steps)}` goes on with it"
+        more = f"`launch resume {name} {edit.length_override(contents.spec_of(directory), 2 * steps)}` continues it"
         say(f"launch: {directory.name} is finished; nothing to resume{f'; {more}' if steps else ''}")
         return 0
     spec = contents.spec_of(directory)
     _say_if_moved(directory, words)
     _say_if_edited(directory, spec)
-    with interrupts.held():  # Once it is submitted, it is watched.
+    with interrupts.held():  # A submitted run must also be followed.
         if words:
             from launcher.actions.resume_changed import submit_changed
 
@@ -96,23 +96,23 @@ def _resume(directory: Path, words: Sequence[str], *, trusted: bool, quiet: bool
 def _say_if_moved(directory: Path, words: Sequence[str]) -> None:
     name, there = run_names.name_of(directory, folder()), home.original(directory)
     if there is not None:
-        say(f"launch: {name} is a copy of {there}: it goes on in its own folder, and the original stays as it is")
+        say(f"launch: {name} is a copy of {there}: it continues in its own folder, and the original is not changed")
     where = submit.working_folder(directory, words)
     if (was := Path(contents.job_of(directory)["working_directory"])) != where:
-        say(f"launch: the working folder {was} is gone; the run lies in {where} as it did there, and starts from here")
+        say(f"launch: the working folder {was} is gone; the run has the same place in {where} and starts from there")
 
 
 def _say_if_edited(directory: Path, spec: RunSpec) -> None:
     if spec.script is not None and provenance.is_script_edited(directory, spec, home.working_folder(directory)):
         copy = provenance.script_copy(directory, spec.script)
-        say(f"launch: {spec.script} is not the run's own copy any more; the run goes on with that, {copy}")
-        say("launch: a new run takes the script as it is now")
+        say(f"launch: {spec.script} has changed since it was recorded; the run continues with its own copy, {copy}")
+        say("launch: a new run would use the script as it is now")
 
 
 def _warn_of_margin(directory: Path, margin_s: int) -> None:
     seconds = attempts.checkpoint_seconds(directory)
     if seconds is not None and seconds > margin_s:
         say(
-            f"launch: warning: cluster.save_margin_s={margin_s} is shorter than a checkpoint of this run takes, "
-            f"{seconds:.0f} s: it would be ended before it has saved"
+            f"launch: warning: cluster.save_margin_s={margin_s} is shorter than a checkpoint of this run takes "
+            f"({seconds:.0f} s): it would be killed before it has saved"
         )

@@ -1,7 +1,7 @@
 """Compose, check, record and start a run.
 
 cluster=local (the default) runs it on this machine and shows its progress; cluster=slurm submits it, prints job id and
-run directory, and returns. Ctrl-C stops a local run after it has saved a checkpoint; a second one ends it at once.
+run directory, and returns. Ctrl-C stops a local run after it has saved a checkpoint; a second Ctrl-C ends it at once.
 """
 
 import argparse
@@ -22,18 +22,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_shared(parser, "overrides", "--json", "--no-native", "--engine", "--plot", "--no-measurements")
     add_shared(parser, "--hf", "--partial")
-    parser.add_argument("--force", action="store_true", help="start what does not fit; the record says so")
-    words = "start by what `launch rehearse` has measured of it, in place of the memory estimate"
+    parser.add_argument("--force", action="store_true", help="start a run that does not fit; this is recorded")
+    words = "decide by what `launch rehearse` measured, instead of the memory estimate"
     parser.add_argument("--rehearsed", action="store_true", help=words)
     parser.add_argument("-m", "--multirun", action="store_true", help="a sweep: model=1b,7b, range(..), glob(..)")
-    words = "repeat a run: its lock, directory or name"
+    words = "repeat a run, given by its lock, directory or name"
     parser.add_argument("--from", dest="lock", type=Path, metavar="LOCK", help=words)
     add_shared(parser, "--trust")
     parser.add_argument("--debug", action="store_true", help="one rank in the foreground, for pdb")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Start one run and, on this machine, see it through; with -m a sweep."""
+    """Start one run and, on this machine, follow it to its end; with -m start a sweep."""
     require_one_run(options, "-m" if options.multirun else None)
     if options.multirun:
         return _run_sweep(options)
@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
         if options.json:
             print_json({"schema": 1, "run": None, "check": as_json(refused.assessment)})
         raise
-    with interrupts.held():  # From the record on the run is started, or removed.
+    with interrupts.held():  # Once it is recorded, the run is either started or removed.
         directory = record_run(found)
         try:
             if show is not None:

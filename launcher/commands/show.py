@@ -1,7 +1,7 @@
-"""The translated job: argv, environment, generated files and sbatch text, byte for byte what `run` starts.
+"""Show the translated job: argv, environment, generated files and sbatch text, byte for byte what `run` starts.
 
-With the name of a group in place of overrides (`launch show parallel`): its keys, their meaning and defaults.
-Exit status: 0, 2 the configuration is wrong, 3 it does not fit (the job is printed all the same).
+With the name of a group instead of overrides (`launch show parallel`): its keys, their meaning and defaults.
+Exit status: 0, 2 the configuration is wrong, 3 it does not fit (the job is printed anyway).
 """
 
 import argparse
@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
     found = translate_run(request_from(JudgeRequest, options).command_line())
     print_answer(options, found.as_dict, lambda: str(found))
     if found.plan.assessment.verdict.name == "does_not_fit":
-        say("launch: this run does not fit; `launch check` says why")
+        say("launch: this run does not fit; `launch check` shows why")
         return DoesNotFit.exit_status
     return 0
 

@@ -1,8 +1,8 @@
-"""The state of runs: those named, or the newest below runs/; in a folder without runs/, of all recorded anywhere.
+"""Show the state of runs: those named, or the newest below runs/; in a folder without runs/, of all recorded anywhere.
 
-Runs that wait or run are shown however old they are, and how many others there are is said: `--all` shows them.
-Of a run that trains its step, loss, speed and the time that is left; of one that waits, what it waits for; of a sweep
-its points, with what was predicted, what came, and the best one with the line that repeats it.
+Queued and running runs are always shown, with the number of others, which `--all` shows. A training run shows its step,
+loss, speed and the time left; a queued one what it waits for; a sweep its points, with predictions and measurements,
+and the best one with the command that repeats it.
 """
 
 import argparse
@@ -23,13 +23,13 @@ from launcher.views.runs import by_place, table
 if TYPE_CHECKING:
     from launcher.sweeping.sweep import Row
 
-_NEWEST = 20  # Runs that are shown where none are named: with the heading and the lines behind them they fit 24 lines.
+_NEWEST = 20  # Runs shown by default: with the heading and the lines after the table they fit 24 lines.
 
 _HEADINGS = {
     "run": "id", "job": "job_id", "tokens/s": "tokens_per_second", "left": "seconds_left", "saved": "checkpoint_step",
     "predicted": "predicted_bytes", "measured": "measured_bytes",
 }  # fmt: skip
-"""Columns as the tables on the terminal head them, by their keys in ``--json``; the others are headed by the key."""
+"""Keys in ``--json`` by the heading of their column in the tables; other columns have the key as heading."""
 
 _BEST_IS_MOST = ("tokens_per_second", "step")
 
@@ -37,16 +37,16 @@ _BEST_IS_MOST = ("tokens_per_second", "step")
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_shared(parser, "runs")
-    words = "order by a column or, in a sweep, a swept key: the lowest loss, the highest tokens/s first; -COLUMN: last"
+    words = "sort by a column, or a swept key, best first (lowest loss, highest tokens/s); -COLUMN: reversed"
     parser.add_argument("--sort", metavar="COLUMN", help=words)
-    words = f"the N newest, and those that wait or run (default {_NEWEST}; all with --json, --sort)"
+    words = f"the N newest, and all queued and running (default {_NEWEST}; all with --json, --sort)"
     parser.add_argument("--newest", type=int, metavar="N", help=words)
     parser.add_argument("--all", action="store_true", help="all runs, however many")
     add_shared(parser, "--json")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print one row a run, or a sweep's table."""
+    """Print one row per run, or a sweep's table."""
     _require_a_number(options)
     found = named_runs(options)
     if found.sweep is not None:
@@ -71,17 +71,17 @@ def run(options: argparse.Namespace) -> int:
         rows = (by_place(rows) if everywhere else rows)[::-1]
     print("\n".join(table(_in_order(rows, options.sort), placed=everywhere, folder=folder())))
     if more:
-        print(f"{more:,} more that neither wait nor run: launch status --all")
+        print(f"{more:,} more that are neither queued nor running: launch status --all")
     return 0
 
 
 def _require_a_number(options: argparse.Namespace) -> None:
     count, ways = options.newest, ["--newest 20", "--all"]
     if count is not None and count < 0:
-        raise ConfigErrors([ConfigError("--newest", count, "a number of runs, 0 or more", ways)])
+        raise ConfigErrors([ConfigError("--newest", count, "must be a number of runs, 0 or more", ways)])
     if count is not None and (options.all or options.runs):
         other = "--all" if options.all else "RUN"
-        raise ConfigErrors([ConfigError("--newest", count, f"{other} says which runs are shown: one of the two", ways)])
+        raise ConfigErrors([ConfigError("--newest", count, f"{other} selects the runs: use only one of them", ways)])
 
 
 def _count(options: argparse.Namespace) -> int | None:
@@ -106,7 +106,7 @@ def _sweep(directory: Path, options: argparse.Namespace) -> None:
 
 
 def _in_order[R: RunState | Row](rows: Sequence[R], column: str | None) -> list[R]:
-    """The rows in the order of a column, the best first and those without a value last; without one as they are."""
+    """The rows sorted by a column, best first and rows without a value last; unchanged without a column."""
     if column is None or not rows:
         return list(rows)
     name, backwards = column.removeprefix("-"), column.startswith("-")

@@ -1,7 +1,7 @@
-"""A run or sweep live on the terminal, until it has ended; q or Ctrl-C leaves it, and the run goes on.
+"""Watch a run or sweep live on the terminal until it ends; q or Ctrl-C leaves, and the run keeps running.
 
-A frame is drawn in place and fits 80 columns. The run's own files are read every second, Slurm is asked every fifteen.
-Where stdout is no terminal, and with --once, one frame is printed. `launch status --json` has the same facts.
+Frames are drawn in place and fit 80 columns. The run's own files are read every second, Slurm is asked every fifteen.
+If stdout is not a terminal, or with --once, one frame is printed. `launch status --json` has the same facts.
 """
 
 import argparse
@@ -25,20 +25,20 @@ from launcher.commands._options import named_runs
 from launcher.rundir import live, results, run_names, state, status
 from launcher.views import runs as view
 
-_LEAVE = "q leaves; the run goes on"
+_LEAVE = "q leaves; the run keeps running"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("runs", nargs="?", metavar="RUN", help="a run or sweep, as of status; if none the newest")
+    parser.add_argument("runs", nargs="?", metavar="RUN", help="a run or sweep, as in status; default: the newest")
     parser.add_argument("--interval", type=float, default=1.0, metavar="S", help="seconds between frames (default 1)")
-    parser.add_argument("--once", action="store_true", help="print one frame and end")
+    parser.add_argument("--once", action="store_true", help="print one frame and exit")
 
 
 def run(options: argparse.Namespace) -> int:
     """Draw frames until the run has ended or the user leaves."""
     if not options.interval > 0:
-        rule = "seconds between two frames, more than none"
+        rule = "must be more than 0 seconds between two frames"
         raise ConfigErrors([ConfigError("--interval", options.interval, rule, ["--interval 1"])])
     options.runs, options.json = [] if options.runs is None else [options.runs], False
     watched = _chosen(named_runs(options), options.runs)
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
         print("\n".join(watched.lines(width())))
         return 0
     if not _drawn(watched, options.interval):
-        say(f"launch: {watched.name} goes on; launch watch {shlex.quote(watched.name)} shows it again")
+        say(f"launch: {watched.name} keeps running; launch watch {shlex.quote(watched.name)} shows it again")
     return 0
 
 
@@ -62,14 +62,14 @@ def _chosen(found: Named, words: list[str]) -> "_Watched | _WatchedSweep | None"
         return _Watched(runs[0])
     if words:  # Tasks of an array.
         names = [run_names.name_of(path, folder()) for path in runs]
-        raise ConfigErrors([ConfigError("RUN", words[0], "it is several runs: one of them is watched", names)])
+        raise ConfigErrors([ConfigError("RUN", words[0], "it names several runs, but only one can be watched", names)])
     rows = status.read_newest(runs, 1)
     alive = [row for row in rows if row.state in ("running", "requeued", "queued")]
     return _Watched(Path((alive or rows)[-1].directory))
 
 
 class _Watched:
-    """A run; its state is asked for now and then, its files are read at every look."""
+    """A watched run: its state is queried now and then, its files are read for every frame."""
 
     def __init__(self, run: Path) -> None:
         self._run, self.name, self._asked = run, run_names.name_of(run, folder()), status.Asked(run)
@@ -89,7 +89,7 @@ class _Watched:
             self._now = live.of_files(row, self._now.queue)
         frame = view.frame(row, self._now, columns)
         if self.ended and row.state != "finished":
-            frame.append(f"launch why {shlex.quote(self.name)} says why it ended")
+            frame.append(f"launch why {shlex.quote(self.name)} explains why it ended")
         return view.folded(frame, columns)
 
 
@@ -100,7 +100,7 @@ class _WatchedSweep:
         self._due = Every(status.ASK_S[(runs and status.kind(runs[0])) or "local"], at_once=True)
 
     def lines(self, columns: int) -> list[str]:
-        """One frame, made anew as often as Slurm may be asked."""
+        """One frame, refreshed as often as Slurm may be asked."""
         from launcher.sweeping import sweep
 
         if self._due.is_due():
@@ -138,7 +138,7 @@ def _slept(seconds: float) -> bool:
 
 @contextlib.contextmanager
 def _keys() -> Iterator[Callable[[float], bool]]:
-    """A function that waits so many seconds, and returns True at once if the key q comes; without a keyboard never."""
+    """Yield a function that waits some seconds, and returns True at once if q is pressed; never without a keyboard."""
     if not sys.stdin.isatty():
         yield _slept
         return
@@ -153,7 +153,7 @@ def _keys() -> Iterator[Callable[[float], bool]]:
         return bool(ready) and os.read(number, 1) in (b"q", b"Q", b"")
 
     try:
-        tty.setcbreak(number)  # Ctrl-C stays a signal.
+        tty.setcbreak(number)  # Ctrl-C remains a signal.
         yield wait
     finally:
         termios.tcsetattr(number, termios.TCSADRAIN, before)

@@ -1,7 +1,7 @@
-"""Why runs ended as they did: which pile of memory grew, a rank, a hang, a limit; evidence, and what would help.
+"""Explain why runs ended: a pile of memory that grew, a rank, a hang, a limit; with evidence, and what would help.
 
-Of a sweep the runs that failed, a line each; SWEEP/POINT has one point's whole answer. Status 0 whenever there was an
-answer, also where nothing went wrong.
+For a sweep it prints one line per failed run; SWEEP/POINT gives one point's whole answer. The exit status is 0 whenever
+there was an answer, even if nothing went wrong.
 """
 
 import argparse
@@ -28,9 +28,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the answer about a run, or a line for each run of a sweep that failed."""
+    """Print the answer about a run, or one line for each failed run of a sweep."""
     if len(options.runs) != 1:
-        rule = "name one run, or a sweep, whose failed runs have a line each: launch why RUN"
+        rule = "name one run, or a sweep to list its failed runs: launch why RUN"
         raise ConfigErrors([ConfigError("RUN", " ".join(options.runs) or None, rule, ["launch status"])])
     found = named_runs(options)
     if found.sweep is not None:
@@ -46,5 +46,5 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _of_several(answers: Sequence[Answer]) -> str:
-    further = [f"all about one of them: launch why {shlex.quote(answer.id)}" for answer in answers[:1]]
+    further = [f"details of one of them: launch why {shlex.quote(answer.id)}" for answer in answers[:1]]
     return "\n".join([*map(as_line, answers), *further])

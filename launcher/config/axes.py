@@ -1,6 +1,6 @@
-"""The axes of a sweep: which words of a command line name several values, and the points that these span.
+"""The axes of a sweep: the overrides of a command line with several values, and the points that they span.
 
-Each point is later composed on its own, so that a plain override applies to the swept option. Hydra's own multirun
+Each point is later composed separately, so that a plain override applies to the swept option. Hydra's own multirun
 would compose the default option first (``-m parallel=fsdp,ddp parallel.tensor=2`` is checked against neither).
 """
 
@@ -17,12 +17,12 @@ from launcher.config.overrides import Override, read
 
 MAXIMUM_POINTS = 100_000
 _OF_THE_SWEEP = ("recipe", "run.name", "run.directory", "sweep", "sweep.sampler", "sweep.budget", "sweep.parallelism")
-"""Keys that belong to the sweep as a whole and so have one value."""
+"""Keys that apply to the whole sweep and therefore have one value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """One swept key: its values as they would be typed, or an interval."""
+    """One swept key: its values as typed, or an interval."""
 
     key: str
     values: tuple[str, ...] | Interval
@@ -30,7 +30,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axes:
-    """A command line taken apart: the words that hold for every point, and the axes."""
+    """A command line split into the overrides of every point and the axes."""
 
     fixed: tuple[str, ...]  # Overrides of every point, as typed.
     swept: tuple[Axis, ...]  # The axes, the slowest first.
@@ -41,23 +41,23 @@ class Axes:
         return math.prod(len(axis.values) for axis in self.swept if isinstance(axis.values, tuple))
 
     def first(self) -> tuple[str, ...]:
-        """The overrides of one point: the first value of every axis, an interval's lower end."""
+        """Return the overrides of one point: the first value of every axis, or an interval's lower end."""
         ends = [axis.values.low if isinstance(axis.values, Interval) else axis.values[0] for axis in self.swept]
         return tuple(f"{axis.key}={end}" for axis, end in zip(self.swept, ends, strict=True))
 
     def grid(self) -> Iterator[tuple[str, ...]]:
-        """The overrides of each point beyond the fixed ones, the last axis running fastest.
+        """Yield the overrides of each point besides the fixed ones, the last axis varying fastest.
 
-        Raises ConfigErrors: An axis is an interval, or the points are too many to be meant.
+        Raises ConfigErrors: An axis is an interval, or there are more than MAXIMUM_POINTS.
         """
         ways = ["sweep.sampler=tpe sweep.budget=20", "sweep.sampler=random sweep.budget=20"]
         errors = [
-            ConfigError(axis.key, "interval", "a grid cannot list an interval: a sampler draws from it", ways)
+            ConfigError(axis.key, "interval", "a grid cannot enumerate an interval: use a sampler", ways)
             for axis in self.swept
             if isinstance(axis.values, Interval)
         ]
         if self.size > MAXIMUM_POINTS:
-            rule = f"a sweep has at most {MAXIMUM_POINTS} points; a sampler tries a part of them"
+            rule = f"a sweep has at most {MAXIMUM_POINTS} points; a sampler tries only some of them"
             errors.append(ConfigError("sweep", self.size, rule, ["sweep.sampler=random"]))
         if errors:
             raise ConfigErrors(errors)
@@ -66,7 +66,7 @@ class Axes:
 
 
 def read_axes(texts: Sequence[str], catalog: Catalog) -> Axes:
-    """Find the axes, a recipe's first unless the words set the same key; raises ConfigErrors where a word is wrong."""
+    """Return the axes, a recipe's first unless the words set the same key; raises ConfigErrors if a word is wrong."""
     overrides, errors = read(texts, catalog)
     if errors:
         raise ConfigErrors(errors)
@@ -79,7 +79,7 @@ def read_axes(texts: Sequence[str], catalog: Catalog) -> Axes:
             fixed.append(override.text)
             continue
         if override.key in _OF_THE_SWEEP:
-            errors.append(ConfigError(override.key, override.value, "it belongs to the whole sweep and has one value"))
+            errors.append(ConfigError(override.key, override.value, "it applies to the whole sweep: set one value"))
         axes[override.key] = Axis(key=override.key, values=values)
     if errors:
         raise ConfigErrors(errors)
@@ -87,7 +87,7 @@ def read_axes(texts: Sequence[str], catalog: Catalog) -> Axes:
 
 
 def _of_the_recipe(overrides: Sequence[Override], catalog: Catalog) -> list[Override]:
-    """The axes of the named recipe, less those that the user sets or whose group the user chooses."""
+    """The axes of the named recipe, without those that the user sets or whose group the user chooses."""
     if (named := recipes.named(overrides, catalog)) is None:
         return []
     _, recipe = named

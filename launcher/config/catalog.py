@@ -1,6 +1,6 @@
-"""The configuration folders: which groups there are, which options, and where each file lies.
+"""The configuration folders: their groups, options and files.
 
-A user's own ``conf/`` and ``recipes/`` in the working folder come before the shipped ones.
+A user's own ``conf/`` and ``recipes/`` in the working folder take precedence over the shipped ones.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from launcher.spec.parse import closest
 PRIMARY = "launch"  # The name of the primary configuration file, without its suffix.
 PRESETS = "parallel"  # The group whose options choose other groups' options.
 _BASE = "_base.yaml"
-_DEEPEST = 3  # Folders below a configuration folder; an option lies in one.
+_DEEPEST = 3  # Levels of folders searched below a configuration folder; options are one level down.
 _TOP_LEVEL = re.compile(r"^([^\s#].*)$", re.MULTILINE)
 _KEY = re.compile(r"([\w-]+):")
 _DEFAULTS = re.compile(r"^defaults:( \[[\w, -]+\]|(\n *- \w+)+) *$", re.MULTILINE)
@@ -49,7 +49,7 @@ class Catalog:
 
     @cached_property
     def groups(self) -> dict[str, tuple[str, ...]]:
-        """Options of each group by name; those that start with ``_`` are not for choosing."""
+        """Options of each group by name, without those that start with ``_``, which users cannot choose."""
         options: dict[str, set[str]] = {}
         for folder in self.conf:
             for name in self._names[folder]:
@@ -64,7 +64,7 @@ class Catalog:
         return tuple(sorted({path.stem for folder in self.recipes for path in folder.glob("*.yaml")}))
 
     def recipe(self, name: str) -> Path:
-        """The file of a recipe; raises ConfigErrors where there is none."""
+        """Return the file of a recipe; raises ConfigErrors if there is none."""
         found = self.find_recipe(name)
         if found is None:
             near = [f"recipe={other}" for other in closest(name, self.groups["recipe"])]
@@ -72,7 +72,7 @@ class Catalog:
         return found
 
     def find_recipe(self, name: str) -> Path | None:
-        """The file of a recipe that :attr:`groups` lists, of a path, or of ``package/name``; None if there is none."""
+        """Return a recipe's file, by its name in :attr:`groups`, a path or ``package/name``; None if there is none."""
         if name.endswith((".yaml", ".yml")):
             path = self.folder / name
             return path if path.is_file() else None
@@ -95,9 +95,9 @@ class Catalog:
         return hashlib.sha256(json.dumps([[place, *_stamp(place)] for place in places]).encode()).hexdigest()
 
     def require_bounded(self) -> None:
-        """See that a user's own files, which may be anyone's, stay within the limits, before Hydra reads them.
+        """Check the size of a user's own files, which may be untrusted, before Hydra reads them.
 
-        Raises ConfigErrors: One does not.
+        Raises ConfigErrors: A file exceeds the limits of ``safe_yaml``.
         """
 
         def check() -> bool:
@@ -110,24 +110,24 @@ class Catalog:
 
     @cached_property
     def _own_files(self) -> tuple[Path, ...]:
-        """The files of a user's own options; what else lies in a folder of this name is none of ours."""
+        """The files of a user's own options; other files in a folder of this name are ignored."""
         groups = {folder / group for folder in self.conf[:-1] for group in self.groups}
         ours = self.conf[-1]
         return tuple(path for path, folder in self._files if folder != ours and path.parent in {folder, *groups})
 
     @property
     def interpolates(self) -> bool:
-        """True if a value may be made of others."""
+        """True if a value may interpolate others."""
         return self._properties["interpolates"]
 
     @property
     def options_stand_alone(self) -> bool:
-        """True if each option writes into its own group alone and, but for the presets, chooses no other's."""
+        """True if each option writes only into its own group and, except for presets, chooses no other option."""
         return self._properties["options_stand_alone"]
 
     @cached_property
     def _properties(self) -> dict[str, bool]:
-        """Properties of the text of all files, kept between commands: to read them takes longer than all else here."""
+        """Properties of the text of all files, cached between commands: reading them is the slowest step here."""
         found: dict[str, bool] = cache.answer("catalog", [__version__, self.digest], self._read)
         return found
 
@@ -148,11 +148,11 @@ class Catalog:
 
 
 def _installed_recipe(package: str, name: str) -> Path | None:
-    """A recipe that an installed package offers by the entry point ``launch.recipes``, found without importing it.
+    """A recipe that an installed package offers through the entry point ``launch.recipes``, without importing it.
 
     ``mine = "my_package.recipes"`` offers the YAML files of that folder as ``recipe=mine/NAME``.
     """
-    from importlib.metadata import entry_points  # Late, because it looks at every installed package.
+    from importlib.metadata import entry_points  # Imported late: it scans every installed package.
 
     for entry in entry_points(group="launch.recipes", name=package):
         if entry.dist is not None:
@@ -178,7 +178,7 @@ def _beginning(path: Path) -> str:
 
 
 def yaml_files(folder: Path) -> Iterator[Path]:
-    """The YAML files below a folder; links may lead round in it."""
+    """Yield the YAML files below a folder; symbolic links may form cycles in it."""
     return (folder / name for name in _yaml_names(str(folder)))
 
 

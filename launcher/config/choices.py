@@ -1,9 +1,9 @@
-"""The keys that a command line sets, by itself or by the options it chooses; the choice of a backend above all.
+"""The keys that a command line sets, directly or through the options it chooses, and the choice of a backend.
 
-The hidden preset of a backend's name holds its defaults (``conf/parallel/_megatron.yaml``), as ``parallel=fsdp`` does
-for the backend that is chosen where nothing is said; a backend without one has those of ``conf/parallel/_plain.yaml``.
-What a preset chooses is weaker than every word that is typed. What stands in a group's ``_base.yaml`` is a default that
-nobody has said, also where an option inherits it.
+The hidden preset with a backend's name holds its defaults (``conf/parallel/_megatron.yaml``), as ``parallel=fsdp`` does
+for the default backend; a backend without one gets those of ``conf/parallel/_plain.yaml``. Every typed word overrides
+what a preset chooses. Values in a group's ``_base.yaml`` are defaults that do not count as set, even if an option
+inherits them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,18 +20,18 @@ _BACKEND = ("backend", "backend.name")
 _TASK = ("task", "task.name")
 _DEFAULT_TASK = "pretrain"
 _GLOBAL = "@package _global_"
-"""Hydra's words at the head of an option whose keys begin with their groups, as presets have them."""
+"""Hydra's directive in an option whose keys begin with their groups, as in presets."""
 
 _NO_CHOICE = ("_base", "_self_")
 
 
 def backend_of(overrides: Iterable[Override]) -> str | None:
-    """The backend that a command line or its recipe names; None where a preset or the defaults choose it."""
+    """Return the backend that a command line or its recipe names; None if a preset or the defaults choose it."""
     return next((override.value for override in reversed([*overrides]) if override.key in _BACKEND), None)
 
 
 def with_defaults(overrides: Sequence[Override], catalog: Catalog) -> list[Override]:
-    """The same overrides behind the preset of the chosen backend's name, unless a preset is chosen."""
+    """Return the overrides preceded by the preset of the chosen backend, unless they choose a preset."""
     backend = backend_of(overrides)
     preset = any(override.group and override.key == PRESETS for override in overrides)
     if backend is None or preset or backend not in registry.names("backends"):
@@ -43,7 +43,7 @@ def with_defaults(overrides: Sequence[Override], catalog: Catalog) -> list[Overr
 
 
 def with_task(overrides: Sequence[Override]) -> list[Override]:
-    """The same overrides behind the choice of the backend that trains the task, unless a backend is named."""
+    """Return the overrides preceded by the choice of the backend that trains the task, unless they name a backend."""
     task = next((override.value for override in reversed(overrides) if override.key in _TASK), _DEFAULT_TASK)
     if task == _DEFAULT_TASK or backend_of(overrides) is not None:
         return list(overrides)
@@ -53,7 +53,7 @@ def with_task(overrides: Sequence[Override]) -> list[Override]:
 
 
 def leaving(backend: str | None, findings: Iterable[ConfigError], catalog: Catalog) -> tuple[ConfigError, ...]:
-    """Findings without the ways out that choose another backend than the one that was named, which stays chosen."""
+    """Return findings without ways out that choose a backend other than the one the user named."""
     if backend is None or backend not in registry.names("backends"):
         return tuple(findings)
     kept = []
@@ -73,7 +73,7 @@ def _chooses_another(way: str, backend: str, catalog: Catalog) -> bool:
 
 
 def keys_set_by(overrides: Iterable[Override], catalog: Catalog) -> frozenset[str]:
-    """The keys that words and their recipe set, and the groups whose options they choose."""
+    """Return the keys that words and their recipe set, and the groups whose options they choose."""
     found: set[str] = set()
     for override in overrides:
         found.add(override.key)

@@ -1,10 +1,10 @@
-"""Hydra at the border: choices and overrides become one plain dictionary. The only module that imports Hydra.
+"""Composition of choices and overrides into one plain dictionary. The only module that imports Hydra.
 
-Hydra composes the parts: the defaults under one preset, and each option by itself. Parts are kept, in memory and in the
-user's cache folder, by the stamp of the configuration files; choices and values are then put in place here, those that
-need Hydra's grammar as it reads them. Where options reach outside of their own group, what is composed and kept is each
-set of choices; a value or a configuration that interpolates is composed by Hydra in full. A test demands that all ways
-give the same.
+Hydra composes the parts: the defaults under one preset, and each option separately. Parts are cached, in memory and in
+the user's cache folder, by the digest of the configuration files; choices and values are then inserted here, values
+that need Hydra's grammar as Hydra parses them. If options reach outside of their own group, each set of choices is
+composed and cached as a whole; a value or a configuration that interpolates is composed by Hydra in full. A test
+checks that all of these give the same result.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ type Config = JsonObject
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """All values between two numbers, which only a sampler can sweep over; ``log`` draws their logarithm evenly."""
+    """All values between two numbers, over which only a sampler can sweep; ``log`` draws their logarithm uniformly."""
 
     low: float
     high: float
@@ -41,14 +41,14 @@ class Interval:
 _folders: list[str] = []
 """The user's folders of the composition in progress: Hydra takes a plugin's class, not an instance with state."""
 
-_one_at_a_time = threading.Lock()  # Hydra's state is the process's, and a program may check in several threads.
+_one_at_a_time = threading.Lock()  # Hydra's state is global, and a program may check in several threads.
 
 
 def compose(overrides: Sequence[Override], catalog: Catalog) -> Config:
-    """Compose one configuration from checked overrides, weakest first; raises ComposeError where one cannot be read."""
+    """Compose one configuration from checked overrides, weakest first; raises ComposeError if one cannot be parsed."""
     sweeping = [override for override in overrides if override.sweeps]
     if sweeping:
-        rule = "several values are a sweep, and this starts one run"
+        rule = "several values make a sweep, but this starts one run"
         raise ComposeError(ConfigError(o.key, o.value, rule, _one_or_all(o)) for o in sweeping)
     catalog.require_bounded()
     settings = [override for override in overrides if not override.group]
@@ -63,7 +63,7 @@ def compose(overrides: Sequence[Override], catalog: Catalog) -> Config:
 
 
 def _values(settings: Sequence[Override]) -> list[object] | None:
-    """Values by key; None where a setting interpolates, or is a mapping with keys that are no names."""
+    """The values of settings, in order; None if one interpolates, or is a mapping with keys that are not text."""
     refuse_unreadable(override.hydra for override in settings if not override.plain()[0])
     values = [value_of(override) for override in settings]
     return values if all(map(_stands_alone, values)) else None
@@ -82,7 +82,7 @@ def _choices(overrides: Iterable[Override]) -> dict[str, str]:
 
 
 def _last_choices(overrides: Sequence[Override]) -> list[str]:
-    """Every value in order, and of each group the last choice: Hydra refuses a group that is chosen twice."""
+    """Every value in order, and the last choice of each group: Hydra refuses a group that is chosen twice."""
     chosen = [Override("", key, value, group=True).hydra for key, value in _choices(overrides).items()]
     return chosen + [override.hydra for override in overrides if not override.group]
 
@@ -108,7 +108,7 @@ def _merged(old: object, new: object) -> object:
 
 
 def _base(choices: dict[str, str], catalog: Catalog) -> Config | None:
-    """The composition of the choices alone; None where the files interpolate, since values may then move others."""
+    """The composition of only the choices; None if files interpolate, since values may then change others."""
     if catalog.interpolates:
         return None
     if not catalog.options_stand_alone:
@@ -121,7 +121,7 @@ def _base(choices: dict[str, str], catalog: Catalog) -> Config | None:
 
 
 def _part(name: str, choices: tuple[tuple[str, str], ...], catalog: Catalog) -> Config:
-    # The shipped files alone compose the same from every folder.
+    # Without own files the composition is the same in every folder.
     folder = catalog.folder if len(catalog.conf) > 1 else catalog.conf[-1].parent
     return _composed(name, choices, folder, catalog.digest)
 
@@ -132,7 +132,7 @@ def _composed(name: str, choices: tuple[tuple[str, str], ...], folder: Path, dig
     def found() -> Config:
         return _hydra([Override("", *item, group=True).hydra for item in choices], Catalog(folder=folder), name)
 
-    # The user's cache folder outlives this version, and another one may compose the same files otherwise.
+    # The user's cache folder outlives this version, and another version may compose the same files differently.
     config: Config = cache.answer("composed", [__version__, name, choices, digest], found)
     return config
 
@@ -159,8 +159,8 @@ def _hydra(overrides: list[str], catalog: Catalog, name: str = PRIMARY) -> Confi
 def _configuration(name: str, overrides: list[str]) -> Any:
     """Compose as ``hydra.compose`` does, without the settings of a program that Hydra starts (its node ``hydra``).
 
-    To compose these takes two thirds of the time of an option. Raises HydraException where a file adds folders to
-    Hydra's search path: a folder of a package is found by importing it.
+    Composing these takes two thirds of the time of an option. Raises HydraException if a file adds folders to Hydra's
+    search path, since Hydra finds a package's folder by importing it.
     """
     from hydra._internal.config_repository import CachingConfigRepository
     from hydra._internal.defaults_list import create_defaults_list
@@ -173,7 +173,7 @@ def _configuration(name: str, overrides: list[str]) -> Any:
     repository = CachingConfigRepository(loader.repository)
     loaded = repository.load_config(config_path=name)
     if loaded is not None and OmegaConf.select(loaded.config, "hydra.searchpath") is not None:
-        raise HydraException(f"hydra.searchpath in {name}.yaml is not read: groups lie in conf/ alone")
+        raise HydraException(f"hydra.searchpath in {name}.yaml is not supported: groups are only read from conf/")
     parsed = OverridesParser.create().parse_overrides(overrides)
     found = create_defaults_list(repository, name, parsed, prepend_hydra=False, skip_missing=False)
     config = loader._compose_config_from_defaults_list(found.defaults, repository)
@@ -189,7 +189,7 @@ def _completed(config: Config, catalog: Catalog, name: str) -> Config:
     for group in [chosen] if is_option else catalog.groups:
         found, base = config.get(group, {}), catalog.conf[-1] / group / "_base.yaml"
         if not isinstance(found, dict):
-            rule = f"a group of keys is expected here, by a file in {catalog.conf[0]}"
+            rule = f"must be a group of keys; a file in {catalog.conf[0]} sets it"
             raise ComposeError([ConfigError(group, found, rule, [f"launch show {group}"])])
         if base.is_file():
             inherited: Any = safe_yaml.load(base)
@@ -201,7 +201,7 @@ def _completed(config: Config, catalog: Catalog, name: str) -> Config:
 
 @contextlib.contextmanager
 def _user_folders_first(catalog: Catalog) -> Iterator[None]:
-    """Put the user's folders before ours on Hydra's search path; ``hydra.searchpath`` could only append them."""
+    """Put the user's folders before the shipped ones on Hydra's search path; ``hydra.searchpath`` can only append."""
     from hydra.core.config_search_path import ConfigSearchPath
     from hydra.core.plugins import Plugins
     from hydra.plugins.search_path_plugin import SearchPathPlugin
@@ -221,7 +221,7 @@ def _user_folders_first(catalog: Catalog) -> Iterator[None]:
 
 
 def refuse_unreadable(texts: Iterable[str]) -> None:
-    """Raise ComposeError where Hydra's grammar cannot read an override."""
+    """Raise ComposeError if Hydra's grammar cannot parse an override."""
     texts = list(texts)
     if not texts:
         return
@@ -238,18 +238,18 @@ def _unreadable(parser: Any, text: str, exception: type[Exception]) -> ConfigErr
         parser.parse_override(text)
     except exception as error:
         key, _, value = text.lstrip("+").partition("=")
-        if secret.shown(value, key) != value:  # Hydra's reason and the quoted word would repeat pieces of it.
-            rule = "the value cannot be read: a text with special characters is quoted"
+        if secret.shown(value, key) != value:  # Hydra's message and the quoted word would repeat parts of it.
+            rule = "the value cannot be parsed: quote a text with special characters"
             return ConfigError(key, secret.NOT_SHOWN, rule)
         reason = str(error).splitlines()[0]
         quoted = value.strip("'\"").replace('"', '\\"')
         ways = [shlex.quote(f'{key}="{quoted}"')] if takes_text(key) else []
-        return ConfigError(key, value, f"the value cannot be read: {reason}", ways)
+        return ConfigError(key, value, f"the value cannot be parsed: {reason}", ways)
     return None
 
 
 def value_of(override: Override) -> object:
-    """The value of an override as data: a name, number, boolean, list or mapping."""
+    """Return the value of an override as data: a name, number, boolean, list or mapping."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     plain, value = override.plain()
@@ -258,15 +258,15 @@ def value_of(override: Override) -> object:
     return value if plain else OverridesParser.create().parse_override(override.hydra).value()
 
 
-_LARGE = re.compile(r"^(\d{6,})\.0$")  # A count as Hydra writes 1e8 again.
-_NAME = re.compile(r"[A-Za-z0-9_]+\Z")  # An option that names one; to import Hydra's grammar takes 0.2 s.
+_LARGE = re.compile(r"^(\d{6,})\.0$")  # An integer that Hydra prints as a float, such as 1e8.
+_NAME = re.compile(r"[A-Za-z0-9_]+\Z")  # A single option's name, recognized without importing Hydra's grammar (0.2 s).
 
 
 def swept(override: Override, options: Sequence[str]) -> tuple[str, ...] | Interval | None:
-    """The values that an override sweeps over in Hydra's grammar; None where it names one.
+    """Return the values that an override sweeps over in Hydra's grammar; None if it names one.
 
-    ``glob(...)`` chooses from ``options``, the names of the override's group. Raises ConfigErrors: The value cannot be
-    read, or nothing matches the glob.
+    ``glob(...)`` selects from ``options``, the names of the override's group. Raises ConfigErrors: The value cannot be
+    parsed, or nothing matches the glob.
     """
     if override.group and _NAME.match(override.value):
         return None
@@ -289,6 +289,6 @@ def swept(override: Override, options: Sequence[str]) -> tuple[str, ...] | Inter
     found = tuple(content.filter(list(options)))
     if not found:
         names = ", ".join(options)
-        rule = f"the pattern matches no option; there are {names}" if options else "only a group has options"
+        rule = f"the pattern matches none of the options {names}" if options else "only a group has options"
         raise ComposeError([ConfigError(override.key, override.value, rule)])
     return found

@@ -1,7 +1,7 @@
-"""The list that each key of another program's file ends in: said, the default here too, kept for the engine, left out.
+"""A ledger of another program's file: each key is imported, equal to a default, passed to the engine, or left out.
 
-A :class:`Ledger` holds the four lists while a file is read, so that a key that a reader forgets is left out and said,
-and none is in two lists. The readers are ``launcher.importers`` and, for a model's ``config.json``,
+A :class:`Ledger` holds these four lists while a file is read, so that a key that a reader forgets is reported as left
+out, and no key is in two lists. The readers are ``launcher.importers`` and, for a model's ``config.json``,
 ``launcher.config.hub.reading``.
 """
 
@@ -16,17 +16,17 @@ from launcher.base.errors import ConfigError
 from launcher.base.files import JsonObject
 from launcher.config.recipes import SCHEMA, literal
 
-OPEN = "???"  # A value that must be set before the run is one: Hydra's own mark.
+OPEN = "???"  # A mandatory value that is not set yet, as Hydra marks it.
 
 type Settings = dict[str, Any]
-"""Values by the keys of a run that they set: ``{"train.steps": 100}``."""
+"""Values by the key of a run that they set: ``{"train.steps": 100}``."""
 
-UNKNOWN = "nothing here is known of it"  # The effect of leaving out a key that no importer knows.
+UNKNOWN = "launch does not know this key"  # The effect of leaving out a key that no importer knows.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """A key of the file and the overrides that say it here."""
+    """A key of the file and the overrides that it becomes."""
 
     key: str
     overrides: tuple[str, ...]
@@ -34,36 +34,36 @@ class Said:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """A key of the file that the run does not have here."""
+    """A key of the file that the run goes without."""
 
     key: str  # Its dotted path in the file, or the flag as typed.
     value: Any  # Its value there.
-    effect: str  # How the run differs for it, as a clause.
-    # True if it changes the maths, the memory or the data, so that no verdict is given without ``--partial``.
+    effect: str  # How the run differs because of it, as a clause.
+    # True if it changes the math, the memory or the data, so that no verdict is given without ``--partial``.
     matters: bool
 
     def as_dict(self) -> JsonObject:
-        """The form in which ``launch import --json`` lists it, without what may be a secret."""
+        """Return its entry in ``launch import --json``, without possible secrets."""
         return {"key": self.key, "value": secret.shown(self.value, self.key), "effect": secret.hidden(self.effect)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """A foreign file in our words."""
+    """A file of another program as overrides and as a recipe, with the fate of each key."""
 
-    overrides: tuple[str, ...]  # Choices and settings as they are typed, choices first.
+    overrides: tuple[str, ...]  # Choices and settings as typed, choices first.
     recipe: JsonObject  # The same as a recipe (docs/contract/commands.md).
-    said: tuple[Said, ...] = ()  # Keys that overrides say.
-    default: tuple[str, ...] = ()  # Keys with which a run here is what it is without them.
-    kept: tuple[str, ...] = ()  # Keys that reach the engine as they are, in ``backend.extra`` or ``model.extra``.
+    said: tuple[Said, ...] = ()  # Keys that became overrides.
+    default: tuple[str, ...] = ()  # Keys that agree with a default of launch.
+    kept: tuple[str, ...] = ()  # Keys passed to the engine unchanged, in ``backend.extra`` or ``model.extra``.
     left_out: tuple[LeftOut, ...] = ()  # The other keys.
-    # Sentences about the file beside its keys: variables without a value, words that belong to none.
+    # Sentences about the file besides its keys: variables without a value, words that belong to no key.
     not_understood: tuple[str, ...] = ()
-    # What keeps the file from being a run here, where its keys could be read; nothing is judged then.
+    # Why the file cannot become a run although its keys could be read; the run is then not checked.
     errors: tuple[ConfigError, ...] = ()
 
     def as_dict(self) -> JsonObject:
-        """The value of ``import`` in ``launch import --json`` (docs/contract/documents.md)."""
+        """Return the value of ``import`` in ``launch import --json`` (docs/contract/documents.md)."""
         return {
             "overrides": list(self.overrides),
             "recipe": self.recipe,
@@ -76,35 +76,35 @@ class Imported:
 
 
 type _Entry = tuple[str, ...] | Literal["default", "kept"] | LeftOut
-"""The settings and groups that say a key, or the list that it is in."""
+"""The settings and groups that a key becomes, or the list that it is in."""
 
 
 @dataclass(slots=True)
 class Ledger:
-    """The list that each key of a file ends in; a key that is entered twice stands where it was entered last."""
+    """Records the list that each key of a file belongs to; the last entry of a key counts."""
 
     values: Mapping[str, Any]  # Every key of the file with its value, in the file's order.
     _entries: dict[str, _Entry] = field(default_factory=dict)
 
     def say(self, key: str, *paths: str) -> None:
-        """Enter a key that these settings (``train.steps``) and chosen groups (``precision``) say.
+        """Enter a key that becomes these settings (``train.steps``) and chosen groups (``precision``).
 
-        Where none of them is set in the end, it is default; one that is not there is ignored, so a reader need not ask.
+        If none of them is set in the end, the key counts as default; a key that the file does not have is ignored.
         """
         self._enter(key, tuple(dict.fromkeys((*self._said(key), *paths))))
 
     def default(self, *keys: str) -> None:
-        """Enter keys that say the default here too."""
+        """Enter keys that agree with a default of launch."""
         for key in keys:
             self._enter(key, "default")
 
     def keep(self, *keys: str) -> None:
-        """Enter keys that reach the engine as they are."""
+        """Enter keys that are passed to the engine unchanged."""
         for key in keys:
             self._enter(key, "kept")
 
     def leave(self, key: str, effect: str, *, matters: bool = True) -> None:
-        """Enter a key that the run does not have here (:class:`LeftOut`)."""
+        """Enter a key that the run goes without (:class:`LeftOut`)."""
         self._enter(key, LeftOut(key=key, value=self.values.get(key), effect=effect, matters=matters))
 
     def adopt(self, prefix: str, inner: "Ledger") -> None:
@@ -139,7 +139,7 @@ class Ledger:
         not_understood: Iterable[str] = (),
         errors: Iterable[ConfigError] = (),
     ) -> Imported:
-        """Put choices, settings and the four lists together; keys that are still open are left out as unknown."""
+        """Return choices, settings and the four lists; keys that were not entered are left out as unknown."""
         words = {group: f"{group}={option}" for group, option in choose.items()}
         words |= {key: f"{key}={literal(value)}" for key, value in settings.items()}
         for key in self.values:
@@ -164,7 +164,7 @@ class Ledger:
         )
 
     def _left_open(self, key: str, settings: Mapping[str, Any]) -> str | None:
-        """The effect of a key that is in no list, or whose value or setting the file leaves open; None of any other."""
+        """The effect of a key that is in no list, or whose value or setting the file leaves open; else None."""
         if isinstance(self._entries.get(key), LeftOut):
             return None
         paths = [path for path in self._said(key) if path in settings]
@@ -175,17 +175,17 @@ class Ledger:
 
 
 def word_in(table: Mapping[str, str], value: object) -> str | None:
-    """The table's entry for a word; None for a word that is not in the table, and for anything that is no word."""
+    """Return the table's entry for a text; None if it is not in the table, or not a text."""
     return table.get(value) if isinstance(value, str) else None
 
 
 def name_from(path: str) -> str:
-    """A model's name from a file's or a model's: its last part, in characters that need no quotes."""
+    """Return a name for a model: the last part of its path, in characters that need no quotes."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(path).name).strip("-.") or "imported"
 
 
 def leaves(values: Mapping[str, Any], prefix: str = "") -> JsonObject:
-    """Every leaf of nested mappings by its dotted path; a list and an empty mapping are one leaf."""
+    """Return every leaf of nested mappings by its dotted path; a list or an empty mapping is one leaf."""
     found: JsonObject = {}
     for key, value in values.items():
         path = f"{prefix}{key}"

@@ -1,6 +1,6 @@
-"""Errors for the keys of another program's file that matter and are left out; warnings where the user goes on without.
+"""Errors for important keys of another program's file that are left out; warnings if the user continues without them.
 
-A key is answered, and no error, where the user sets what its effect asks for ("set model.vocab_size",
+A key is resolved, and not an error, if the user sets what its effect asks for ("set model.vocab_size",
 "+backend.extra.KEY=VALUE hands it on").
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 from launcher.base.errors import ConfigError
 from launcher.config.ledger import Imported, LeftOut
 
-NO_EFFECT = "no effect: "  # How the effect begins of a key that changes nothing of the training.
+NO_EFFECT = "no effect: "  # Prefix of the effect of a key that does not change the training.
 _SETTING = re.compile(r"\bset ([a-z_]+\.[a-z_][\w.]*\w)(?: \(with ([a-z_]+=\w+)\))?")
 _HANDED_ON = re.compile(r"\+(backend\.extra\.[\w.-]+)=[^\s;,()]+")
 _VARIABLE = re.compile(r"--set (?:[A-Za-z_]\w*|[1-9]\d?)(?:=[^\s;,()]+)?")
@@ -24,12 +24,12 @@ def _mattering(left_out: Iterable[LeftOut], given: Collection[str] = ()) -> list
 
 
 def asked_for(sentence: str) -> set[str]:
-    """The settings that a sentence about a file asks for."""
+    """Return the settings that a sentence about a file asks for."""
     return {*(match[1] for match in _SETTING.finditer(sentence)), *_HANDED_ON.findall(sentence)}
 
 
 def errors(file: str, left_out: Iterable[LeftOut], given: Collection[str], *, partial: str) -> list[ConfigError]:
-    """An error for each key that matters; keys of one block that are left out for one reason are one error."""
+    """Return an error per key that matters; keys of one block left out for the same reason share an error."""
     found = []
     for left in _in_blocks(_mattering(left_out, given)):
         handed_on = (match[0] for match in _HANDED_ON.finditer(left.effect))
@@ -40,9 +40,9 @@ def errors(file: str, left_out: Iterable[LeftOut], given: Collection[str], *, pa
 
 
 def warnings(file: str, left_out: Iterable[LeftOut], given: Collection[str]) -> list[ConfigError]:
-    """The same keys as warnings of a run that the user wants without them."""
+    """Return the same keys as warnings about a run that continues without them."""
     return [
-        ConfigError(f"{file}: {left.key}", short(left.value), f"the run is without it: {left.effect}")
+        ConfigError(f"{file}: {left.key}", short(left.value), f"the run goes without it: {left.effect}")
         for left in _in_blocks(_mattering(left_out, given))
     ]
 
@@ -58,15 +58,15 @@ def _in_blocks(left_out: Iterable[LeftOut]) -> Iterator[LeftOut]:
 
 
 def counted(imported: Imported) -> str:
-    """The lists of a file by their lengths."""
+    """Return the number of keys in each list of an imported file, in words."""
     lists: Sequence[Sequence[Any]] = (imported.said, imported.default, imported.kept, imported.left_out)
     number = sum(map(len, lists))
     said, default, kept, left = map(len, lists)
     keys = f"{number} key{'' if number == 1 else 's'}"
-    return f"{keys}: {said} said, {default} the default here too, {kept} kept for the engine, {left} left out"
+    return f"{keys}: {said} imported, {default} equal to defaults, {kept} passed to the engine, {left} left out"
 
 
 def short(value: Any) -> Any:
-    """A value for a message: a long text, list or mapping is cut."""
+    """Return a value for a message, with a long text, list or mapping cut."""
     text = value if isinstance(value, str) else str(value)
     return value if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

@@ -1,4 +1,4 @@
-"""Values that composition leaves open: this machine's hardware, the ranks of a node, the precision, and the length."""
+"""Values that composition leaves open: this machine's hardware, the ranks per node, the precision, and the length."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
@@ -17,26 +17,26 @@ CPU_RANKS = 2  # Ranks of a local run without a GPU (docs/contract/commands.md).
 
 
 ON_A_CPU = {"name": "fp32", "compute": "fp32"}
-"""The precision of CPU ranks where none is named, ``conf/precision/fp32.yaml``. The demo's model in bf16 took 9 times
-as long as in fp32 with the instructions of AVX2 alone, as long with AVX-512, and two thirds of the time with AMX (a
-Xeon with all three, oneDNN limited to each by ONEDNN_MAX_CPU_ISA)."""
+"""The default precision of CPU ranks, ``conf/precision/fp32.yaml``. The demo's model in bf16 took 9 times as long as in
+fp32 with only AVX2 instructions, equally long with AVX-512, and two thirds of the time with AMX (a Xeon with all three,
+oneDNN limited to each by ONEDNN_MAX_CPU_ISA)."""
 
 SPEED = (
     *("flops_fp32", "flops_fp16", "flops_bf16", "flops_fp8", "flops_fp4", "memory_bandwidth", "cores"),
     *("link_bandwidth", "link_gpus", "network_bandwidth", "pcie_bandwidth"),
 )
-"""Keys of ``hardware`` that no driver tells: a GPU of this machine has those of the card of its name."""
+"""Keys of ``hardware`` that no driver reports: a GPU of this machine gets those of the card with its name."""
 
-THIS_MACHINE = " (this machine)"  # Behind the product's name in the title of a GPU that NVML named.
-SLURM_GPUS = 8  # GPUs of a Slurm node where nothing is said (docs/contract/commands.md).
+THIS_MACHINE = " (this machine)"  # Suffix of the product's name in the title of a GPU that NVML named.
+SLURM_GPUS = 8  # Default number of GPUs of a Slurm node (docs/contract/commands.md).
 _LENGTHS = ("train.steps", "train.tokens", "train.epochs")
 
 
 def with_machine(config: JsonObject, machine: Machine, typed: Collection[str] = ()) -> JsonObject:
-    """Put this machine's facts in place of ``hardware=auto``, an unset number of ranks, and an open precision.
+    """Return the configuration with this machine's facts for ``hardware=auto``, unset ranks and open precision.
 
-    A memory among the keys ``typed`` by the user or a recipe is all for the rank: nothing of it is reserved. A rank on
-    the CPU without one, and without one in the option, has its share of the host. ``hardware.name`` stays ``auto``.
+    A memory size among the keys ``typed`` by the user or a recipe is entirely for the rank: none of it is reserved. A
+    CPU rank without one, typed or in the option, gets its share of the host. ``hardware.name`` stays ``auto``.
     """
     hardware, cluster = dict(config["hardware"]), dict(config["cluster"])
     if hardware["name"] == "auto":
@@ -45,7 +45,7 @@ def with_machine(config: JsonObject, machine: Machine, typed: Collection[str] = 
     if "hardware.memory_bytes" in typed:
         hardware["reserved_bytes"] = hardware["reserved_bytes"] if "hardware.reserved_bytes" in typed else 0
     elif hardware["device"] == "cpu":
-        # The memory of a card is not that of the CPU which the user has put over it by hardware.device=cpu.
+        # A card's memory is not that of the CPU that the user chose instead with hardware.device=cpu.
         is_card = "hardware.device" in typed or hardware["memory_bytes"] is None
         hardware |= {"memory_bytes": None} if is_card else {"reserved_bytes": hardware["reserved_bytes"] or 0}
     if cluster["gpus_per_node"] is None:
@@ -56,12 +56,12 @@ def with_machine(config: JsonObject, machine: Machine, typed: Collection[str] = 
 
 
 def leaves_precision(device: object, typed: Collection[str]) -> bool:
-    """True where the ranks are CPUs and none of the keys that the user or a recipe set is of the precision."""
+    """True if the ranks are on CPUs and neither the user nor a recipe set a key of the precision."""
     return device == "cpu" and not any(key.partition(".")[0] == "precision" for key in typed)
 
 
 def _disk(directory: object, machine: Machine) -> int | None:
-    """Free bytes where checkpoints go: the run's folder may be on another disk than the working folder."""
+    """Free bytes where checkpoints are written: the run's folder may be on another disk than the working folder."""
     folder = Path(directory) if isinstance(directory, str) else Path("runs")
     return disk_free(folder.absolute()) if another_disk(folder.absolute()) else machine.disk_free_bytes
 
@@ -101,9 +101,9 @@ def _speed(name: str) -> JsonObject:
 
 @cache
 def option_of(name: str) -> str | None:
-    """The option of ``hardware`` that is a GPU of this name; None where the launcher has no such card.
+    """Return the option of ``hardware`` for a GPU of this name; None if the launcher has no such card.
 
-    NVML's name of a product is the title of its card; older drivers have other vendors before it.
+    NVML's product name is the title of the card; older drivers prefix it with other vendor names.
     """
     product = name.removeprefix("NVIDIA ").removeprefix("Tesla ")
     titles = {f"title: {vendor}{product}" for vendor in ("NVIDIA ", "Tesla ", "")}
@@ -122,7 +122,7 @@ def _cpu(machine: Machine) -> JsonObject:
 
 
 def dtypes(compute_capability: float) -> tuple[str, ...]:
-    """Formats that a CUDA device computes in.
+    """Return the number formats in which a CUDA device computes.
 
     fp16 arithmetic needs 5.3 and bf16 8.0 (CUDA C++ programming guide, table of arithmetic throughput); fp8 matrix
     units came with Ada, 8.9, and Hopper, 9.0, fp4 with Blackwell, 10.0 (Transformer Engine's own requirements).
@@ -132,16 +132,16 @@ def dtypes(compute_capability: float) -> tuple[str, ...]:
 
 
 def displaced_lengths(words: Iterable[tuple[str, str]]) -> frozenset[str]:
-    """Keys that weaker words, of a recipe or of a run as it was, no longer say where these words type a length."""
+    """Return the length keys that a typed length removes from weaker sources, a recipe or the recorded run."""
     typed = any(key in _LENGTHS and value != "null" for key, value in words)
     return frozenset(_LENGTHS) if typed else frozenset()
 
 
 def with_length(train: JsonObject, typed: Collection[str]) -> JsonObject:
-    """Return ``train`` with the typed length in place of others, or with the default where there is none.
+    """Return ``train`` with only the typed length, or with the default if there is none.
 
-    Keys of the command line and its recipe stand above files, keys of a resume above a recorded run. Where two lengths
-    are typed, both stay, which is an error (``launcher.rules.batch``). So it is with evaluations by steps or an epoch.
+    Keys of the command line and its recipe override files, keys of a resume override a recorded run. If two lengths
+    are typed, both stay, which is an error (``launcher.rules.batch``); likewise for evaluations by steps or by epoch.
     """
     said = [key for key in _LENGTHS if train.get(key.partition(".")[2]) is not None]
     if not said:
@@ -150,7 +150,7 @@ def with_length(train: JsonObject, typed: Collection[str]) -> JsonObject:
 
 
 def one_of(group: JsonObject, keys: Sequence[str], typed: Collection[str]) -> JsonObject:
-    """A group with the typed one of some keys that say the same in place of the others."""
+    """Return a group in which, of alternative keys, only the typed one is set."""
     said = [key for key in keys if group.get(key.partition(".")[2]) is not None]
     return {**group, **_without_others(said, typed)}
 

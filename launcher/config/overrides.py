@@ -1,6 +1,6 @@
-"""Overrides as the user types them: read, checked against the catalogue, and explained when they are wrong.
+"""Overrides as the user types them: parsed, checked against the catalog, and explained if they are wrong.
 
-Hydra's own advice for an unknown key, ``+precison=fp8``, would hide the misspelling; so the keys are checked here.
+Hydra's own advice for an unknown key, ``+precison=fp8``, would hide the misspelling, so the keys are checked here.
 """
 
 import re
@@ -17,12 +17,12 @@ from launcher.config import synonyms
 from launcher.config.catalog import Catalog
 from launcher.spec.parse import OPEN_NODES, accepts, closest, kinds, known_keys, ways_out
 
-_WAYS = 3  # Ways out that are shown for one word.
+_WAYS = 3  # The most ways out shown for one word.
 _NO_TEXT = re.compile(r"[\x00\ud800-\udfff]")
-"""Characters that no path can hold: a byte that is no UTF-8 arrives as half of a surrogate pair."""
+"""Characters that no path can contain: a byte that is not UTF-8 arrives as half of a surrogate pair."""
 
-_TOO_LONG = re.compile(r"[0-9]{309}")  # Digits of a number that no floating-point number comes near.
-_SHOWN = 40  # Letters of such a word in a message.
+_TOO_LONG = re.compile(r"[0-9]{309}")  # More digits than the largest floating-point number has.
+_SHOWN = 40  # Characters of such a word quoted in a message.
 _SWEEP = re.compile(r"^(range|interval|choice|glob|sort|shuffle|tag)\(|^[^\[{'\"(]*,")
 _WORD = re.compile(r"(?!\.[0-9])[A-Za-z_/.~][A-Za-z0-9_/.:@+-]*\Z")
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]*)\Z")
@@ -40,7 +40,7 @@ type Plain = Scalar | list[Scalar]
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """One ``key=value``; ``group`` tells a choice of an option from the setting of a key."""
+    """One ``key=value``; ``group`` distinguishes the choice of an option from the setting of a key."""
 
     text: str
     key: str
@@ -49,9 +49,9 @@ class Override:
 
     @property
     def hydra(self) -> str:
-        """The spelling that Hydra takes: option names quoted (``zero=3`` is no string to it).
+        """The spelling for Hydra, with option names quoted (``zero=3`` is not a string to it).
 
-        A key is forced, since it may be of an open node, or one that a user's own option leaves to its base.
+        Keys get ``++``, since one may be below an open node, or missing in a user's own option and inherited.
         """
         return f"{self.key}='{self.value}'" if self.group else f"++{self.key}={self.value}"
 
@@ -61,7 +61,7 @@ class Override:
         return bool(_SWEEP.match(self.value)) or (self.group and "*" in self.value)
 
     def plain(self) -> tuple[bool, Plain]:
-        """``(True, value)`` where the value reads the same without Hydra's grammar, else ``(False, None)``."""
+        """Return ``(True, value)`` if the value can be parsed without Hydra's grammar, else ``(False, None)``."""
         if self.group and is_own_model(self.value) and not self.sweeps:
             return True, self.value
         if _QUOTED.match(self.value):
@@ -86,7 +86,7 @@ def _scalar(text: str) -> tuple[bool, Scalar]:
 
 
 def read(texts: Iterable[str], catalog: Catalog) -> tuple[list[Override], list[ConfigError]]:
-    """Check the keys and option names of overrides: those that are right, in order, and an error for each other."""
+    """Check keys and option names; return the valid overrides, in order, and an error for each other word."""
     overrides: list[Override] = []
     errors: list[ConfigError] = []
     texts = list(texts)
@@ -105,7 +105,7 @@ def read(texts: Iterable[str], catalog: Catalog) -> tuple[list[Override], list[C
 
 
 def is_stray(text: str) -> bool:
-    """True if a word is no override by its look: no ``=``, or a key that nothing of the launcher's is near to."""
+    """True if a word does not look like an override: no ``=``, or a key without a dot that the launcher lacks."""
     key, equals, _ = text.partition("=")
     bare = key.lstrip("+")
     is_group = bare == "recipe" or bare in _groups()
@@ -126,18 +126,18 @@ def _or_of_the_script(error: ConfigError, strays: list[str]) -> ConfigError:
 def _read_one(text: str, catalog: Catalog) -> Override | ConfigError:
     key, equals, value = text.partition("=")
     if _NO_TEXT.search(text):
-        return ConfigError(key, value or None, "a word is UTF-8 text without the character NUL")
+        return ConfigError(key, value or None, "must be UTF-8 text without NUL characters")
     if digits := _TOO_LONG.search(text):
-        return ConfigError(key, f"{value[:_SHOWN]}...", f"a number has less than {len(digits[0])} digits")
+        return ConfigError(key, f"{value[:_SHOWN]}...", f"a number must have fewer than {len(digits[0])} digits")
     if key.startswith("~") or "@" in key:
         return ConfigError(key, value or None, "keys cannot be deleted or moved to another package")
     if not equals:
         ways = bare_word_ways(text, catalog, list(registry.names("commands")))
         return ConfigError(text, None, "an override is group=option or group.key=value", ways or ["launch --help"])
     if not key:
-        return ConfigError(text, None, "a group or key stands in front of =, and no space", ["launch --help"])
+        return ConfigError(text, None, "a group or key must precede =, without a space", ["launch --help"])
     if (further := _NEXT_WORD.match(value)) and further[1] in (*catalog.groups, *known_keys()):
-        return ConfigError(key, value, "one word holds one override: take the quotes away that join them", [text])
+        return ConfigError(key, value, "one word holds one override: remove the quotes that join them", [text])
     bare = key.lstrip("+")
     if key != bare and not _is_open(bare):
         rule = f"`+` creates a key only below {', '.join(OPEN_NODES)}"
@@ -156,7 +156,7 @@ def _unknown_key(key: str, value: str, catalog: Catalog) -> ConfigError:
     rule = "there is no such group or key"
     variable = key.rpartition(".")[2]
     if secret.of_name(key) and variable.isidentifier():
-        rule += ", and a secret is no setting: the job inherits the variable by its name"
+        rule += ", and a secret is not a setting: let the job inherit the variable by its name"
         return ConfigError(key, value, rule, [f"cluster.pass_environment=[{variable.upper()}]"])
     if value == "best" and closest(key, [synonyms.BEST_KEY]):
         return ConfigError(key, value, rule, [synonyms.BEST])
@@ -164,16 +164,16 @@ def _unknown_key(key: str, value: str, catalog: Catalog) -> ConfigError:
     if not ways:
         names = _near_keys(key, catalog)
         taking = [name for name in names if value in catalog.groups.get(name, ())]
-        if not isinstance(_read_as_typed(key, value), str):  # Keys of text take any text.
+        if not isinstance(_read_as_typed(key, value), str):  # Text keys accept any text.
             taking += [name for name in names if _takes(name, value)]
         ways = [f"{name}={value}" for name in taking or names]
     return ConfigError(key, value, rule, ways)
 
 
 def other_words(key: str, value: str, catalog: Catalog) -> list[str]:
-    """Overrides for a key that is none here, as another tool has it; values that the key refuses are replaced.
+    """Return overrides for an unknown key that another tool has; values that launch's key refuses are replaced.
 
-    Empty where neither another tool's word nor a key or an option of this name is known.
+    Empty if neither another tool's word nor a key or an option of this name is known.
     """
     bare = synonyms.plain(key)
     same = [*(group for group in catalog.groups if group == bare), *_of_name(bare)]
@@ -183,7 +183,7 @@ def other_words(key: str, value: str, catalog: Catalog) -> list[str]:
 
 
 def _taken(way: str, catalog: Catalog) -> list[str]:
-    """The override if its key takes the value, else those that may be meant."""
+    """The override if its key accepts the value, else similar ones."""
     key, _, value = way.partition("=")
     if " " in way or value in ("", "..."):
         return [way]
@@ -197,7 +197,7 @@ def _taken(way: str, catalog: Catalog) -> list[str]:
 
 
 def _takes(key: str, value: str) -> bool:
-    """True if the typed value is within the type and range of the key."""
+    """True if the typed value fits the type and range of the key."""
     return accepts(key, _read_as_typed(key, value))
 
 
@@ -207,7 +207,7 @@ def _read_as_typed(key: str, value: str) -> object:
 
 
 def is_own_model(value: str) -> bool:
-    """True if a choice of ``model`` is no option: a path or a name of the Hub, with a slash in it or short for one."""
+    """True if a choice of ``model`` is not an option but a path or a Hub name: with a slash, ``~``, ``.`` or ``..``."""
     return "/" in value or value.startswith("~") or value in (".", "..")
 
 
@@ -228,7 +228,7 @@ def _choice(text: str, group: str, value: str, catalog: Catalog) -> Override | C
     if group == "model" and (catalog.folder / value).is_dir():
         ways = [f"model=./{value}", *ways]
     keys = [key for key in known_keys() if key.startswith(f"{group}.")]
-    rule = f"{group} has no option of this name; it has {', '.join(options)}"
+    rule = f"there is no such option; {group} has {', '.join(options)}"
     rule = synonyms.ABSENT.get(f"{group}={value}", rule)
     if f"{group}.name" in keys and group == "run":
         return ConfigError(group, value, rule, [f"run.name={value}"])
@@ -243,16 +243,16 @@ def _near_options(value: str, options: Sequence[str]) -> list[str]:
 
 def _recipe_elsewhere(override: Override, catalog: Catalog) -> Override | ConfigError:
     if "://" in override.value:
-        rule = "a recipe is fetched before it is used, so that the same one is used again"
+        rule = "a recipe must be fetched before it is used, so that later runs use the same one"
         return ConfigError("recipe", override.value, rule, [f"launch recipe fetch {override.value}"])
     if catalog.find_recipe(override.value) is None:
-        rule = "there is no such file, and no installed package that offers this recipe"
+        rule = "there is no such file, and no installed package offers this recipe"
         return ConfigError("recipe", override.value, rule, ["launch recipe list"])
     return override
 
 
 def bare_word_ways(text: str, catalog: Catalog, verbs: Sequence[str]) -> list[str]:
-    """Words that may have been meant by one without ``=``: an option's group, an option, a verb, or a group."""
+    """Return suggestions for a word without ``=``: its group, an option, a verb, or ``launch show`` of a group."""
     bare = text.lstrip("-")
     ways = [f"{group}={bare}" for group, options in catalog.groups.items() if bare in options]
     ways += [synonyms.OPTIONS[bare.lower()]] if bare.lower() in synonyms.OPTIONS else []
@@ -274,7 +274,7 @@ def _of_name(key: str) -> list[str]:
 
 
 def takes_text(key: str) -> bool:
-    """True if a key, as far as its type is known, may hold any text."""
+    """True if a key may hold any text, or is unknown."""
     kind = kinds().get(key, str)
     return kind is str or str in get_args(kind)
 

@@ -1,4 +1,4 @@
-"""A command line written down as a recipe: the file of ``launch recipe save`` and ``launch import``."""
+"""Recipe files made from a command line, for ``launch recipe save`` and ``launch import``."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -22,13 +22,13 @@ _NAMED_BY = {
     "data": "source",
     "zero": "stage",
 }
-"""The key of a group that holds the name of the option that was chosen, where one was."""
+"""The key of a group that holds the name of the chosen option, if one was chosen."""
 
 _NOT_REPEATED = ("run", "sweep", "hardware")
 
 
 def content_of(texts: Sequence[str], catalog: Catalog, *, summary: str) -> JsonObject:
-    """A command line as a recipe; one that it names is taken in; raises ConfigErrors where a word cannot be read."""
+    """Return a command line as a recipe, including one that it names; raises ConfigErrors if a word is invalid."""
     axes = read_axes(texts, catalog)
     words, _ = read(axes.fixed, catalog)
     overrides = expand(words, catalog)
@@ -36,21 +36,21 @@ def content_of(texts: Sequence[str], catalog: Catalog, *, summary: str) -> JsonO
     content: JsonObject = {"schema": SCHEMA, "summary": summary, "source": "", "choose": {}, "set": {}, "sweep": {}}
     for override in overrides if own is None else own.expand(overrides):
         if override.key in ("run.name", "run.directory") or override.value == own_models.BASE:
-            continue  # The name of one run is not part of what others repeat, and sizes say all of a model.
+            continue  # A run's name is not for others to repeat, and the sizes describe all of a model.
         content["choose" if override.group else "set"][override.key] = value_of(override)
     for axis in axes.swept:
         if isinstance(axis.values, Interval):
-            raise ConfigErrors([ConfigError(axis.key, "interval", "a recipe sweeps over a list of values")])
+            raise ConfigErrors([ConfigError(axis.key, "interval", "a recipe can only sweep over a list of values")])
         found, _ = read([f"{axis.key}={value}" for value in axis.values], catalog)
         content["sweep"][axis.key] = [value_of(override) for override in found]
     return {key: value for key, value in content.items() if value or key == "source"}
 
 
 def words_for(spec: RunSpec, catalog: Catalog) -> list[str]:
-    """Overrides that compose to a run: the options that its groups are named after, and the keys that differ from them.
+    """Return overrides that compose to a run: the options that its groups are named after, and keys that differ.
 
-    The facts of a machine and the run's own name are left out, as they are no part of what others repeat. Raises
-    ConfigErrors where the options do not compose any more.
+    Facts of the machine and the run's name are left out, since others do not repeat them. Raises ConfigErrors if the
+    options no longer compose.
     """
     whole: Any = to_dict(spec)
     named = {group: str(whole[group][key]) for group, key in _NAMED_BY.items()}
@@ -72,7 +72,7 @@ def _differing(group: str, wanted: Mapping[str, Any], composed: Mapping[str, Any
 
 
 def as_text(name: str, content: Mapping[str, Any]) -> str:
-    """A recipe as YAML, headed by the command that runs it; raises ConfigErrors where it would hold a secret."""
+    """Return a recipe as YAML, headed by the command that runs it; raises ConfigErrors if it would hold a secret."""
     import yaml
 
     secrecy.require_none(content, "the recipe")

@@ -1,9 +1,9 @@
-"""Recipes: shared runs as data. One is read before Hydra and becomes overrides that come before the user's own.
+"""Recipes: shared runs as data. A recipe is read before Hydra and becomes overrides that precede the user's own.
 
-So a recipe can say nothing that a user could not type, and precedence needs no rule of its own: what comes later wins.
-A group that the user chooses takes the recipe's choice and settings of that group out first, since they were written
-for another option. A recipe may come from anywhere: it is read as plain YAML with no tags, its keys and values are
-checked here before anything reads them as overrides, and nothing in it is looked up.
+So a recipe can set only what a user could type, and precedence needs no extra rule: later overrides win. If the user
+chooses a group, the recipe's choice and settings of that group are dropped, since they were written for another option.
+A recipe may come from anywhere: it is read as plain YAML without tags, its keys and values are checked here before they
+are parsed as overrides, and it cannot interpolate.
 """
 
 import re
@@ -39,22 +39,22 @@ class Recipe:
     sweep: Mapping[str, Sequence[Any]]
 
     def overrides(self) -> list[str]:
-        """The recipe as typed overrides, choices first."""
+        """Return the recipe as typed overrides, choices first."""
         return [*(f"{group}={option}" for group, option in self.choose.items()), *self.settings()]
 
     def settings(self) -> list[str]:
-        """The keys that it sets, as typed."""
+        """Return the keys that it sets, as typed."""
         return [f"{key}={literal(value)}" for key, value in self.set.items()]
 
     def sweeps(self) -> list[str]:
-        """Its axes, as typed behind ``-m``."""
+        """Return its axes, as typed after ``-m``."""
         return [f"{key}=choice({','.join(map(literal, values))})" for key, values in self.sweep.items()]
 
 
 def expand(overrides: Sequence[Override], catalog: Catalog) -> list[Override]:
-    """Put a recipe's overrides before the user's own; raises ConfigErrors where it is broken.
+    """Return a recipe's overrides followed by the user's own; raises ConfigErrors if the recipe is invalid.
 
-    A group that the user chooses drops what the recipe chose and set inside it (docs/contract/commands.md).
+    If the user chooses a group, the recipe's choice and settings in it are dropped (docs/contract/commands.md).
     """
     found = named(overrides, catalog)
     own = [override for override in overrides if not (override.group and override.key == "recipe")]
@@ -62,7 +62,7 @@ def expand(overrides: Sequence[Override], catalog: Catalog) -> list[Override]:
 
 
 def words_of(recipe: Recipe, texts: Sequence[str], catalog: Catalog) -> list[Override]:
-    """Some of a recipe's words as overrides; raises ConfigErrors where they name what does not exist."""
+    """Return some of a recipe's words as overrides; raises ConfigErrors if one names something that does not exist."""
     found, errors = read(texts, catalog)
     if errors:
         where = f"recipe={recipe.name}"
@@ -71,10 +71,10 @@ def words_of(recipe: Recipe, texts: Sequence[str], catalog: Catalog) -> list[Ove
 
 
 def named(overrides: Sequence[Override], catalog: Catalog) -> tuple[Path, Recipe] | None:
-    """The file of the recipe that a command line names, and the recipe less what the other words take out of it.
+    """Return the file of the recipe that a command line names, and the recipe without what other words override.
 
-    A group that they choose takes out all of that group, a key that they set its value or sweep; a mapping stays, since
-    the words only add to it. Raises ConfigErrors where there is no such recipe, or it is broken.
+    Choosing a group removes all of the recipe's settings in it; setting a key removes its value or sweep, except for a
+    mapping, to which words only add. Raises ConfigErrors if there is no such recipe, or it is invalid.
     """
     names = [override.value for override in overrides if override.group and override.key == "recipe"]
     if not names:
@@ -93,14 +93,14 @@ def named(overrides: Sequence[Override], catalog: Catalog) -> tuple[Path, Recipe
 
 
 def load(path: Path) -> Recipe:
-    """Read a recipe file, once as long as it stays as it is. It is data: reading it runs nothing and follows nothing.
+    """Return a recipe file's content, cached while the file is unchanged. Reading it executes and fetches nothing.
 
     Raises ConfigErrors: The file cannot be read, is too large, or is not a recipe.
     """
     try:
         stat = path.stat()
     except OSError:
-        return _loaded(path)  # Which says why it cannot be read.
+        return _loaded(path)  # It reports why the file cannot be read.
     return _loaded(path, stat.st_ino, stat.st_size, stat.st_mtime_ns)
 
 
@@ -110,13 +110,13 @@ def _loaded(path: Path, *state: int) -> Recipe:
 
 
 def check(content: object, where: str, name: str = "") -> Recipe:
-    """The recipe of plain data; raises ConfigErrors where they are none."""
+    """Return the recipe in plain data; raises ConfigErrors if the data is not a recipe."""
     if not isinstance(content, dict):
         rule = f"a recipe is a mapping of {', '.join(_KEYS)}"
         found = "nothing" if content is None else str(content)[:40]
         raise ConfigErrors([ConfigError(where, found, rule, ["launch recipe save mine model=tiny"])])
     errors = [
-        ConfigError(f"{where}: {key}", content[key], f"a recipe holds {', '.join(_KEYS)} and nothing else")
+        ConfigError(f"{where}: {key}", content[key], f"a recipe holds only {', '.join(_KEYS)}")
         for key in content
         if key not in _KEYS
     ]
@@ -148,27 +148,27 @@ def _value_errors(where: str, content: Mapping[str, Mapping[str, object]]) -> li
             if rule := _key_rule(section, key):
                 errors.append(ConfigError(path, value, rule))
             elif "${" in f"{key} {value}":
-                errors.append(ConfigError(path, value, "a recipe looks nothing up: ${...} is not read in it"))
+                errors.append(ConfigError(path, value, "a recipe cannot interpolate: ${...} is not allowed"))
             elif section == "choose" and not isinstance(value, str | int):
                 errors.append(ConfigError(path, value, "must be the name of an option"))
             elif section == "sweep" and not (isinstance(value, list) and value):
                 errors.append(ConfigError(path, value, "must be a list of values", [f"{key}: [{value}]"]))
     if any(map(CONTROL.search, texts(content))):
-        errors.append(ConfigError(where, None, "each of its texts is one line, without control characters"))
+        errors.append(ConfigError(where, None, "each text must be a single line without control characters"))
     return errors
 
 
 def _key_rule(section: str, key: str) -> str | None:
-    """The rule that a key breaks, or None; a key that reads as another could pass by the questions about trust."""
+    """The rule that a key breaks, or None; a key that reads as another one could bypass the trust checks."""
     if section == "choose" and (not key.isidentifier() or key in known_keys() or key == "recipe"):
-        return "choose takes the names of groups"
+        return "choose takes names of groups"
     if not _KEY.match(key) or key == "recipe":
         return "must be a group or a key, without + and ="
     return None
 
 
 def literal(value: object) -> str:
-    """A value in Hydra's override grammar, quoted where it is needed, so that it comes back as it was."""
+    """Return a value in Hydra's override grammar, quoted if needed, so that parsing gives the same value."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, int | float):
@@ -180,5 +180,5 @@ def literal(value: object) -> str:
     text = str(value)
     if _BARE.match(text) and not text[0].isdigit() and text.lower() not in ("true", "false", "null", "nan", "inf"):
         return text
-    # In Hydra's quotes a backslash is special only in front of a quote, the closing one included.
+    # In Hydra's quotes a backslash is special only before a quote, including the closing one.
     return "'" + re.sub(r"(\\*)('|\Z)", lambda at: at[1] * 2 + ("\\'" if at[2] else ""), text) + "'"

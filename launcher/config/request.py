@@ -1,4 +1,4 @@
-"""From what the user typed to a RunSpec, with every error on the way: keys, values and types together."""
+"""Composition and parsing of a command line into a RunSpec, with all errors of keys, values and types at once."""
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
     from launcher.config.hub.own_models import OwnModel
 
 
-_FP32 = "the ranks are CPUs and no precision is named: fp32, as bf16 takes many times as long on most of them"
+_FP32 = "precision is not set and the ranks are on CPUs: fp32, as bf16 is many times slower on most of them"
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommandLine:
-    """Words that say one run, or the runs of a sweep."""
+    """The words of a command line that describe one run, or a sweep."""
 
     words: tuple[str, ...]  # Overrides as typed.
     script_args: tuple[str, ...] = ()  # The words after ``--``.
-    catalog: Catalog  # The configuration folders that they choose from.
+    catalog: Catalog  # The configuration folders to choose from.
 
     @property
     def overrides(self) -> tuple[Override, ...]:
-        """The words that are right, in order."""
+        """The valid overrides, in order."""
         return self._read[0]
 
     @property
     def errors(self) -> tuple[ConfigError, ...]:
-        """An error for each of the other words."""
+        """An error for each invalid word."""
         return self._read[1]
 
     @cached_property
@@ -50,18 +50,18 @@ class CommandLine:
 
     @cached_property
     def recipe(self) -> tuple[Path, Recipe] | None:
-        """The file of the recipe that they name, and the recipe less what other words take out of it."""
+        """The file of the named recipe, and the recipe without what other words override; None without one."""
         return recipes.named(self.overrides, self.catalog)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """The user's request: the specification, or as much of it as can be read, and its errors.
+    """The user's request: the specification, or as much of it as can be parsed, and its errors.
 
-    ``spec`` may stand beside errors: it is then what the remaining overrides say, so that the rules can be judged too
-    and all errors of a configuration come at once. ``warnings`` are of values that were taken where nothing was said.
-    ``backend`` is the one that the command line or its recipe names, which no way out may undo. ``said`` are defaults
-    that are others on this run's device than elsewhere.
+    ``spec`` may be set together with errors: it then comes from the remaining overrides, so that the rules can be
+    checked too and all errors of a configuration are reported at once. ``warnings`` are about values that were assumed.
+    ``backend`` is the one that the command line or its recipe names, which no way out may change. ``said`` are notes
+    on defaults that differ on this run's device.
     """
 
     overrides: tuple[str, ...]
@@ -72,7 +72,7 @@ class Request:
     said: tuple[str, ...] = ()
 
     def require(self) -> RunSpec:
-        """The specification; raises ConfigErrors where there were errors."""
+        """Return the specification; raises ConfigErrors if there were errors."""
         if self.errors or self.spec is None:
             raise ConfigErrors(self.errors)
         return self.spec
@@ -85,13 +85,13 @@ def request(
     catalog: Catalog | None = None,
     facts: machine.Machine | None = None,
 ) -> Request:
-    """Compose and parse a command line, in the working folder and on this machine where no others are given."""
+    """Compose and parse a command line, by default in the working folder and on this machine."""
     catalog = catalog or Catalog(folder=Path.cwd())
     return request_of(CommandLine(words=tuple(texts), script_args=tuple(script_args), catalog=catalog), facts)
 
 
 def request_of(line: CommandLine, facts: machine.Machine | None = None) -> Request:
-    """Compose and parse a command line that is read already, as :func:`request` does."""
+    """Compose and parse a command line that is already parsed into words, as :func:`request` does."""
     texts, script_args, catalog = line.words, line.script_args, line.catalog
     overrides: Sequence[Override] = line.overrides
     errors = line.errors
@@ -144,12 +144,12 @@ def _with_weights(overrides: Sequence[Override], typed: Sequence[Override], cata
 
 
 def _guessed(spec: RunSpec, overrides: Sequence[Override], facts: machine.Machine) -> Iterator[ConfigError]:
-    """A warning that the GPUs of a node were guessed: nobody says how many, and this machine has none."""
+    """A warning that the number of GPUs per node was assumed: it is not set, and this machine has none."""
     said = {"cluster", "cluster.gpus_per_node"} & {override.key for override in overrides}
     if said or facts.gpus or spec.hardware.device != "cuda" or spec.hardware.name == "auto":
         return
     number = spec.cluster.gpus_per_node
-    rule = f"the GPUs of a node are not counted, and this machine has none: {number} are taken, as of its CPU ranks"
+    rule = f"it is not set and this machine has no GPU to count: {number} assumed, as for its CPU ranks"
     yield ConfigError("cluster.gpus_per_node", None, rule, [f"cluster.gpus_per_node={open_values.SLURM_GPUS}"])
 
 
@@ -177,6 +177,6 @@ def _specify(
 def _with_samples(spec: RunSpec) -> RunSpec:
     if spec.train.epochs is None and spec.train.evals_per_epoch is None and spec.save.per_epoch is None:
         return spec
-    from launcher.data import epoch  # Late, because few runs are as long as their data.
+    from launcher.data import epoch  # Imported late: few runs set their length in epochs.
 
     return epoch.with_samples(spec)

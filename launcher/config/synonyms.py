@@ -1,10 +1,10 @@
-"""Words that stand for others: keys and verbs of other tools, named in ways out, and ``plan=best``.
+"""Synonyms: keys and verbs of other tools, translated in ways out, and the words ``plan=best``, ``checkpointing=auto``.
 
-A tool's own spelling counts as the same word in any case, with hyphens or underscores, and behind ``--``.
+A tool's spelling counts as the same word in upper or lower case, with hyphens or underscores, and after ``--``.
 
-``plan=best`` stands for the words of the layout that ``launch plan`` puts first. It is no setting: it is taken out of a
-command line before anything composes it, and refused where nobody does. So is ``checkpointing=auto``, for the words of
-the least recomputation with which the run fits.
+``plan=best`` stands for the overrides of the layout that ``launch plan`` ranks first. It is not a setting: it is
+removed from a command line before composition, and refused by verbs that do not support it. The same holds for
+``checkpointing=auto``, which stands for the least recomputation with which the run fits.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,46 +26,46 @@ OPTIONS = {
 """Options that people type as words."""
 
 _CUT = (
-    "there is no cut cross entropy here: its package on PyPI is not Apple's own. Liger's fused loss and the chunked one"
-    " never hold all logits, either"
+    "launch has no cut cross entropy, since its package on PyPI is not Apple's own; Liger's fused loss and the chunked"
+    " loss do not hold all logits either"
 )
 ABSENT = {
     **dict.fromkeys(
         ("task=orpo", "task=cpo", "task=gkd"),
-        "it is experimental in TRL 1.16 (trl.experimental) and no task of this version, which has sft, dpo, kto, reward"
+        "it is experimental in TRL 1.16 (trl.experimental) and not supported; this version has sft, dpo, kto, reward"
         " and grpo",
     ),
     **dict.fromkeys((f"train.{key}={word}" for key in ("loss", "kernels") for word in ("cut", "cce")), _CUT),
     **dict.fromkeys((f"train.{key}=cut_cross_entropy" for key in ("loss", "kernels")), _CUT),
 }
-"""Options and values of other tools that there are on purpose not, and why."""
+"""Options and values of other tools that are not supported on purpose, and why."""
 
 BEST_KEY = "plan"
 BEST = f"{BEST_KEY}=best"
 AUTO = "checkpointing=auto"
-AUTO_ALONE = "it is chosen for one run of check, show, run, prepare and rehearse; `launch plan` searches it in any case"
+AUTO_ALONE = "auto works for one run of check, show, run, prepare and rehearse; `launch plan` always searches it"
 
 
 def plain(word: str) -> str:
-    """A word as the tables have it."""
+    """Return a word in the spelling of the tables: lower case, with underscores, without leading ``-`` and ``+``."""
     return word.lstrip("-+").replace("-", "_").lower()
 
 
 @cache
 def table() -> Mapping[str, Mapping[str, str]]:
-    """The words of ``synonyms.yaml`` by what they mean: ``keys``, ``options`` and ``verbs``; read for unknown words."""
+    """Return ``synonyms.yaml``: ``keys``, ``options`` and ``verbs``; read only when a word is unknown."""
     found: Mapping[str, Mapping[str, str]] = files.load_own(Path(__file__).with_suffix(".yaml"))
     return found
 
 
 @cache
 def by_word() -> Mapping[str, list[str]]:
-    """Ways out by the words of other tools."""
+    """Return ways out by the words of other tools."""
     return {word: ways.split("; ") for ways, words in table()["keys"].items() for word in words.split()}
 
 
 def ways(key: str, value: str) -> list[str]:
-    """Overrides for a key of another tool, alone or in a group (``tp``, ``parallel.tp``); none where it is unknown."""
+    """Return overrides for a key of another tool, alone or in a group (``tp``, ``parallel.tp``); empty if unknown."""
     seconds = seconds_of(value)
     minutes = value if seconds is None else str(-(-seconds // 60))
     found = by_word().get(plain(key)) or by_word().get(plain(key).rpartition(".")[2]) or []
@@ -75,25 +75,25 @@ def ways(key: str, value: str) -> list[str]:
 
 
 def options(group: str, value: str) -> list[str]:
-    """Overrides for an option of a group as other tools call it; none where it is not known."""
+    """Return overrides for another tool's name of a group's option; empty if unknown."""
     known = table()["options"].items()
     return [way for ways, words in known if f"{group}={plain(value)}" in words.split() for way in ways.split("; ")]
 
 
 def meant(error: ConfigError) -> ConfigError:
-    """The error of a value with the ways out of another tool's word for it, and why there is no such value."""
+    """Return the error with ways out for another tool's word, and the reason if that is not supported."""
     found = options(error.path, str(error.found))
     rule = ABSENT.get(f"{error.path}={plain(str(error.found))}", error.rule)
     return ConfigError(error.path, error.found, rule, found) if found else error
 
 
 def verbs(word: str) -> list[str]:
-    """Verbs that a word may stand for."""
+    """Return the verbs that a word may stand for."""
     return [verb for verb, words in table()["verbs"].items() if word.lower() in words.split()]
 
 
 def without_best(texts: Sequence[str]) -> tuple[tuple[str, ...], bool]:
-    """The words without ``plan=best``, and True if it was there; raises ConfigErrors for another value of it."""
+    """Return the words without ``plan=best``, and True if it was there; raises ConfigErrors for another value."""
     rest = tuple(text for text in texts if text.partition("=")[0] != BEST_KEY or "=" not in text)
     if len(rest) < len(texts) and (wrong := [text for text in texts if text not in (*rest, BEST)]):
         raise ConfigErrors(best_refused(text.partition("=")[2]) for text in wrong)
@@ -101,10 +101,10 @@ def without_best(texts: Sequence[str]) -> tuple[tuple[str, ...], bool]:
 
 
 def without_auto(texts: Sequence[str]) -> tuple[tuple[str, ...], bool]:
-    """The words without ``checkpointing=auto``, and True if it was there; ConfigErrors for its keys beside it."""
+    """Return the words without ``checkpointing=auto``, and True if it was there; ConfigErrors if its keys are set."""
     rest = tuple(text for text in texts if text != AUTO)
     if len(rest) < len(texts):
-        rule = f"{AUTO} chooses the keys of this group"
+        rule = f"{AUTO} sets the keys of this group"
         beside = [text for text in rest if text.startswith("checkpointing")]
         if beside:
             pairs = (text.partition("=") for text in beside)
@@ -113,9 +113,9 @@ def without_auto(texts: Sequence[str]) -> tuple[tuple[str, ...], bool]:
 
 
 def best_refused(value: str) -> ConfigError:
-    """The error of ``plan=VALUE`` where it means nothing."""
+    """Return the error for a ``plan=VALUE`` that is not supported."""
     if value == "best":
-        rule = "it stands for a layout in check, show, run and -m: here type the words that `launch plan` prints"
+        rule = "it works in check, show, run and -m: here type the overrides that `launch plan` prints"
         return ConfigError(BEST_KEY, value, rule, ["launch plan"])
-    rule = "its one value is best, the layout that `launch plan` puts first; a layout of your own is words of its own"
+    rule = "its only value is best, the layout that `launch plan` ranks first; set your own layout with its overrides"
     return ConfigError(BEST_KEY, value, rule, [BEST, "parallel=fsdp"])

@@ -1,5 +1,5 @@
-"""Rules that belong to no parallel axis: one module a subject, found by its file's name.
+"""Rules that belong to no parallel axis: one module per subject, found by its file name.
 
-Each offers ``check(spec)``, which yields errors, and may offer ``warnings(spec)``, which yields pitfalls of a valid
-run.
+Each module has ``check(spec)``, which yields errors, and may have ``warnings(spec)``, which yields pitfalls of a
+valid run.
 """

@@ -1,4 +1,4 @@
-"""Batches, of whole micro-batches on every data rank, and their number: the run's length is said once."""
+"""Rules about batch sizes, which must be whole on every data rank, and the run's length, which is set by one key."""
 
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -9,7 +9,7 @@ from launcher.spec.change import batches_typed
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
-    """Micro-batch, accumulation and global batch must be whole and agree; any two of them give the third."""
+    """Yield errors of batch sizes that are not whole or do not agree; any two of the three give the third."""
     train = spec.train
     yield from _said_twice(spec)
     if train.micro_batch_size is None and (train.gradient_accumulation is None or train.global_batch_size is None):
@@ -23,14 +23,14 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _said_twice(spec: RunSpec) -> Iterator[ConfigError]:
-    """The length, and how often a run evaluates and saves, are said by one key each; the size of an epoch is known."""
+    """Yield errors of lengths and intervals that two keys set, and of epochs whose number of samples is unknown."""
     train, save, data = spec.train, spec.save, spec.data
     for path, value in (("train.tokens", train.tokens), ("train.epochs", train.epochs)):
         if value is not None and train.steps is not None:
-            rule = f"the steps of the run follow from it, and train.steps={train.steps} is said beside it"
+            rule = f"this determines the number of steps, but train.steps={train.steps} is also set"
             yield ConfigError(path, value, rule, ["train.steps=null", f"{path}=null"])
     if train.tokens is not None and train.epochs is not None:
-        rule = f"the length of the run follows from it, and train.tokens={train.tokens} is said beside it"
+        rule = f"this determines the length of the run, but train.tokens={train.tokens} is also set"
         yield ConfigError("train.epochs", train.epochs, rule, ["train.tokens=null", "train.epochs=null"])
     pairs = (
         ("train.evals_per_epoch", train.evals_per_epoch, "train.eval_every", train.eval_every),
@@ -38,13 +38,13 @@ def _said_twice(spec: RunSpec) -> Iterator[ConfigError]:
     )
     for path, value, other, steps in pairs:
         if value is not None and steps is not None:
-            rule = f"the steps between two follow from it, and {other}={steps} is said beside it"
+            rule = f"this determines the interval in steps, but {other}={steps} is also set"
             yield ConfigError(path, value, rule, [f"{other}=null", f"{path}=null"])
     keys = {"train.epochs": train.epochs, **{path: value for path, value, _, _ in pairs}}
     asked = next(((path, value) for path, value in keys.items() if value is not None), None)
     if asked is not None and data.samples is None:
         endless = data.source == "synthetic"
-        rule = "synthetic data have no end" if endless else "the samples of an epoch cannot be counted on this machine"
+        rule = "synthetic data has no end" if endless else "the samples of an epoch cannot be counted on this machine"
         ways = ["data=text"] if endless else ["data.samples=10000"]
         yield ConfigError(
             *asked, rule, [*ways, "train.steps=1000" if asked[0] == "train.epochs" else f"{asked[0]}=null"]
@@ -52,7 +52,7 @@ def _said_twice(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
-    """Gradient accumulation: an optimizer step of more sequences than the ranks see at once; pipelines want many."""
+    """Yield a warning about gradient accumulation without a pipeline, whose optimizer steps are larger."""
     if spec.gradient_accumulation > 1 and spec.parallel.pipeline == 1:
         yield _accumulates(spec)
 
@@ -66,14 +66,14 @@ def _not_derived(spec: RunSpec) -> ConfigError:
     lacks = [f"train.gradient_accumulation={count or 1}"] if count is None else []
     if total is None:
         lacks.append(f"train.global_batch_size={spec.data_degree * (count or 1)}")
-    rule = "without it, it follows from train.global_batch_size and train.gradient_accumulation, which have to be given"
+    rule = "null derives it from train.global_batch_size and train.gradient_accumulation, so both must be set"
     return ConfigError("train.micro_batch_size", None, rule, ["train.micro_batch_size=1", " ".join(lacks)])
 
 
 def _not_shared_out(spec: RunSpec) -> Iterator[ConfigError]:
     count, data = spec.train.gradient_accumulation or 1, spec.data_degree
     if not _shared_out(spec):
-        why = f"accumulation {count} x data degree {data} = {count * data}: train.micro_batch_size is its share"
+        why = f"accumulation {count} x data degree {data} = {count * data}, to derive train.micro_batch_size"
         yield _no_multiple(spec, count * data, why, "train.gradient_accumulation", _shared_out)
 
 
@@ -97,7 +97,7 @@ def _not_agreeing(spec: RunSpec) -> Iterator[ConfigError]:
         return
     rule = (
         f"the global batch of {total} sequences is not micro-batch {size} x accumulation {count} x data degree {data} ="
-        f" {count * size * data}: let one of the three follow from the others"
+        f" {count * size * data}: set one of the three to null to derive it from the others"
     )
     way_out = ["train.micro_batch_size=null"] if total % (count * data) == 0 else []
     way_out += ["train.gradient_accumulation=null"] if total % (size * data) == 0 else []

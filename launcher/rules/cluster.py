@@ -1,4 +1,4 @@
-"""Rules about the cluster that the job runs on and its devices: container, margin of time, cores, card, bandwidths."""
+"""Rules about the cluster and its devices: container, time margin, cores, card, bandwidths."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -9,7 +9,7 @@ from launcher.spec import RunSpec, edit
 from launcher.spec.parse import closest
 
 _LEAST = 1e6
-"""Bytes a second below which a bandwidth was typed in another unit: no link of the last 20 years is as slow."""
+"""Bytes per second below which a bandwidth must be in another unit: no link of the last 20 years is that slow."""
 
 _GIGA = 1e9
 
@@ -21,13 +21,13 @@ _IMAGES = {"pyxis": "sqsh", "apptainer": "sif"}
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
-    """A container without an image, a margin without time, readers without cores."""
+    """Yield errors of containers without an image, margins beyond the time limit and readers without cores."""
     if spec.cluster.probe and spec.script is not None:
-        rule = "the ranks of a script of your own start by themselves, and are not compared first"
+        rule = "launch cannot compare the ranks of your own script before it starts"
         yield ConfigError("cluster.probe", True, rule, ["cluster.probe=null"])
     cluster = spec.cluster
     if cluster.container != "none" and cluster.container_image is None:
-        rule = f"{cluster.container} needs the image to run"
+        rule = f"{cluster.container} needs an image to run"
         ways = [f"cluster.container_image=path/to/image.{_IMAGES[cluster.container]}", "cluster.container=none"]
         yield ConfigError("cluster.container_image", None, rule, ways)
     limit = cluster.time_limit_min
@@ -42,19 +42,19 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
 def _readers(spec: RunSpec) -> Iterator[ConfigError]:
     cores = spec.cluster.cpus_per_node
     if cores is not None and spec.script is None:
-        yield from readers_beyond(spec, cores, f"the job has {cores} cores of a node (cluster.cpus_per_node)")
+        yield from readers_beyond(spec, cores, f"the job has {cores} cores per node (cluster.cpus_per_node)")
 
 
 def readers_beyond(spec: RunSpec, cores: int, whose: str) -> Iterator[ConfigError]:
-    """An error where the ranks of a node start more readers than there are cores."""
+    """Yield an error if the ranks of a node start more data-loading processes than ``cores``."""
     ranks, workers = spec.cluster.gpus_per_node, spec.data.workers
     if workers and ranks * workers > cores:
-        rule = f"{whose}, and {ranks} ranks x {workers} workers would be {ranks * workers} processes that read data"
+        rule = f"{whose}, but {ranks} ranks x {workers} workers would start {ranks * workers} data-loading processes"
         yield ConfigError("data.workers", workers, rule, [edit.override("data.workers", cores // ranks)])
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
-    """A margin to save in that takes most of the time."""
+    """Yield a warning if the margin for saving takes most of the time limit."""
     cluster = spec.cluster
     seconds = 60 * (cluster.time_limit_min or 0)
     if cluster.kind == "slurm" and seconds > cluster.save_margin_s > seconds / 2:
@@ -66,14 +66,14 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
 def _device(spec: RunSpec) -> Iterator[ConfigError]:
     card = spec.hardware.card
     if card is not None and card not in _cards():
-        rule = "it names the option of hardware whose measured speed is taken, and there is no such card"
+        rule = "must name an option of hardware, whose measured speed is used, and there is none of this name"
         ways_out = [edit.override("hardware.card", near) for near in closest(card, _cards())]
         yield ConfigError("hardware.card", card, rule, [*ways_out, "hardware.card=null"])
     for path in _BANDWIDTHS:
         value = edit.value_at(spec, path)
         if isinstance(value, int | float) and value < _LEAST:
             meant = round(value * _GIGA)
-            rule = "a bandwidth is in bytes a second, of one GPU and one way"
+            rule = "bandwidths are in bytes per second, per GPU and in one direction"
             yield ConfigError(path, value, rule, [edit.override(path, meant if meant >= _LEAST else None)])
 
 

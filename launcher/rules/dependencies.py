@@ -1,8 +1,8 @@
-"""Settings that mean something only beside another one: none may be dropped in silence.
+"""Settings that take effect only together with another one: none is dropped silently.
 
-Each row names a key, when it is read, and the override that would make it so. A key whose default (that of
+Each row names a key, when it is used, and the override that makes it so. A key whose default (that of
 ``conf/<group>/_base.yaml``) is null, false or empty was set on purpose: without its companion it is refused. A key that
-always has a value is only warned about, since a sweep over the companion may pass through states in which it is idle.
+always has a value only causes a warning, since a sweep over the companion may include values that leave it unused.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,9 +21,9 @@ type Test = Callable[[RunSpec], bool]
 
 @dataclass(frozen=True, slots=True)
 class Dependent:
-    """One row: ``path`` away from its default is read only where ``active`` holds.
+    """One row: a value of ``path`` other than its default is used only when ``active`` holds.
 
-    ``needs`` is the override that makes it active, and ``because`` completes the sentence "it is read only ...".
+    ``needs`` is the override that makes it active, and ``because`` completes the sentence "used only ...".
     """
 
     path: str
@@ -38,22 +38,22 @@ def _rows(paths: str, active: Test, needs: str, because: str) -> tuple[Dependent
 
 @dataclass(frozen=True, slots=True)
 class OfAnEngine:
-    """A row of a key that not every engine reads: the profile of a backend says whether it does, in what words."""
+    """A row of a key that not every engine uses: a backend's profile lists the ones it does, with the override."""
 
     path: str
 
     def active(self, spec: RunSpec) -> bool:
-        """True if the run's engine reads it."""
+        """True if the run's engine uses it."""
         return self.path in _settings(spec.backend.name)
 
     @property
     def needs(self) -> str:
-        """The words that choose an engine that reads it."""
+        """Overrides that select an engine that uses it."""
         return _settings(_readers(self.path)[0])[self.path]
 
     @property
     def because(self) -> str:
-        """The end of the sentence "it is read only ..."."""
+        """The end of the sentence "used only ..."."""
         *others, last = (f"backend={name}" for name in _readers(self.path))
         return f"by {', '.join(others)} and {last}" if others else f"by {last}"
 
@@ -108,24 +108,24 @@ REFUSED: tuple[Row, ...] = (
     *_rows("cluster.requeues", lambda spec: spec.cluster.kind == "slurm" or spec.train.on_hang == "restart",
            "cluster=slurm", "by Slurm, and on this machine with train.on_hang=restart"),
     *_rows("eval.limit eval.num_fewshot",
-           lambda spec: bool(spec.eval.tasks), "eval.tasks=[hellaswag]", "where tasks are tried"),
+           lambda spec: bool(spec.eval.tasks), "eval.tasks=[hellaswag]", "when tasks are evaluated"),
     *_rows("cluster.memory_request",
-           lambda spec: spec.cluster.memory is not None, "cluster.memory=0", "where cluster.memory is set"),
+           lambda spec: spec.cluster.memory is not None, "cluster.memory=0", "when cluster.memory is set"),
     *_rows("cluster.container_image cluster.container_mounts",
            lambda spec: spec.cluster.container != "none", "cluster.container=apptainer", "by a container"),
-    *_rows(_MOE, lambda spec: spec.model.num_experts > 0, "model.num_experts=8", "where the model has experts"),
+    *_rows(_MOE, lambda spec: spec.model.num_experts > 0, "model.num_experts=8", "when the model has experts"),
     *_rows(_MLA, lambda spec: spec.model.kv_lora_rank > 0, "model.kv_lora_rank=512", "by multi-head latent attention"),
     *(OfAnEngine(path) for path in OF_ENGINES.split()),
     *_rows(_VARIANTS, lambda spec: spec.adapter.low_rank, "adapter=lora", "by LoRA"),
     *_rows("adapter.quant_type", lambda spec: spec.adapter.name == "qlora", "adapter=qlora", "by qlora"),
-    *_rows("zero.nvme_path", _offloads_to_nvme, "zero.offload_optimizer=nvme", "where something is offloaded to NVMe"),
+    *_rows("zero.nvme_path", _offloads_to_nvme, "zero.offload_optimizer=nvme", "when something is offloaded to NVMe"),
     *_rows("optimizer.adamw_lr",
-           lambda spec: spec.optimizer.name == "muon", "optimizer=muon", "beside Muon, by what AdamW steps"),
+           lambda spec: spec.optimizer.name == "muon", "optimizer=muon", "with Muon, for the weights that AdamW steps"),
     *_rows("optimizer.stochastic_rounding", _rounds_by_chance,
            "optimizer=adamw_8bit precision.parameters=bf16",
-           "by torchao's AdamW of 8 and 4 bits, on bf16 parameters"),
+           "by torchao's 8-bit and 4-bit AdamW, on bf16 parameters"),
     *_rows("precision.recipe", lambda spec: spec.precision.compute in ("fp8", "fp4"),
-           "precision.compute=fp8", "by computation in fp8 and fp4"),
+           "precision.compute=fp8", "by fp8 and fp4 computation"),
     *_rows("precision.qat_after", lambda spec: spec.precision.qat is not None,
            "precision.qat=int8_int4", "by quantization-aware training"),
     *_rows("precision.loss_scale precision.initial_loss_scale precision.loss_scale_window",
@@ -133,7 +133,7 @@ REFUSED: tuple[Row, ...] = (
     *_rows("checkpointing.modules", lambda spec: spec.checkpointing.mode == "selective",
            "checkpointing=selective", "by selective activation checkpointing"),
     *_rows("checkpointing.offload_modules",
-           lambda spec: spec.checkpointing.offload, "checkpointing.offload=true", "where activations are offloaded"),
+           lambda spec: spec.checkpointing.offload, "checkpointing.offload=true", "when activations are offloaded"),
     *_rows("checkpointing.layers", lambda spec: spec.checkpointing.mode != "none" or spec.checkpointing.offload,
            "checkpointing=full", "by activation checkpointing"),
     *_rows("checkpointing.method",
@@ -143,15 +143,15 @@ REFUSED: tuple[Row, ...] = (
     *_rows("tracking.project tracking.uri",
            lambda spec: spec.tracking.kind in ("wandb", "mlflow"), "tracking=mlflow", "by wandb and mlflow"),
     *_rows("data.revision data.config",
-           lambda spec: spec.data.of_the_hub, "data=huggingface", "of a data set on the Hugging Face Hub"),
-    *_rows("data.samples", _counts_epochs, "train.epochs=1", "where a number follows from the epoch"),
-    *_rows("data.max_samples data.packing", _reads_text, "data=text", "where data are rows or documents"),
+           lambda spec: spec.data.of_the_hub, "data=huggingface", "for a data set on the Hugging Face Hub"),
+    *_rows("data.samples", _counts_epochs, "train.epochs=1", "when something is counted in epochs"),
+    *_rows("data.max_samples data.packing", _reads_text, "data=text", "when data consists of rows or documents"),
     *_rows("data.columns",
-           lambda spec: spec.data.source in ("chat", "rows"), "data=chat", "where rows are conversations, or a task's"),
+           lambda spec: spec.data.source in ("chat", "rows"), "data=chat", "when rows are conversations, or a task's"),
     *_rows("data.path data.mix data.eval_path data.eval_split data.eval_config data.eval_sets",
-           lambda spec: spec.data.source != "synthetic", "data=text", "where data has a source"),
+           lambda spec: spec.data.source != "synthetic", "data=text", "when data has a source"),
     *_rows("model.trust_remote_code", lambda spec: spec.model.weights is not None or spec.data.tokenizer != "bytes",
-           "model.weights=path/to/model", "where a folder of weights or a tokenizer is loaded"),
+           "model.weights=path/to/model", "when a folder of weights or a tokenizer is loaded"),
 )  # fmt: skip
 
 WARNED: tuple[Row, ...] = (
@@ -159,31 +159,31 @@ WARNED: tuple[Row, ...] = (
     *_rows("adapter.targets", lambda spec: spec.adapter.name != "none", "adapter=lora", "by an adapter"),
     *_rows("adapter.block_size", lambda spec: spec.adapter.name == "oft", "adapter=oft", "by OFT"),
     *_rows("adapter.double_quant", lambda spec: spec.adapter.bits == 4, "adapter=qlora adapter.quant_type=nf4",
-           "by qlora in 4 bits"),
+           "by 4-bit qlora"),
     *_rows("precision.qat_group_size", lambda spec: spec.precision.qat is not None,
            "precision.qat=int8_int4", "by quantization-aware training"),
     *_rows("train.loss_chunk", lambda spec: spec.train.loss == "chunked", "train.loss=chunked", "by the chunked loss"),
     *_rows("train.eval_steps train.patience data.eval_fraction data.eval_path data.eval_split data.eval_sets",
-           lambda spec: spec.evaluates, "train.eval_every=100", "where the run evaluates"),
+           lambda spec: spec.evaluates, "train.eval_every=100", "when the run evaluates"),
     *_rows("train.rollbacks", lambda spec: spec.train.on_spike == "rollback",
-           "train.on_spike=rollback", "where a jump of the loss leads back to a checkpoint"),
+           "train.on_spike=rollback", "when a loss spike rolls the run back to a checkpoint"),
     *_rows("optimizer.min_lr optimizer.decay_steps", lambda spec: spec.optimizer.schedule != "constant",
-           "optimizer.schedule=cosine", "by a schedule that ends lower than it starts"),
+           "optimizer.schedule=cosine", "by a schedule that decays"),
     *_rows("optimizer.wsd_decay_steps optimizer.wsd_decay",
            lambda spec: spec.optimizer.schedule == "wsd", "optimizer.schedule=wsd", "by the wsd schedule"),
     *_rows("optimizer.warmup optimizer.warmup_lr",
            lambda spec: spec.warmup_steps > 0, "optimizer.warmup_steps=10", "by a warm-up"),
     *_rows("data.split", lambda spec: spec.data.of_the_hub or (spec.data.source == "text" and "[" in spec.data.split),
-           "data=huggingface", "from a Hugging Face data set or a folder's files by their names, or as a slice"),
-    *_rows("data.train_on data.preview", lambda spec: spec.data.source == "chat", "data=chat", "from conversations"),
+           "data=huggingface", "by Hugging Face data sets, by folders that name their files, or as a slice"),
+    *_rows("data.train_on data.preview", lambda spec: spec.data.source == "chat", "data=chat", "for conversations"),
     *_rows("data.template data.template_values",
-           lambda spec: spec.data.source in ("chat", "rows"), "data=chat", "where messages become text"),
+           lambda spec: spec.data.source in ("chat", "rows"), "data=chat", "when messages are rendered as text"),
     *_rows("data.special_tokens", lambda spec: _reads_text(spec) and spec.data.tokenizer != "bytes",
-           "data.tokenizer=path/to/tokenizer", "by a tokenizer of tokens"),
-    *_rows("data.column data.on_bad_row", _reads_text, "data=text", "where rows hold text or messages"),
-    *_rows("data.token_dtype", lambda spec: spec.data.source == "tokens", "data=tokens", "from a token file"),
+           "data.tokenizer=path/to/tokenizer", "by a tokenizer other than bytes"),
+    *_rows("data.column data.on_bad_row", _reads_text, "data=text", "when rows hold text or messages"),
+    *_rows("data.token_dtype", lambda spec: spec.data.source == "tokens", "data=tokens", "for token files"),
     *_rows("data.tokenizer", lambda spec: _reads_text(spec) or bool(spec.eval.tasks),
-           "data=text", "where text becomes tokens"),
+           "data=text", "when text is tokenized"),
     *_rows("model.rope_parameters model.rope_theta", lambda spec: spec.model.position_embedding == "rope",
            "model.position_embedding=rope", "by rotary position embeddings"),
 )  # fmt: skip
@@ -192,7 +192,7 @@ _ROWS = (*REFUSED, *WARNED)
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
-    """Keys set beside nothing that reads them."""
+    """Yield errors of keys that are set while nothing uses them."""
     yield from _idle(spec, refused=True)
     if spec.script_args and spec.script is None:
         rule = "arguments after -- belong to a script"
@@ -200,7 +200,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
-    """Keys that are idle beside the present choices."""
+    """Yield warnings about keys that have no effect with the other settings."""
     yield from _idle(spec, refused=False)
 
 
@@ -209,20 +209,20 @@ def _idle(spec: RunSpec, *, refused: bool) -> Iterator[ConfigError]:
         row = _ROWS[place]
         if (place < len(REFUSED)) == refused and not row.active(spec):
             value = edit.value_at(spec, row.path)
-            # Mappings only grow.
+            # An override adds to a mapping and cannot empty it.
             back = [] if isinstance(value, dict) else [edit.override(row.path, edit.default(row.path))]
-            yield ConfigError(row.path, edit.plain(value), f"it is read only {row.because}", [row.needs, *back])
+            yield ConfigError(row.path, edit.plain(value), f"used only {row.because}", [row.needs, *back])
 
 
 @by_identity(most=1024)
 def _away(group: object, name: str) -> tuple[int, ...]:
-    """Places of the rows whose keys are in a group, and away from their defaults."""
+    """Indices of the rows whose keys are in a group and differ from their defaults."""
     return tuple(place for place, key, default in _keys()[name] if getattr(group, key) != default)
 
 
 @cache
 def _keys() -> Mapping[str, Sequence[tuple[int, str, object]]]:
-    """By group: the place of each row about it, the attribute of its key, and the default."""
+    """The index of each row, the attribute of its key and the default, by group."""
     found: dict[str, list[tuple[int, str, object]]] = {}
     for place, row in enumerate(_ROWS):
         group, _, key = edit.attribute(row.path).partition(".")

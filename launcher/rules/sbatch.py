@@ -1,4 +1,4 @@
-"""Rules about what Slurm reads: words that sbatch would refuse, options that are said twice, a job without CPUs."""
+"""Rules about sbatch options: values that sbatch would refuse, options set twice, a job without CPUs."""
 
 import re
 from collections.abc import Iterator
@@ -8,11 +8,11 @@ from launcher.job import sbatch
 from launcher.spec import RunSpec
 
 _MEMORY = re.compile(r"\d+[KMGT]?", re.IGNORECASE)
-"""sbatch(1), ``--mem``: a whole number and one of the letters K, M, G and T."""
+"""sbatch(1), ``--mem``: a whole number and an optional K, M, G or T."""
 
 _WORD = re.compile(r"[^\s'\"`$;&|<>#%,]+(,[^\s'\"`$;&|<>#%,]+)*")
 _WORDS = ("partition", "account", "qos", "reservation", "gpu_type")
-"""Keys of one word, or of several with commas between them."""
+"""Keys that take one name, or several separated by commas."""
 
 _AFTER = (
     r"(after|afterany|aftercorr|afternotok|afterok|afterburstbuffer):\d+(_\d+|_\*)?(\+\d+)?(:\d+(_\d+|_\*)?(\+\d+)?)*"
@@ -24,33 +24,33 @@ _LICENSE = r"[\w.-]+(@[\w.-]+)?(:\d+)?"
 _FORMS = {
     "dependency": (
         rf"{_KIND}(,{_KIND})*|{_KIND}(\?{_KIND})*",
-        "sbatch reads afterok:ID or another kind with job ids behind it, several with commas between them",
+        "sbatch takes afterok:ID or another type followed by job ids, several separated by commas",
     ),
     "nodelist": (
         rf"{_NODES}(,{_NODES})*",
-        "sbatch reads names of nodes, as in n1,n2 or n[1-4,7]",
+        "sbatch takes node names, as in n1,n2 or n[1-4,7]",
     ),
     "licenses": (
         rf"{_LICENSE}([,|]{_LICENSE})*",
-        "sbatch reads names of licences with their counts, as in matlab:2,nastran@server:1",
+        "sbatch takes license names with their counts, as in matlab:2,nastran@server:1",
     ),
 }  # fmt: skip
-"""Keys with a form of their own, sbatch(1): ``--dependency``, ``--nodelist``, ``--licenses``. Few runs set any."""
+"""Keys with their own syntax, sbatch(1): ``--dependency``, ``--nodelist``, ``--licenses``. Few runs set any."""
 
 _DIRECTIVE = re.compile(r"#(SBATCH|PBS|BSUB)\b")
-"""Lines that sbatch reads as options where they stand before the first command."""
+"""Lines that sbatch reads as options if they precede the first command."""
 
 _OPTION = re.compile(r"#SBATCH\s+--([\w-]+)(?:[=\s]\s*(\S+))?\s*")
 _NAME = re.compile(r"[A-Za-z][\w-]*")
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
-    """Words that sbatch would refuse, options that the script says already, and lines of options among commands."""
+    """Yield errors of values that sbatch would refuse, options that are set twice, and directives in cluster.setup."""
     yield from _memory(spec)
     for key in _WORDS:
         value = getattr(spec.cluster, key)
         if value is not None and not _WORD.fullmatch(str(value)):
-            rule = "Slurm reads one name here, or several with commas between them: no blanks, quotes or other signs"
+            rule = "Slurm takes one name here, or several separated by commas: no spaces, quotes or special characters"
             yield ConfigError(f"cluster.{key}", value, rule, [f"cluster.{key}=null"])
     yield from _forms(spec)
     if spec.cluster.kind == "slurm":
@@ -61,7 +61,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
 def _memory(spec: RunSpec) -> Iterator[ConfigError]:
     memory = None if spec.cluster.memory is None else str(spec.cluster.memory)  # A way out is tried as a number.
     if memory is not None and not _MEMORY.fullmatch(memory):
-        rule = "Slurm reads a whole number with K, M, G or T behind it (sbatch(1), --mem); 0 is all of the node"
+        rule = "Slurm takes a whole number followed by K, M, G or T (sbatch(1), --mem); 0 is all of the node's memory"
         found = re.match(r"\s*(\d+)\s*([KMGT])", memory, re.IGNORECASE)
         near = [f"cluster.memory={found[1]}{found[2].upper()}"] if found else []
         yield ConfigError("cluster.memory", memory, rule, [*near, "cluster.memory=0"])
@@ -75,12 +75,10 @@ def _forms(spec: RunSpec) -> Iterator[ConfigError]:
             near = [f"cluster.dependency=afterok:{value}"] if key == "dependency" and str(value).isdigit() else []
             yield ConfigError(f"cluster.{key}", value, f"{rule} (sbatch(1), --{key})", [*near, f"cluster.{key}=null"])
     if "?" in (cluster.dependency or "") and spec.sweep.parallelism is not None:
-        rule = "sweep.parallelism lets arrays wait for each other, which Slurm cannot join with a choice of jobs (?)"
+        rule = "sweep.parallelism makes arrays depend on each other, which Slurm cannot combine with any-of (?)"
         yield ConfigError("cluster.dependency", cluster.dependency, rule, ["sweep.parallelism=null"])
     if cluster.mail is not None and sbatch.mail(str(cluster.mail)) is None:
-        rule = (
-            "Slurm reads an address, and behind a colon when it writes: me@lab.org:BEGIN,END (sbatch(1), --mail-type)"
-        )
+        rule = "Slurm takes an address, a colon and the events to report: me@lab.org:BEGIN,END (sbatch(1), --mail-type)"
         yield ConfigError("cluster.mail", cluster.mail, rule, ["cluster.mail=null"])
 
 
@@ -90,7 +88,7 @@ def _said_twice(spec: RunSpec) -> Iterator[ConfigError]:
         if value is None:
             continue
         if not _NAME.fullmatch(key.lstrip("-")):
-            rule = "an option's name is of letters, digits, dashes and underscores"
+            rule = "an option's name has only letters, digits, dashes and underscores"
             yield ConfigError(path, value, rule, ["cluster.extra={}"])
         elif (said := sbatch.option_of_script(key, value, spec.cluster)) is not None:
             ways = [f"{way} {path}=null" for way in said.ways(sbatch.value_text(value))]
@@ -103,18 +101,20 @@ def _directives(spec: RunSpec) -> Iterator[ConfigError]:
         if not _DIRECTIVE.match(line.lstrip()):
             continue
         rule = (
-            "sbatch would read this line as options, past those that launch writes: cluster and cluster.extra say them"
+            "sbatch would read this line as options that bypass those of launch: set them in cluster or cluster.extra"
         )
         found, ways = _OPTION.fullmatch(line.strip()), [""]
         if found is not None:
             said = sbatch.option_of_script(found[1], found[2] or True, spec.cluster)
             ways = said.ways(found[2] or "true") if said else [f"cluster.extra.{found[1]}={found[2] or 'true'}"]
-        alone = [f"cluster.setup=[] {way}".strip() for way in ways or [""]]  # Other lines would have to be typed again.
+        alone = [
+            f"cluster.setup=[] {way}".strip() for way in ways or [""]
+        ]  # A way out would have to repeat the other lines.
         yield ConfigError("cluster.setup", line, rule, alone if len(lines) == 1 else [])
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
-    """A job that asks for no CPUs: a cluster may give it a single one."""
+    """Yield a warning about a job that requests no CPUs: a cluster may give it a single one."""
     cluster = spec.cluster
     if (
         cluster.kind == "slurm"
@@ -123,7 +123,7 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
         and cluster.gpus_per_node > 1
     ):
         rule = (
-            f"unless its partition says otherwise, Slurm gives a job that names no CPUs one of each node, for "
-            f"{cluster.gpus_per_node} ranks: say how many a node has (launch doctor asks the cluster)"
+            f"unless the partition says otherwise, Slurm gives a job that requests no CPUs one per node, for "
+            f"{cluster.gpus_per_node} ranks: set how many a node has (launch doctor asks the cluster)"
         )
         yield ConfigError("cluster.cpus_per_node", None, rule, ["cluster.exclusive=true"])

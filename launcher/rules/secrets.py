@@ -1,6 +1,6 @@
-"""Secrets in settings, and the names of the job's variables.
+"""Rules about secrets in settings, and the names of the job's environment variables.
 
-Settings are recorded, shared and shown, so that no secret may stand there; jobs inherit them by name.
+Settings are recorded, shared and shown, so they may hold no secret; a job inherits its secrets by name.
 """
 
 import re
@@ -19,7 +19,7 @@ from launcher.spec.secrecy import refusal
 _VARIABLES = "cluster.environment"
 _OPEN = tuple(node for node in OPEN_NODES if node != _VARIABLES)  # Each variable is judged by its name.
 _TRACKERS = {"mlflow": ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"), "wandb": ("WANDB_API_KEY",)}
-"""Variables by which a tracker takes what would else stand in its address (mlflow.org, docs.wandb.ai)."""
+"""Variables that give a tracker the credentials that its address may not hold (mlflow.org, docs.wandb.ai)."""
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -33,7 +33,7 @@ _PATH = "cluster.pass_environment"
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
-    """Texts that hold a secret, in every key that takes text, and variables whose names are none or not the user's."""
+    """Yield errors of keys whose text holds a secret, and of variables with a malformed or reserved name."""
     for name, value in sorted(spec.cluster.environment.items()):
         if why := _of_variable(name, value):
             rule = f"{why}, and settings are recorded: remove it here and let the job inherit it by name"
@@ -60,15 +60,15 @@ def _inherited(spec: RunSpec, path: str, form: Form) -> Iterator[str]:
 
 
 def _of_variable(name: str, value: str) -> str | None:
-    """Why a variable is a secret: its name, beside any value that is no switch and no path, or the value's form."""
+    """Return why a variable looks like a secret: its value's form, or its name unless the value is a flag or path."""
     if (form := secret.held(value)) is not None:
         return f"its value is {form.title}"
-    return "its name is that of a secret" if secret.may_be(name, value) else None
+    return "its name looks like that of a secret" if secret.may_be(name, value) else None
 
 
 @lru_cache(maxsize=1024)
 def _in_texts(values: tuple[object, ...]) -> tuple[tuple[str, object, Form], ...]:
-    """Values of :func:`_keys_of_text` that hold a secret; kept, since a search asks about the same texts again."""
+    """Values of :func:`_keys_of_text` that hold a secret; cached, since a search checks the same texts again."""
     found = (
         (path, value, next(secret.places(value, path), None))
         for path, value in zip(_keys_of_text(), values, strict=True)
@@ -109,10 +109,10 @@ def _without_user(value: str) -> str | None:
 def _variables(spec: RunSpec) -> Iterator[ConfigError]:
     for name in spec.cluster.environment:
         if not _VARIABLE.fullmatch(name):
-            rule = "a variable's name is letters, digits and _, and begins with no digit: take this one out"
+            rule = "a variable's name has only letters, digits and _, and no digit first: remove this one"
             yield ConfigError(f"cluster.environment.{name}", None, rule)
         elif _RESERVED.fullmatch(name):
-            rule = "the launcher, torchrun or Slurm sets it for each process: take it out"
+            rule = "the launcher, torchrun or Slurm sets it for each process: remove it"
             yield ConfigError(f"cluster.environment.{name}", None, rule)
     yield from _inherited_names(spec)
 
@@ -125,11 +125,11 @@ def _inherited_names(spec: RunSpec) -> Iterator[ConfigError]:
     left_out = {*malformed, *reserved, *both}
     way_out = [edit.override(_PATH, [name for name in names if name not in left_out])]
     if malformed:
-        rule = "it is a list of names, each of letters, digits and _ with no digit first; values come from your shell"
+        rule = "it lists names, each of letters, digits and _ with no digit first; values come from your shell"
         yield ConfigError(_PATH, list(names), rule, way_out)
     if reserved:
-        rule = f"the launcher, torchrun or Slurm sets {', '.join(reserved)} for each process: take it out"
+        rule = f"the launcher, torchrun or Slurm sets {', '.join(reserved)} for each process: remove it"
         yield ConfigError(_PATH, list(names), rule, way_out)
     if both:
-        rule = f"{', '.join(both)} would be inherited and is set in cluster.environment as well"
+        rule = f"{', '.join(both)} would be inherited, but is also set in cluster.environment"
         yield ConfigError(_PATH, list(names), rule, way_out)

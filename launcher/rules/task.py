@@ -1,4 +1,4 @@
-"""The task: the backend that trains it, the data sets that it reads, and keys that are another task's."""
+"""Rules about the task: the backend that trains it, the data sets that it reads, and keys of other tasks."""
 
 from collections.abc import Iterator, Mapping
 
@@ -21,11 +21,11 @@ READ: Mapping[str, tuple[str, ...]] = {
     "rewards": ("grpo",),
     "vllm": ("grpo",),
 }
-"""The tasks that read each key."""
+"""The tasks that use each key."""
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
-    """Tasks and backends that do not go together, data of another kind, and idle keys."""
+    """Yield errors of a task that the backend does not train, of data of the wrong kind, and of unused keys."""
     yield from _data_sets(spec)
     name, backend = spec.task.name, spec.backend.name
     tasks: tuple[str, ...] = registry.load("backends", backend).profile.tasks
@@ -47,7 +47,7 @@ def _idle(spec: RunSpec) -> Iterator[ConfigError]:
         return
     for key, tasks in READ.items():
         if spec.task.name not in tasks:
-            rule = f"it is read by task={' and '.join(tasks)}"
+            rule = f"used only by task={' and '.join(tasks)}"
             yield from edit.refused(spec, f"task.{key}", rule, first=[f"task={task}" for task in tasks])
 
 
@@ -56,10 +56,10 @@ def _data(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.script is not None or (source == "rows") == bool(columns):
         return
     if columns:
-        rule = f"task={spec.task.name} reads rows with the columns {', '.join(columns)}"
+        rule = f"task={spec.task.name} needs rows with the columns {', '.join(columns)}"
         yield ConfigError("data.source", source, rule, ["data=rows data.path=path/to/*.jsonl"])
         return
-    rule = f"task={spec.task.name} trains on tokens: of conversations, of text, or of token files"
+    rule = f"task={spec.task.name} trains on tokens, from conversations, text or token files"
     yield ConfigError("data.source", source, rule, [f"data=chat data.path={spec.data.path}", "task=dpo"])
 
 
@@ -77,19 +77,19 @@ _BESIDE = {
     "huggingface": ("text", "huggingface"),
     "chat": ("chat", "text", "huggingface"),
 }
-"""Sources that can be mixed, by that of ``data``; a text beside conversations is one sample, all of it trained."""
+"""Sources that can be mixed, by ``data.source``; a text among conversations is one sample, trained in full."""
 
 
 def _data_sets(spec: RunSpec) -> Iterator[ConfigError]:
-    """Data that nothing names, or that are named twice, and sets that are no mix."""
+    """Yield errors of data that is not named, or named twice, and of data sets that cannot be mixed."""
     data = spec.data
     if data.source == "synthetic" or spec.script is not None:
         return
     if data.mix and data.path is not None:
         ways = ["data.path=null", "data.mix=[]"]
-        yield ConfigError("data.mix", edit.plain(data.mix), "it stands in place of data.path", ways)
+        yield ConfigError("data.mix", edit.plain(data.mix), "it replaces data.path, which is also set", ways)
     elif not data.path and not data.mix:
-        rule = f"data.source={data.source} reads from it"
+        rule = f"data.source={data.source} needs a path to read from"
         yield ConfigError("data.path", data.path, rule, [f"data.path={_EXAMPLES[data.source]}", "data=synthetic"])
     yield from _mix(spec)
     yield from _evaluation(data)
@@ -102,15 +102,15 @@ def _mix(spec: RunSpec) -> Iterator[ConfigError]:
         for place, part in enumerate(parts):
             source = part.source or data.source
             if source not in known:
-                rule = f"beside data.source={data.source} data sets are of {' and '.join(known)}"
+                rule = f"with data.source={data.source} the source of a data set is {' or '.join(known)}"
                 yield ConfigError(f"data.{key}.{place}.source", source, rule, [f"data={source}"])
                 return
     if data.weights and len(data.weights) < len(data.mix):
-        rule = "weights are shares of the samples: all data sets have one, or none has, and each sample is seen once"
+        rule = "weights are shares of the samples: set all of them, or none, which sees each sample once"
         ways = ["data.mix=[{path: a, weight: 1}, {path: b, weight: 2}]"]
         yield ConfigError("data.mix", edit.plain(data.mix), rule, ways)
     elif data.weights and not data.shuffle:
-        rule = "samples that are not shuffled come one data set after the other, whatever their weights are"
+        rule = "without shuffling, data sets are read one after the other, whatever their weights"
         yield ConfigError("data.shuffle", False, rule, ["data.shuffle=true"])
 
 
@@ -119,19 +119,19 @@ def _evaluation(data: DataSpec) -> Iterator[ConfigError]:
         yield from _named_sets(data)
     elif data.mix and data.eval_path is None and data.evaluated:
         key = "eval_split" if data.eval_split is not None else "eval_config"
-        rule = "of a mix nobody knows which data set is meant: name the one to evaluate on"
+        rule = "it is ambiguous with data.mix: name the data set to evaluate on"
         yield ConfigError(f"data.{key}", getattr(data, key), rule, [f"data.eval_path=path data.{key}=null"])
 
 
 def _named_sets(data: DataSpec) -> Iterator[ConfigError]:
     for key in ("eval_path", "eval_split", "eval_config"):
         if getattr(data, key) is not None:
-            rule = "data.eval_sets stands in place of it"
+            rule = "data.eval_sets replaces it"
             yield ConfigError(f"data.{key}", getattr(data, key), rule, [f"data.{key}=null", "data.eval_sets=[]"])
     names = set_names(each.name for each in data.eval_sets)
     renamed = [{**each.said, "name": name} for each, name in zip(data.eval_sets, names, strict=True)]
     for place, each in enumerate(data.eval_sets):
         if each.name != names[place]:
-            rule = "each data set has a name of its own: letters and digits, with _, . and - between them"
+            rule = "each data set needs a unique name: letters and digits, with _, . and - between them"
             way = edit.override("data.eval_sets", renamed)
             yield ConfigError(f"data.eval_sets.{place}.name", each.name, rule, [way])

@@ -1,4 +1,4 @@
-"""Adapter, optimizer, schedule, evaluation and checkpoints, and the length of the run."""
+"""Rules about adapter, optimizer, schedule, evaluation, checkpoints and the length of the run."""
 
 from collections.abc import Iterator
 
@@ -11,15 +11,15 @@ _MOST_RECORDED = 100  # Steps of a profile: Perfetto opens some gigabytes, and a
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
-    """Settings that contradict each other."""
+    """Yield errors of training settings that contradict each other."""
     optimizer = spec.optimizer
     yield from _adapter(spec)
     if optimizer.min_lr > optimizer.lr:
-        rule = f"the schedule ends at it, so it is at most optimizer.lr={optimizer.lr:g}"
+        rule = f"the schedule ends at this rate, so it is at most optimizer.lr={optimizer.lr:g}"
         way_out = [f"optimizer.min_lr={optimizer.lr:g}", f"optimizer.lr={optimizer.min_lr:g}"]
         yield ConfigError("optimizer.min_lr", optimizer.min_lr, rule, way_out)
     if optimizer.warmup_lr > optimizer.lr:
-        rule = f"warm-up rises from it, so it is at most optimizer.lr={optimizer.lr:g}"
+        rule = f"warm-up starts at this rate, so it is at most optimizer.lr={optimizer.lr:g}"
         way_out = ["optimizer.warmup_lr=0.0", f"optimizer.lr={optimizer.warmup_lr:g}"]
         yield ConfigError("optimizer.warmup_lr", optimizer.warmup_lr, rule, way_out)
     yield from _schedule(spec)
@@ -45,38 +45,38 @@ def _special_tokens(spec: RunSpec) -> Iterator[ConfigError]:
     for role, value in (spec.data.special_tokens or {}).items():
         texts = value if role == _ADDED and isinstance(value, list | tuple) else [value] if role in _ROLES else []
         if not texts or not all(isinstance(text, str) and text for text in texts):
-            rule = f"{', '.join(_ROLES)} are a token each, and {_ADDED} is a list of them"
+            rule = f"{', '.join(_ROLES)} are one token each, and {_ADDED} is a list of tokens"
             yield ConfigError(f"data.special_tokens.{role}", value, rule, ["data.special_tokens=null"])
 
 
 def _template_values(spec: RunSpec) -> Iterator[ConfigError]:
     for name, value in (spec.data.template_values or {}).items():
         if name in _OF_THE_ROW or not isinstance(value, str | int | float | None):
-            rule = f"a template has {', '.join(_OF_THE_ROW)} of the row, and other values are text, numbers or switches"
+            rule = f"{', '.join(_OF_THE_ROW)} come from the row, and other values are text, numbers, true or false"
             yield ConfigError(f"data.template_values.{name}", value, rule, ["data.template_values=null"])
 
 
 def _schedule(spec: RunSpec) -> Iterator[ConfigError]:
     optimizer = spec.optimizer
     if optimizer.warmup_ratio is not None and optimizer.warmup_steps:
-        rule = f"it is in place of optimizer.warmup_steps, which is {optimizer.warmup_steps}"
+        rule = f"it replaces optimizer.warmup_steps, which is set to {optimizer.warmup_steps}"
         way_out = ["optimizer.warmup_steps=0", "optimizer.warmup_ratio=null"]
         yield ConfigError("optimizer.warmup_ratio", optimizer.warmup_ratio, rule, way_out)
     end, warmup, decay = optimizer.schedule_steps(spec.steps), spec.warmup_steps, optimizer.wsd_decay_steps
     if optimizer.schedule == "wsd" and decay is not None and decay > end - warmup:
-        rule = f"the schedule has {end} steps and warm-up takes {warmup} of them: the decay would begin within it"
+        rule = f"the schedule has {end} steps and warm-up takes {warmup} of them: the decay would start during warm-up"
         way_out = ["optimizer.wsd_decay_steps=null", f"optimizer.decay_steps={warmup + decay}"]
         yield ConfigError("optimizer.wsd_decay_steps", decay, rule, way_out)
 
 
 def _spikes(spec: RunSpec) -> Iterator[ConfigError]:
-    """A way back needs a checkpoint from before the jump, and a worker that knows both."""
+    """A rollback needs a checkpoint from before the spike, and a worker of launch that sees both."""
     train, save = spec.train, spec.save
     if spec.script is not None and train.patience is not None:
-        rule = "a script of your own trains by itself, and nobody looks at its evaluations"
+        rule = "your script runs its own training loop, and launch does not see its evaluations"
         yield ConfigError("train.patience", train.patience, rule, ["train.patience=null"])
     if spec.script is not None and train.on_spike != "report":
-        rule = "a script of your own trains by itself, and nobody looks at its loss"
+        rule = "your script runs its own training loop, and launch does not watch its loss"
         yield ConfigError("train.on_spike", train.on_spike, rule, ["train.on_spike=report"])
     elif train.on_spike == "rollback" and spec.save_every is None:
         rule = "there would be no checkpoint to go back to"
@@ -84,8 +84,8 @@ def _spikes(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError("save.every", None, rule, way_out)
     elif train.on_spike == "rollback" and save.every is not None and save.every % train.log_every:
         rule = (
-            f"the loss is judged every train.log_every={train.log_every} steps, and a checkpoint in between may hold "
-            "what a jump left"
+            f"the loss is checked every train.log_every={train.log_every} steps, and a checkpoint in between may "
+            "already contain a spike"
         )
         up = -(-save.every // train.log_every) * train.log_every
         yield ConfigError("save.every", save.every, rule, [edit.override("save.every", up), "train.log_every=1"])
@@ -95,15 +95,15 @@ def _enforced(spec: RunSpec) -> Iterator[ConfigError]:
     if not spec.train.enforce_memory:
         return
     if spec.script is not None:
-        rule = "a script of your own trains by itself, and nobody follows its memory"
+        rule = "your script runs its own training loop, and launch does not follow its memory"
         yield ConfigError("train.enforce_memory", True, rule, ["train.enforce_memory=false"])
     elif spec.rank_memory_bytes is None:
-        rule = "what a rank may use is not known: there is nothing to keep it within"
+        rule = "the memory that a rank may use is not known, so there is no limit to enforce"
         way_out = ["train.enforce_memory=false", "hardware.memory_bytes=80000000000"]
         yield ConfigError("train.enforce_memory", True, rule, way_out)
     zero, on_cpu = spec.zero, spec.hardware.device == "cpu"
     if on_cpu and "cpu" in (zero.offload_parameters, zero.offload_optimizer):
-        rule = "on the CPU offloaded tensors lie in the same memory: they count in the budget and not in the prediction"
+        rule = "on the CPU, offloaded tensors stay in the same memory: in the budget, but not in the prediction"
         yield ConfigError("train.enforce_memory", True, rule, ["train.enforce_memory=false"])
 
 
@@ -114,16 +114,16 @@ def _profiled(spec: RunSpec) -> Iterator[ConfigError]:
     asked = {"start": profile.start, "steps": profile.steps, "ranks": list(profile.ranks)}
     there = [rank for rank in profile.ranks if rank < spec.gpus] or [0]
     if spec.script is not None or spec.backend.path:
-        whose = "a script of your own" if spec.script is not None else "pretrain_gpt.py of a checkout (backend.path)"
-        rule, way_out = f"{whose} trains by itself, and nobody starts a profiler in it", "null"
+        whose = "your script" if spec.script is not None else "pretrain_gpt.py of a checkout (backend.path)"
+        rule, way_out = f"{whose} runs its own training loop, and launch starts no profiler in it", "null"
     elif profile.start > spec.steps:
         rule = f"the run ends after {edit.length_text(spec)}: nothing would be recorded"
         way_out = _in_words({**asked, "start": max(1, spec.steps - profile.steps)})
     elif profile.steps > _MOST_RECORDED:
-        rule = f"a trace holds every kernel of every step: at most {_MOST_RECORDED} of them"
+        rule = f"a trace holds every kernel of every step: record at most {_MOST_RECORDED} steps"
         way_out = _in_words({**asked, "steps": _MOST_RECORDED})
     elif there != list(profile.ranks):
-        rule = f"its ranks are some of those of the run, 0 to {spec.gpus - 1}"
+        rule = f"its ranks must be ranks of the run, 0 to {spec.gpus - 1}"
         way_out = _in_words({**asked, "ranks": there})
     else:
         return
@@ -135,7 +135,7 @@ def _in_words(profile: dict[str, object]) -> str:
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
-    """Settings that never take effect in a run this short, and work that is lost at its end."""
+    """Yield warnings about settings that never take effect in a run this short, and about work that is never saved."""
     yield from _fresh_base(spec)
     train, save, warmup = spec.train, spec.save, spec.warmup_steps
     if warmup >= spec.steps and warmup:
@@ -156,27 +156,27 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
         rule = f"the run ends after {edit.length_text(spec)}: it never saves"
         yield ConfigError("save.every", save.every, rule, [edit.override("save.every", spec.steps), "save.last=true"])
     if train.on_hang == "restart" and save_every is None and spec.script is None:
-        rule = "nothing is saved on the way (save.every): a run that hangs would begin again where it started"
+        rule = "nothing is saved during the run (save.every): after a hang it would start over from the beginning"
         way_out = [edit.override("save.every", max(1, spec.steps // 10)), "train.on_hang=report"]
         yield ConfigError("train.on_hang", "restart", rule, way_out)
     if save_every is None and not save.last:
-        rule = "nothing is saved: neither on the way (save.every) nor at the end"
+        rule = "nothing is saved, neither during the run (save.every) nor at the end"
         yield ConfigError("save.last", False, rule, ["save.last=true", edit.override("save.every", spec.steps)])
 
 
 def _tasks(spec: RunSpec) -> Iterator[ConfigError]:
-    """Tasks of lm-evaluation-harness are tried on the exported model, which writes text."""
+    """Tasks of lm-evaluation-harness are evaluated on the exported model, which must generate text."""
     if not spec.eval.tasks:
         return
     if spec.script is not None:
-        rule, ways = "a script of your own exports nothing that tasks could be tried on", ["eval.tasks=[]"]
+        rule, ways = "your script exports no model to evaluate tasks on", ["eval.tasks=[]"]
     elif spec.task.name == "reward":
-        rule, ways = "a reward model scores answers and writes none, as the tasks ask for", ["eval.tasks=[]"]
+        rule, ways = "a reward model scores answers, but tasks need one that writes them", ["eval.tasks=[]"]
     elif spec.save.export == "none":
-        rule = "tasks are tried on the exported model, and nothing is exported"
+        rule = "tasks are evaluated on the exported model, and nothing is exported"
         ways = ["save.export=safetensors", "eval.tasks=[]"]
     elif spec.data.source == "tokens" and spec.data.tokenizer == "bytes":
-        rule = "the questions of tasks are text, and the tokenizer of the token ids is not named (data.tokenizer)"
+        rule = "tasks ask questions as text, and the tokenizer of the token ids is not named (data.tokenizer)"
         ways = ["data.tokenizer=path/to/tokenizer", "eval.tasks=[]"]
     else:
         return
@@ -193,12 +193,12 @@ def _adapter(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.task.name == "pretrain" and (adapter.name == "oft" or adapter.pissa is not None):
         path = "adapter.name" if adapter.name == "oft" else "adapter.pissa"
         ways = ["task=sft parallel=ddp", "adapter=lora adapter.pissa=null"]
-        yield ConfigError(path, edit.value_at(spec, path), "peft makes it of whole weights, under TRL alone", ways)
-    rule = "this version trains no adapter beside experts on ranks of their own"
+        yield ConfigError(path, edit.value_at(spec, path), "peft computes it from whole weights, only under TRL", ways)
+    rule = "this version trains no adapter with expert parallelism"
     yield from edit.refused(spec, "parallel.expert", rule, "adapter=none")
 
 
 def _fresh_base(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.adapter.name != "none" and spec.model.weights is None and spec.save.load is None:
-        rule = f"adapter={spec.adapter.name} trains beside frozen weights, and these are fresh: name a checkpoint"
+        rule = f"adapter={spec.adapter.name} keeps the weights frozen, and these are random: name a checkpoint"
         yield ConfigError("model.weights", None, rule, ["model.weights=path/to/model", "adapter=none"])

@@ -1,4 +1,4 @@
-"""The world and the degrees that are laid out in it; a free layout has each layer once, in order, and all chunks."""
+"""Rules about the world size and the parallel degrees in it, and about a free layout of pipeline stages."""
 
 from collections.abc import Iterator
 from itertools import chain
@@ -11,17 +11,17 @@ from launcher.spec import RunSpec, edit
 _LAYOUT = "parallel.layout"
 _DEGREES = ("tensor", "pipeline", "context", "ulysses")
 _LARGEST_NODE = 8
-"""GPUs of the usual node (HGX boards carry 8): a way out asks for more nodes rather than for larger ones."""
+"""GPUs of the usual node (HGX boards carry 8): past it a way out adds nodes instead of GPUs per node."""
 
 
 def ranks(spec: RunSpec) -> str:
-    """The world as a person says it: ``"8 GPUs"``, or ``"2 CPU ranks"``."""
+    """The world size in words: ``"8 GPUs"``, or ``"2 CPU ranks"``."""
     noun = "GPU" if spec.hardware.device == "cuda" else "CPU rank"
     return f"{spec.gpus} {noun}{'s' if spec.gpus != 1 else ''}"
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
-    """The ranks of one model copy must divide the world; so must those that hold its experts."""
+    """Yield errors if the ranks of one model copy do not divide the world, and of a free layout."""
     if not _divides(spec):
         yield _indivisible(spec)
     yield from _layout(spec)
@@ -58,7 +58,7 @@ def _larger_worlds(spec: RunSpec) -> Iterator[str]:
 
 
 def _layout(spec: RunSpec) -> Iterator[ConfigError]:
-    """Errors of a free layout that Megatron-core refuses (``PipelineParallelLayerLayout.validate_layer_layout``)."""
+    """Yield errors of a layout that Megatron-core refuses (``PipelineParallelLayerLayout.validate_layer_layout``)."""
     parts, parallel = spec.parallel.layout, spec.parallel
     if not parts or parallel.pipeline == 1:
         return
@@ -66,7 +66,7 @@ def _layout(spec: RunSpec) -> Iterator[ConfigError]:
     chunks = parallel.pipeline * parallel.virtual_pipeline
     even = even_layout(spec.model.num_hidden_layers, spec.model.mtp_layers, chunks)
     ways = [edit.override(_LAYOUT, even), f"{_LAYOUT}=[]"]
-    rule = "the layout says the layers of every stage (parallel.layout)"
+    rule = "parallel.layout already sets the layers of every stage"
     yield from edit.refused(spec, "parallel.first_stage_layers parallel.last_stage_layers", rule)
     try:
         layout = read_layout(text)
@@ -77,8 +77,8 @@ def _layout(spec: RunSpec) -> Iterator[ConfigError]:
     if found != chunks:
         if found % parallel.pipeline == 0:
             ways = [f"parallel.virtual_pipeline={found // parallel.pipeline}", *ways]
-        rule = f"it has {found} model chunks, and pipeline {parallel.pipeline} x virtual_pipeline"
-        yield ConfigError(_LAYOUT, text, f"{rule} {parallel.virtual_pipeline} are {chunks}", ways)
+        rule = f"it has {found} model chunks, but pipeline {parallel.pipeline} x virtual_pipeline"
+        yield ConfigError(_LAYOUT, text, f"{rule} {parallel.virtual_pipeline} = {chunks}", ways)
     elif (broken := _broken(spec, layout)) is not None:
         yield ConfigError(_LAYOUT, text, broken, ways)
 
@@ -86,18 +86,18 @@ def _layout(spec: RunSpec) -> Iterator[ConfigError]:
 def _broken(spec: RunSpec, layout: Layout) -> str | None:
     letters, model = layout.letters, spec.model
     if not (letters.startswith("E") and letters.endswith("L") and letters.count("E") == letters.count("L") == 1):
-        return "it begins with the one embedding (E) and ends with the one loss (L)"
+        return "it must start with the one embedding (E) and end with the one loss (L)"
     if letters.count("t") != model.num_hidden_layers:
-        return f"it has {letters.count('t')} layers (t), and the model {model.num_hidden_layers}"
+        return f"it has {letters.count('t')} layers (t), but the model has {model.num_hidden_layers}"
     if letters.count("m") != model.mtp_layers:
         found = letters.count("m")
-        return f"it has {found} layers of multi-token prediction (m), and model.mtp_layers is {model.mtp_layers}"
+        return f"it has {found} multi-token prediction layers (m), but model.mtp_layers is {model.mtp_layers}"
     if "t" in letters[letters.find("m") :] and "m" in letters:
-        return "layers of multi-token prediction (m) follow all others"
+        return "multi-token prediction layers (m) must follow all others"
     holders = [place for place, count in enumerate(layout.predicted) if count]
     stages, chunks = spec.parallel.pipeline, spec.parallel.virtual_pipeline
     if len(holders) > 1 or any(place < stages * (chunks - 1) for place in holders):
-        return "layers of multi-token prediction (m) are all in one chunk, the last of its stage"
+        return "multi-token prediction layers (m) must all be in one chunk, the last of its stage"
     if stages > 1 and any(place % stages == 0 for place in holders):
-        return "layers of multi-token prediction (m) are not on the first stage, where Megatron-LM waits for ever"
+        return "multi-token prediction layers (m) must not be on the first stage, where Megatron-LM hangs"
     return None

@@ -1,8 +1,9 @@
-"""Checkpoints on disk: which a folder or a word means, what each says of itself, and whether a run may go on from it.
+"""Checkpoints on disk: how to find them, what their metadata says, and whether a run may continue from one.
 
 The worker's are folders ``step-00000100`` with a ``state.json``; Megatron-LM's are ``iter_0000100``, of which
-``latest_checkpointed_iteration.txt`` names the newest whole one. What a step has seen follows from the global batch,
-the order of samples and the samples, which ``state.json`` has, so that a run that would go on with others is refused.
+``latest_checkpointed_iteration.txt`` names the newest complete one. Which samples a step has seen depends on the global
+batch, the order and the samples, which ``state.json`` records, so that a run that would continue with others is
+refused.
 """
 
 import contextlib
@@ -26,20 +27,20 @@ SCHEMA = 1
 NOT_SIZES = frozenset(("name", "source", "weights", "attention", "dropout", "initializer_range", "trust_remote_code"))
 """Fields of the model that may differ between the run that saved and the run that loads."""
 
-FRESH = "a new run starts from its weights alone: launch resume RUN save.export=safetensors, model.weights=RUN/export"
+FRESH = "a new run can start from only its weights: launch resume RUN save.export=safetensors, model.weights=RUN/export"
 PAUSED = Path("logs", "saving_paused.json")
-"""In the run's ``logs/``, which a full disk for checkpoints need not be; there while saving is paused."""
+"""Exists while saving is paused; in the run's ``logs/``, which may be on another disk than the checkpoints."""
 
 _STEP = re.compile(r"step-(\d{8,})")
 _ITERATION = re.compile(r"iter_(\d{7,})")
-_SHOWN = 8  # Checkpoints that a message offers; the newest of a run with many.
+_SHOWN = 8  # The most checkpoints offered in a message, the newest ones.
 
 type FindRun = Callable[[str], Path | None]
-"""From a run's name or id to its directory; None where there is no such run."""
+"""Maps a run's name or id to its directory; None if there is no such run."""
 
 
 class NoCheckpoint(LauncherError):
-    """No checkpoint is meant by a word; ``ways`` are words that mean one."""
+    """A word names no checkpoint; ``ways`` are words that name one."""
 
     def __init__(self, rule: str, ways: tuple[str, ...] = ()) -> None:
         super().__init__(rule)
@@ -48,20 +49,20 @@ class NoCheckpoint(LauncherError):
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A whole checkpoint."""
+    """A complete checkpoint."""
 
     step: int
     path: Path
 
 
 def whole_checkpoints(folder: Path) -> list[Saved]:
-    """The whole checkpoints of a run directory, or of its folder ``checkpoints``, oldest first."""
+    """Return the complete checkpoints of a run directory, or of its folder ``checkpoints``, oldest first."""
     places = [place for place in (folder / "checkpoints", folder) if place.is_dir()]
     return next((found for place in places if (found := sorted(_whole(place), key=lambda each: each.step))), [])
 
 
 def worker_checkpoints(folder: Path) -> list[Saved]:
-    """The whole ``step-*`` of a folder, oldest first; a ``.partial`` that a kill left behind is not among them."""
+    """Return the complete ``step-*`` of a folder, oldest first, without a ``.partial`` left by a killed run."""
     named = ((_STEP.fullmatch(path.name), path) for path in folder.glob("step-*"))
     found = (Saved(int(match[1]), path) for match, path in named if match and (path / STATE).is_file())
     return sorted(found, key=lambda each: each.step)
@@ -77,7 +78,7 @@ def _whole(folder: Path) -> Iterator[Saved]:
 
 
 def _newest_iteration(folder: Path) -> int | None:
-    """Megatron writes its tracker last, so a checkpoint that is newer than it is still being written."""
+    """Megatron writes its tracker last, so a checkpoint newer than that is still being written."""
     try:
         return int(files.read_text(folder / TRACKER))
     except (OSError, ValueError):
@@ -85,12 +86,12 @@ def _newest_iteration(folder: Path) -> int | None:
 
 
 def is_checkpoint(path: Path) -> bool:
-    """True if a folder is one checkpoint: by Megatron-LM's name, or by a ``state.json`` that is a checkpoint's."""
+    """True if a folder is a checkpoint: by Megatron-LM's name, or by a checkpoint's ``state.json``."""
     return path.is_dir() and (_ITERATION.fullmatch(path.name) is not None or "model" in state_of(path))
 
 
 def state_of(checkpoint: Path) -> JsonObject:
-    """A checkpoint's own description; nothing where Megatron-LM wrote it without the launcher, or it is damaged."""
+    """Return a checkpoint's ``state.json``; empty if Megatron-LM wrote it without the launcher, or it is damaged."""
     try:
         content = files.load_json(checkpoint / STATE)
     except (OSError, ValueError):
@@ -99,7 +100,7 @@ def state_of(checkpoint: Path) -> JsonObject:
 
 
 def find(word: str, run_of: FindRun) -> Path:
-    """The checkpoint that a word of ``save.load`` means: by path, run, or these with ``@step`` or ``@best``."""
+    """Return the checkpoint that a word of ``save.load`` names: a path or run, maybe with ``@step`` or ``@best``."""
     if is_checkpoint(Path(word)):
         return Path(word)
     name, at, which = word.rpartition("@")
@@ -107,7 +108,7 @@ def find(word: str, run_of: FindRun) -> Path:
         return _chosen(run, word, "")
     if at and (run := _run(name, run_of)) is not None:
         return _chosen(run, name, which)
-    raise NoCheckpoint("is no run (by directory, name or id) and no checkpoint")
+    raise NoCheckpoint("is neither a run (directory, name or id) nor a checkpoint")
 
 
 def _run(word: str, run_of: FindRun) -> Path | None:
@@ -117,7 +118,7 @@ def _run(word: str, run_of: FindRun) -> Path | None:
 def _chosen(run: Path, name: str, which: str) -> Path:
     found = whole_checkpoints(run)
     if not found:
-        raise NoCheckpoint(f"holds no whole checkpoint, neither in {run} nor in its folder checkpoints")
+        raise NoCheckpoint(f"has no complete checkpoint, neither in {run} nor in its folder checkpoints")
     if not which:
         return found[-1].path
     if which == BEST:
@@ -127,7 +128,7 @@ def _chosen(run: Path, name: str, which: str) -> Path:
     elif (chosen := next((each for each in found if str(each.step) == which.lstrip("0")), None)) is not None:
         return chosen.path
     else:
-        rule = "has no whole checkpoint of this step"
+        rule = "has no complete checkpoint of this step"
     raise NoCheckpoint(f"{rule}; the run has steps {_steps(found)}", _words(name, found))
 
 
@@ -138,7 +139,7 @@ def _best(run: Path, name: str, found: list[Saved]) -> Path:
         return min(judged, key=lambda pair: pair[0])[1].path
     raise NoCheckpoint(
         f"has no step with both a checkpoint (steps {_steps(found)}) and a loss on held-out samples "
-        "(train.eval_every and save.every decide which have)",
+        "(train.eval_every and save.every set which have)",
         _words(name, found),
     )
 
@@ -162,9 +163,9 @@ def _evaluated(run: Path) -> dict[int, float]:
 def state_content(
     spec: RunSpec, step: int, *, samples: int | None = None, corpus: Mapping[str, Any] | None = None
 ) -> JsonObject:
-    """Content of ``state.json`` of a checkpoint whose last step is ``step``; ``corpus`` says which samples it has seen.
+    """Return the ``state.json`` of a checkpoint whose last step is ``step``; ``corpus`` identifies its samples.
 
-    ``samples`` is their number in the stream; None where the batch was the same in all steps.
+    ``samples`` is the number of samples seen; None if the batch was the same in all steps.
     """
     return {
         "schema": SCHEMA,
@@ -183,7 +184,7 @@ def state_content(
 
 
 def sizes(spec: RunSpec) -> JsonObject:
-    """The settings that the tensors of a checkpoint depend on: the model's sizes, the adapter and the optimizer."""
+    """Return the settings that a checkpoint's tensors depend on: the model's sizes, the adapter and the optimizer."""
     found = {f"model.{key}": value for key, value in asdict(spec.model).items() if key not in NOT_SIZES}
     if spec.adapter.name != "none":
         adapter = spec.adapter
@@ -196,9 +197,9 @@ def sizes(spec: RunSpec) -> JsonObject:
 
 
 def obstacles(spec: RunSpec, state: Mapping[str, Any]) -> Iterator[ConfigError]:
-    """Reasons why a run cannot go on from a checkpoint whose ``state.json`` says ``state``, each with the way out."""
+    """Yield reasons why a run cannot continue from a checkpoint with this ``state.json``, each with a way out."""
     if (there := state.get("backend", spec.backend.name)) != spec.backend.name:
-        rule = f"the checkpoint was written by backend={there}, and each engine reads its own alone; {FRESH}"
+        rule = f"the checkpoint was written by backend={there}, and an engine reads only its own; {FRESH}"
         yield ConfigError("backend.name", spec.backend.name, rule, [f"backend={there}"])
         return
     yield from _other_tensors(spec, state.get("model", {}))
@@ -224,28 +225,28 @@ def _other_order(spec: RunSpec, state: Mapping[str, Any]) -> Iterator[ConfigErro
     for path, (key, value) in here.items():
         if key in state and state[key] != value:
             rule = (
-                f"the checkpoint's place in the data is in the order of {path}={typed(state[key])}: with another "
-                f"some samples would be read again and others never; {FRESH}"
+                f"the checkpoint's position in the data is based on {path}={typed(state[key])}: with another value "
+                f"some samples would be repeated and others never seen; {FRESH}"
             )
             yield ConfigError(path, value, rule, [edit.override(path, state[key])])
 
 
 def _other_batch(spec: RunSpec, state: Mapping[str, Any]) -> Iterator[ConfigError]:
-    """Another batch is another training: it has to be asked for, and the place in the data counted in samples."""
+    """Another batch changes the training: it must be set explicitly; the position in the data counts samples."""
     there, here = state.get("global_batch_size", spec.global_batch_size), spec.global_batch_size
     if here == there or spec.train.global_batch_size is not None:
         return
     follows = "" if spec.train.gradient_accumulation is None else " train.gradient_accumulation=null"
     rule = (
-        f"the checkpoint is of a run of {there} sequences a step, and without train.global_batch_size this one has "
-        f"{here}, as many as its ranks see in a step: the same learning rate would train another model"
+        f"the checkpoint's run had {there} sequences per step, and without train.global_batch_size this one has "
+        f"{here}, derived from its ranks: with the same learning rate the training would differ"
     )
     way = edit.override("train.global_batch_size", there) + follows
     yield ConfigError("train.global_batch_size", None, rule, [way])
 
 
 def other_samples(spec: RunSpec, state: Mapping[str, Any], corpus: Mapping[str, Any]) -> str | None:
-    """The sentence that this run's ``corpus`` is not that of a checkpoint's ``state``; None where it is."""
+    """Return a sentence if this run's ``corpus`` differs from that of a checkpoint's ``state``; else None."""
     there = state.get("corpus") or {}
     if all(there[key] == corpus[key] for key in there.keys() & corpus.keys()):
         return None
@@ -254,25 +255,25 @@ def other_samples(spec: RunSpec, state: Mapping[str, Any], corpus: Mapping[str, 
         counts = f"{corpus.get('samples')} samples here too, but others"
     return (
         f"was trained on other data ({counts}): data.path={spec.data.path}, data.tokenizer, train.eval_every and "
-        f"data.eval_fraction decide what is trained on, and a resumed run goes on in the same samples; {FRESH}"
+        f"data.eval_fraction determine the samples, and a resumed run continues with the same ones; {FRESH}"
     )
 
 
 def note_pause(run: Path, step: int, reason: str) -> None:
-    """Note that the checkpoint of a step was left out because the disk is full; the first such step is kept."""
+    """Record that the checkpoint of a step was skipped because the disk is full; the first such step is kept."""
     since = (files.read_json(run / PAUSED) or {}).get("since", step)
     files.write_atomically(run / PAUSED, {"since": since, "step": step, "reason": reason, "time": time.time()})
 
 
 def end_pause(run: Path) -> None:
-    """Take the note away: a checkpoint was written again, or the run has begun anew."""
+    """Remove the record of a pause: a checkpoint was written again, or the run has started anew."""
     (run / PAUSED).unlink(missing_ok=True)
 
 
 def pause_text(run: Path) -> str | None:
-    """One line about a run whose saving is paused; None for any other."""
+    """Return one line about a run whose saving is paused; None for any other."""
     found = files.read_json(run / PAUSED)
     if found is None:
         return None
     since, reason = found.get("since"), found.get("reason")
-    return f"saving is paused since step {since}, and tried again when the next is due: {reason}"
+    return f"saving has been paused since step {since}, and is tried again when the next is due: {reason}"

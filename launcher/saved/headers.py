@@ -1,7 +1,7 @@
-"""Names and shapes of saved tensors, read from headers alone: no tensor is loaded and no foreign code is run.
+"""Names and shapes of saved tensors, read only from headers: no tensor is loaded and no foreign code is run.
 
-``torch.distributed.checkpoint`` leaves a pickle ``.metadata``, and a pickle can call anything when it is read: here
-only the few classes that describe tensors are known, each as an empty stand-in.
+``torch.distributed.checkpoint`` writes a pickle ``.metadata``, and a pickle can run any code when it is read: here only
+the few classes that describe tensors are allowed, each replaced by an empty stand-in.
 """
 
 import pickle
@@ -17,16 +17,16 @@ type Shapes = Mapping[str, tuple[int, ...]]
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 METADATA = ".metadata"
-SCALES = ("_scale_inv", "_scale")  # Endings of the tensors beside weights in 8 bits.
-_LONGEST = 100 * 2**20  # Bytes of a header, at most; safetensors itself refuses longer ones.
+SCALES = ("_scale_inv", "_scale")  # Suffixes of the scale tensors of 8-bit weights.
+_LONGEST = 100 * 2**20  # The most bytes of a header; safetensors itself refuses longer ones.
 
 
 class Unreadable(Exception):
-    """A file is missing, or is no header of saved tensors."""
+    """A file is missing, or is not a header of saved tensors."""
 
 
 def safetensors(folder: Path) -> Shapes:
-    """The tensors of a Hugging Face folder: of ``model.safetensors``, or of all files that its index names."""
+    """Return shapes of a Hugging Face folder's tensors: ``model.safetensors``, or all files that its index names."""
     if (folder / INDEX).is_file():
         files = _indexed(folder)
     elif (folder / SINGLE).is_file():
@@ -47,7 +47,7 @@ def _indexed(folder: Path) -> list[str]:
     try:
         return sorted(set(load_json(folder / INDEX)["weight_map"].values()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise Unreadable(f"{INDEX} is no index of safetensors files") from None
+        raise Unreadable(f"{INDEX} is not an index of safetensors files") from None
 
 
 def _header(path: Path) -> dict[str, tuple[int, ...]]:
@@ -60,9 +60,9 @@ def _header(path: Path) -> dict[str, tuple[int, ...]]:
         shapes = {name: tuple(entry["shape"]) for name, entry in content.items() if name != "__metadata__"}
         ends = (entry["data_offsets"][1] for name, entry in content.items() if name != "__metadata__")
         if path.stat().st_size < 8 + length + max(ends, default=0):
-            raise Unreadable(f"{path.name} is cut off: it is shorter than its header says")
+            raise Unreadable(f"{path.name} is truncated: it is shorter than its header says")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, struct.error):
-        raise Unreadable(f"{path.name} is no safetensors file, or a damaged one") from None
+        raise Unreadable(f"{path.name} is not a safetensors file, or is damaged") from None
     return shapes
 
 
@@ -75,7 +75,7 @@ class Distributed:
 
 
 def distributed(checkpoint: Path) -> Distributed | None:
-    """The contents of a checkpoint by its ``.metadata``; None where it has none."""
+    """Return the contents of a checkpoint from its ``.metadata``; None if it has none."""
     path = checkpoint / METADATA
     if not path.is_file():
         return None
@@ -85,13 +85,13 @@ def distributed(checkpoint: Path) -> Distributed | None:
         tensors = {name: entry.state.get("size") for name, entry in content.state["state_dict_metadata"].items()}
         shapes = {name: tuple(size.arguments[0]) for name, size in tensors.items() if size is not None}
         files = {entry.state["relative_path"] for entry in content.state["storage_data"].values()}
-    except Exception as error:  # A damaged pickle fails in any way.
+    except Exception as error:  # A damaged pickle may raise anything.
         raise Unreadable(f"{METADATA} cannot be read: {error}") from None
     return Distributed(shapes, frozenset(files))
 
 
 class _StandIn:
-    """Stands for every known class: it keeps what the pickle says, and runs nothing."""
+    """Replaces every known class: it stores the pickle's arguments and state, and runs nothing."""
 
     def __init__(self, *arguments: Any) -> None:
         self.arguments: Any = arguments
@@ -113,20 +113,20 @@ _KNOWN: Mapping[str, tuple[str, ...]] = {
         *("bfloat16", "float16", "float32", "float64", "float8_e4m3fn", "float8_e5m2"),
     ),
     "pathlib": ("Path", "PosixPath", "PurePosixPath", "WindowsPath"),
-    "pathlib._local": ("PosixPath",),  # Where Python 3.13 has it.
+    "pathlib._local": ("PosixPath",),  # In Python 3.13.
 }
 
 
 def require_description(module: str, name: str) -> None:
-    """Refuse (UnpicklingError) a name in a pickle that describes no tensor, since reading it could run code."""
+    """Raise UnpicklingError for a name in a pickle that describes no tensor, since loading it could run code."""
     if name not in _KNOWN.get(module, ()):
         raise pickle.UnpicklingError(f"it names {module}.{name}, which describes no tensor")
 
 
 class _Descriptions(pickle.Unpickler):
-    """Reads descriptions of tensors; a pickle that names anything else is refused."""
+    """Reads descriptions of tensors, and refuses a pickle that names anything else."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """A stand-in of a known class."""
+        """Return the stand-in for a known class."""
         require_description(module, name)
         return _StandIn

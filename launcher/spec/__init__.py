@@ -1,7 +1,7 @@
-"""One run as frozen data. Every key of docs/contract/commands.md once; numbers that follow from keys are properties.
+"""One run as frozen data: each key of docs/contract/commands.md is a field, each number derived from keys a property.
 
-Defaults live in ``conf/<group>/_base.yaml`` and nowhere else, so no field here has one.
-``None`` means "not set": the property or the backend that needs a value says what it takes instead.
+Defaults live only in ``conf/<group>/_base.yaml``; a field has one here if older records lack its key.
+``None`` means "not set": the property or the backend that needs a value documents what it uses instead.
 """
 
 from launcher.spec.hardware import ClusterSpec, HardwareSpec

@@ -1,4 +1,4 @@
-"""One change of a run: the overrides, the run that they make, and the cost."""
+"""Changes of a run: the overrides, the resulting run, and the cost."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -9,19 +9,19 @@ from launcher.spec import edit
 from launcher.spec.run import RunSpec
 
 type EngineChange = Literal["buffers", "sharding", "tensor", "sequence", "recomputation"]
-"""The kinds of changes that an engine knows itself: smaller communication buffers, model states sharded further, layers
+"""Kinds of changes that an engine offers itself: smaller communication buffers, model states sharded further, layers
 split over more ranks, sequences split over more ranks, modules of a block recomputed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One variant."""
+    """One variant of a run."""
 
-    overrides: tuple[str, ...]  # To be typed.
-    spec: RunSpec  # The run that they make.
+    overrides: tuple[str, ...]  # As the user types them.
+    spec: RunSpec  # The resulting run.
     cost: str  # Its cost, in words.
-    # True where the cost is more than time, or time that the model of speed does not count: its words then stand beside
-    # a predicted speed, and not in its place.
+    # True if the cost is more than time, or time that the speed model does not count: it is then shown beside a
+    # predicted speed, not replaced by it.
     stays: bool = False
 
 
@@ -31,13 +31,13 @@ type Neighbour = Callable[[RunSpec], Iterator[Change]]
 def set_to(
     spec: RunSpec, cost: str, settings: dict[str, object], shown: tuple[str, ...] | None = None, *, stays: bool = False
 ) -> Change:
-    """Keys set to values. ``cost`` is in words; ``shown`` are other overrides that say the same."""
+    """Return the change that sets keys. ``cost`` is in words; ``shown`` are equivalent overrides to show instead."""
     overrides = shown or tuple(edit.override(path, value) for path, value in settings.items())
     return Change(overrides, edit.changed_at(spec, settings), cost, stays)
 
 
 def same_batch(spec: RunSpec, change: Change, cost: str) -> Change:
-    """A change of the data degree with the optimizer step that the run had; accumulation then follows from it."""
+    """Return a change of the data degree that keeps the global batch; accumulation is then derived from it."""
     total = spec.global_batch_size
     if change.spec.global_batch_size == total:
         return replace(change, cost=cost)
@@ -49,10 +49,10 @@ def same_batch(spec: RunSpec, change: Change, cost: str) -> Change:
 
 
 def batches(spec: RunSpec, count: int, size: int) -> dict[str, object]:
-    """Settings with which a rank takes ``count`` micro-batches of ``size`` sequences a step, as few as it takes."""
+    """Return the fewest settings with which a rank takes ``count`` micro-batches of ``size`` sequences per step."""
     train, total = spec.train, count * size * spec.data_degree
     settings: dict[str, object] = {}
-    if train.micro_batch_size not in (None, size):  # Where it is not set, it follows from the other two.
+    if train.micro_batch_size not in (None, size):  # Unset, it is derived from the other two.
         settings["train.micro_batch_size"] = size
     if train.gradient_accumulation not in (None, count):
         settings["train.gradient_accumulation"] = count
@@ -63,5 +63,5 @@ def batches(spec: RunSpec, count: int, size: int) -> dict[str, object]:
 
 
 def batches_typed(spec: RunSpec, count: int, size: int) -> str:
-    """The settings of :func:`batches` as they are typed."""
+    """Return the settings of :func:`batches` as the user types them."""
     return " ".join(edit.override(path, value) for path, value in batches(spec, count, size).items())

@@ -1,4 +1,4 @@
-"""Settings of a RunSpec: changed, read, refused, written as typed, and the nearest values with which a rule holds."""
+"""Functions that change, read, refuse and format settings of a RunSpec, and find the nearest values a rule allows."""
 
 import math
 import os
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 _TRIED = 1 << 13
-"""The largest divisor that is looked for by itself, and how far from a number: any may be asked about, and the answer
-is due at once."""
+"""The largest divisor found by trial, and the farthest candidate from a value: numbers may be arbitrarily large, and
+the answer must come at once."""
 
 _FIELD_OF_KEY = {"async": "asynchronous", "gated": "gate"}
 
 
 def changed(spec: RunSpec, path: str, value: object) -> RunSpec:
-    """The same run with one key set: ``changed(spec, "parallel.tensor", 4)``."""
+    """Return the run with one key set: ``changed(spec, "parallel.tensor", 4)``."""
     return changed_at(spec, {path: value})
 
 
 def changed_at(spec: RunSpec, settings: Mapping[str, object]) -> RunSpec:
-    """The same run with several keys set at once."""
+    """Return the run with several keys set at once."""
     values = tuple(settings.values())
     sections: dict[str, Any] = {}
     for group, keys, places in _by_group(tuple(settings)):
@@ -45,7 +45,7 @@ def changed_at(spec: RunSpec, settings: Mapping[str, object]) -> RunSpec:
 
 @lru_cache(maxsize=1024)
 def _by_group(paths: tuple[str, ...]) -> tuple[tuple[str, tuple[str, ...], tuple[int, ...]], ...]:
-    """The groups that some paths name: the fields of each, and their places among the paths."""
+    """The groups that some paths name: the fields of each, and their indices among the paths."""
     found: dict[str, dict[str, int]] = {}
     for place, path in enumerate(paths):
         group, _, key = path.partition(".")
@@ -56,7 +56,7 @@ def _by_group(paths: tuple[str, ...]) -> tuple[tuple[str, tuple[str, ...], tuple
 def _group_with[T: DataclassInstance](group: T, keys: tuple[str, ...], values: tuple[object, ...]) -> T:
     try:
         found: T = _kept_group(group, keys, values, tuple(map(type, values)))
-    except TypeError:  # A list or a mapping is among the values; that of the group itself need not be set.
+    except TypeError:  # An unhashable value (list or mapping): one that the group already holds need not be set.
         own = {key: value for key, value in zip(keys, values, strict=True) if getattr(group, key) is not value}
         return _replaced(group, own) if len(own) == len(keys) else _group_with(group, tuple(own), tuple(own.values()))
     return found
@@ -64,14 +64,14 @@ def _group_with[T: DataclassInstance](group: T, keys: tuple[str, ...], values: t
 
 @by_identity(most=8192)
 def _kept_group(group: Any, keys: tuple[str, ...], values: tuple[object, ...], _types: tuple[type, ...]) -> Any:
-    """A group with other values; their types are a part of the question, since 1 and True are equal."""
+    """A group with other values; their types are part of the cache key, since 1 and True are equal."""
     return _replaced(group, dict(zip(keys, values, strict=True)))
 
 
 def _replaced[T: DataclassInstance](item: T, values: Mapping[str, Any]) -> T:
     """As ``dataclasses.replace``, in a quarter of its time: a search changes specifications a hundred thousand times.
 
-    It writes the slots, past the ``__init__`` of a frozen dataclass, which would do the same by name.
+    It writes the slots directly, bypassing the ``__init__`` of a frozen dataclass, which does the same by name.
     """
     kind = type(item)
     names, read, setters = _fields(kind)
@@ -93,13 +93,13 @@ def _places(names: tuple[str, ...], some: tuple[str, ...]) -> tuple[int, ...]:
 def _fields(
     cls: "type[DataclassInstance]",
 ) -> tuple[tuple[str, ...], Callable[[object], tuple[object, ...]], tuple[Callable[[object, object], None], ...]]:
-    """The names of a group's fields, the function that reads them all, and those that write each."""
+    """The names of a group's fields, a function that reads them all, and the functions that write each."""
     names = tuple(field.name for field in fields(cls))
     return names, attrgetter(*names), tuple(getattr(cls, name).__set__ for name in names)
 
 
 def value_at(spec: RunSpec, path: str) -> object:
-    """The value of one key."""
+    """Return the value of one key."""
     return _getter(path)(spec)
 
 
@@ -109,25 +109,25 @@ def _getter(path: str) -> Callable[[RunSpec], object]:
 
 
 def plain(value: object) -> object:
-    """A key's value as plain data, as an error shows what was found."""
+    """Return a key's value as plain data, for an error to show."""
     if isinstance(value, tuple):
         return [item.said if isinstance(item, DataSet) else item for item in value]
     return value
 
 
 def reader(paths: Iterable[str]) -> Callable[[RunSpec], tuple[object, ...]]:
-    """A function that reads the values of several keys at once, two at least."""
+    """Return a function that reads the values of several keys at once, at least two."""
     return attrgetter(*map(attribute, paths))
 
 
 def attribute(path: str) -> str:
-    """The way to a key from a run, as its classes name it: ``save.asynchronous``."""
+    """Return the attribute path of a key in RunSpec: ``save.asynchronous`` for ``save.async``."""
     group, dot, key = path.partition(".")
     return group + dot + _FIELD_OF_KEY.get(key, key)
 
 
 def default(path: str) -> object:
-    """The value of a key in ``conf/<group>/_base.yaml``, at which it asks for nothing."""
+    """Return the value of a key in ``conf/<group>/_base.yaml``, with which it requests nothing."""
     value = _defaults()[path]
     return tuple(value) if isinstance(value, list) else value
 
@@ -148,9 +148,9 @@ def _read_defaults(bases: Iterable[str]) -> JsonObject:
 
 
 def refused(spec: RunSpec, paths: str, rule: str, *ways: str, first: Iterable[str] = ()) -> Iterator[ConfigError]:
-    """An error for each key away from its default, of some with spaces between them; to go back is a way out.
+    """Yield an error for each of ``paths`` (separated by spaces) that is not at its default.
 
-    Ways ``first`` stand before that one, the others behind it.
+    The ways out are ``first``, then the default, then ``ways``.
     """
     for path, read, neutral in _with_defaults(paths):
         if (value := read(spec)) != neutral:
@@ -163,17 +163,17 @@ def _with_defaults(paths: str) -> tuple[tuple[str, Callable[[RunSpec], object], 
 
 
 def override(path: str, value: object) -> str:
-    """The setting as it is typed: ``parallel.sequence=true``, ``train.eval_every=null``, ``adapter.targets=[a,b]``."""
+    """Return the setting as typed: ``parallel.sequence=true``, ``train.eval_every=null``, ``adapter.targets=[a,b]``."""
     return f"{path}={typed(value)}"
 
 
 def addition(path: str, value: object) -> str:
-    """A key of an open mapping as it is typed: ``+backend.extra.tf32=true``."""
+    """Return a new key of an open mapping as typed: ``+backend.extra.tf32=true``."""
     return f"+{override(path, value)}"
 
 
 def values(text: str) -> dict[str, object]:
-    """The plain values of overrides ``group.key=value`` by key; words of any other kind are passed over."""
+    """Return the plain values of overrides ``group.key=value`` by key, skipping words of any other form."""
     words = (word.partition("=") for word in text.split())
     return {path: _read(value) for path, _, value in words if path.count(".") == 1 and _is_plain(path, value)}
 
@@ -196,13 +196,13 @@ def _read(text: str) -> bool | int | float | str | None:
 
 @lru_cache(maxsize=1024)
 def divisors(number: int) -> tuple[int, ...]:
-    """All divisors in ascending order; of a number beyond 2^26 those with a small one beside them."""
+    """Return all divisors in ascending order; of a number beyond 2^26 only small ones and their cofactors."""
     small = [candidate for candidate in range(1, min(math.isqrt(number), _TRIED) + 1) if number % candidate == 0]
     return tuple(sorted({*small, *(number // candidate for candidate in small)}))
 
 
 def multiples_around(number: int, step: int, count: int = 2) -> list[int]:
-    """Positive multiples of ``step`` on both sides of ``number``, at most ``count`` on each."""
+    """Return positive multiples of ``step`` on both sides of ``number``, at most ``count`` on each."""
     below = number // step * step
     return [multiple for turn in range(1 - count, count + 1) if (multiple := below + turn * step) > 0]
 
@@ -210,7 +210,7 @@ def multiples_around(number: int, step: int, count: int = 2) -> list[int]:
 def nearest(
     spec: RunSpec, path: str, candidates: Iterable[int], legal: Callable[[RunSpec], bool], limit: int = 8
 ) -> Iterator[str]:
-    """Overrides of ``path`` with which ``legal`` holds, the nearest to the present value first."""
+    """Yield overrides of ``path`` for which ``legal`` holds, the nearest to the current value first."""
     value = value_at(spec, path)
     here = value if isinstance(value, int) else 0
     if isinstance(candidates, range):
@@ -221,33 +221,33 @@ def nearest(
 
 
 def length_key(spec: RunSpec) -> str:
-    """The key that sets the run's length: ``train.steps``, or tokens or epochs, from which the steps follow."""
+    """Return the key that sets the run's length: ``train.steps``, ``train.tokens`` or ``train.epochs``."""
     if spec.train.epochs is not None:
         return "train.epochs"
     return "train.steps" if spec.train.tokens is None else "train.tokens"
 
 
 def length_value(spec: RunSpec) -> float:
-    """The value of the key that sets the run's length."""
+    """Return the value of the key that sets the run's length."""
     return spec.train.epochs or spec.train.tokens or spec.steps
 
 
 def length_text(spec: RunSpec) -> str:
-    """The run's length, within a sentence."""
+    """Return the run's length in words, for use within a sentence."""
     key = length_key(spec)
     said = f"{key}={length_value(spec):.15g}"
     return said if key == "train.steps" else f"the {spec.steps:,} steps of {said}"
 
 
 def length_override(spec: RunSpec, steps: int) -> str:
-    """The setting with which the run has so many steps, by the key that it has already."""
+    """Return the setting that gives the run this many steps, with the key that sets its length now."""
     if spec.train.epochs is not None:
         return f"train.epochs={math.ceil(1000 * steps * spec.train.epochs / spec.steps) / 1000:g}"
     return f"{length_key(spec)}={steps if spec.train.tokens is None else steps * spec.tokens_per_step}"
 
 
 def warm_up(spec: RunSpec) -> tuple[str, float]:
-    """The key that says how long warm-up is, and its value."""
+    """Return the key that sets the length of warm-up, and its value."""
     optimizer = spec.optimizer
     if optimizer.warmup_ratio is None:
         return "optimizer.warmup_steps", optimizer.warmup_steps
@@ -255,14 +255,14 @@ def warm_up(spec: RunSpec) -> tuple[str, float]:
 
 
 def warm_up_override(spec: RunSpec, steps: int) -> str:
-    """The setting by which warm-up takes ``steps``, or no more where it is a share of the schedule."""
+    """Return the setting that makes warm-up take ``steps``, or at most that if it is a share of the schedule."""
     key, _ = warm_up(spec)
     share = math.floor(1e4 * steps / spec.optimizer.schedule_steps(spec.steps)) / 1e4
     return override(key, steps if key == "optimizer.warmup_steps" else share)
 
 
 def with_micro_batches(spec: RunSpec, count: int) -> RunSpec:
-    """The run with so many micro-batches of its own size in a step, and the global batch that follows."""
+    """Return the run with ``count`` micro-batches of the same size per step, and the global batch that results."""
     batch = count * spec.micro_batch_size * spec.data_degree
     own = {"train.micro_batch_size": spec.micro_batch_size, "train.gradient_accumulation": None}
     return changed_at(spec, {**own, "train.global_batch_size": batch})

@@ -1,4 +1,4 @@
-"""The keys of ``hardware`` and ``cluster``: one device and its node, and where the job runs."""
+"""The keys of ``hardware`` and ``cluster``: one device and its node, and the place where the job runs."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -7,19 +7,20 @@ from launcher.base.frozen import dataclass
 from launcher.spec.values import Count, Device, Hashed, Natural, NonNegative, Positive
 
 AMPERE, HOPPER, BLACKWELL = 8.0, 9.0, 10.0
-"""Compute capabilities from which on engines take other kernels, workspaces and arguments."""
+"""Compute capabilities at which engines switch to other kernels, workspaces and arguments."""
 
 _KEPT, _OF = 1103, 97871
-"""MiB that driver and firmware keep of a GH200 (``conf/hardware/gh200.yaml``), the largest share of a measured GPU."""
+"""MiB that driver and firmware reserve on a GH200 (``conf/hardware/gh200.yaml``), the largest share of those measured.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HardwareSpec(Hashed):
-    """One device and its node. Sizes are bytes, bandwidths bytes per second and one way, ``flops_*`` dense FLOP/s.
+    """One device and its node. Sizes are in bytes, bandwidths in bytes/s in one direction, ``flops_*`` in dense FLOP/s.
 
-    ``None`` is unknown, and unknown refuses nothing. ``link_bandwidth`` is of one GPU to the others of its NVLink or
-    xGMI domain of ``link_gpus``; ``network_bandwidth`` its share of the node's network in the machine that the card
-    usually comes in.
+    ``None`` is unknown, and no rule refuses an unknown value. ``link_bandwidth`` is from one GPU to the others in its
+    NVLink or xGMI domain of ``link_gpus``; ``network_bandwidth`` is one GPU's share of the node's network in the
+    machine that usually holds the card.
     """
 
     name: str
@@ -28,7 +29,7 @@ class HardwareSpec(Hashed):
     memory_bytes: Count | None
     host_memory_bytes: Count | None
     disk_bytes: Natural | None
-    # Runs that were recorded without the next ones are read, too.
+    # Records without the following keys are read, too.
     reserved_bytes: Natural | None = None
     compute_capability: Positive | None = None
     flops_fp32: Positive | None = None
@@ -49,10 +50,10 @@ class HardwareSpec(Hashed):
 
     @property
     def usable_bytes(self) -> int | None:
-        """Bytes that torch can have of one device; None is unknown.
+        """Bytes of one device that torch can use; None is unknown.
 
-        Driver and firmware keep the rest of what NVML calls the total. How much that is where nobody has measured it is
-        assumed on the safe side: as large a share as of any GPU that was measured.
+        Driver and firmware reserve the rest of what NVML reports as the total. For a GPU that has not been measured
+        this is a conservative assumption: the largest share of any GPU that has.
         """
         if self.memory_bytes is None:
             return None
@@ -61,11 +62,10 @@ class HardwareSpec(Hashed):
 
     @property
     def effective_capability(self) -> float:
-        """The compute capability; where it is unknown, the first that has the formats, and the backend says so.
+        """The compute capability; if unknown, the first with the GPU's formats, and the backend reports that.
 
         fp4 came with 10.0, fp8 with 8.9, bf16 with 8.0 and fp16 with 7.0 (CUDA C++ Programming Guide, "Compute
-        Capabilities"). What is demanded before Blackwell runs on it too, so that an unknown GPU with fp8 counts as
-        Hopper.
+        Capabilities"). What needs less than Blackwell also runs on it, so an unknown GPU with fp8 counts as Hopper.
         """
         if self.compute_capability is not None:
             return self.compute_capability
@@ -118,4 +118,4 @@ class ClusterSpec:
 
 
 UNHASHED_WHEN_UNSET = ("nodelist", "dependency", "licenses", "mail")
-"""Keys that are younger than many recorded runs: unset they do not count in a run's hash, which so stays as it was."""
+"""Keys newer than many recorded runs: while unset they are left out of the hash, so that it does not change."""

@@ -9,12 +9,12 @@ from launcher.base.frozen import dataclass
 from launcher.spec.values import Count, Dropped, Factor, Hashed, Natural, NonNegative, Offload, Positive, Range, Small
 
 SCRIPTS_OWN = "what the script builds"
-"""The source of a model that nobody named, because a script of the user's own builds one."""
+"""The source of a model that is not named because the user's script builds it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec(Hashed):
-    """A transformer by the names of Hugging Face ``config.json`` for Llama and Qwen; sizes are element counts."""
+    """A transformer, with the names of Hugging Face's ``config.json`` for Llama and Qwen; sizes are element counts."""
 
     name: str
     family: str
@@ -71,7 +71,7 @@ class ModelSpec(Hashed):
 
     @property
     def shared_width(self) -> int:
-        """Features of the MLP that every token meets beside its experts: ``extra.shared_width``, else whole experts."""
+        """Width of the MLP that every token passes besides its experts: ``extra.shared_width``, else shared experts."""
         return int(self.extra.get("shared_width") or self.num_shared_experts * self.moe_intermediate_size)
 
     @property
@@ -81,17 +81,17 @@ class ModelSpec(Hashed):
 
     @property
     def head_size(self) -> int:
-        """Elements of one head: ``head_dim``, or the hidden size shared among the heads."""
+        """Elements of one head: ``head_dim``, or the hidden size divided by the heads."""
         return self.head_dim or self.hidden_size // self.num_attention_heads
 
     @property
     def key_value_heads(self) -> int:
-        """Key and value heads: as set, or one for every query head (multi-head attention)."""
+        """Number of key and value heads: as set, or one for every query head (multi-head attention)."""
         return self.num_key_value_heads or self.num_attention_heads
 
     @property
     def key_value_size(self) -> int:
-        """Elements of all key heads of one token; the values have as many."""
+        """Elements of all key heads of one token; the same for the value heads."""
         return self.key_value_heads * self.head_size
 
 
@@ -103,37 +103,37 @@ class AdapterSpec(Hashed):
     rank: Count
     alpha: Count
     dropout: Dropped
-    targets: tuple[str, ...]  # Of a run with an adapter never ``all-linear``, but the names that it stands for.
+    targets: tuple[str, ...]  # ``all-linear`` is already replaced by its module names.
     double_quant: bool
-    parameters: tuple[str, ...] = ()  # Experts' weights that a low-rank matrix is added to.
+    parameters: tuple[str, ...] = ()  # Expert weights that get a low-rank update.
     quant_type: Literal["nf4", "fp4", "int8"] = "nf4"  # The number format of QLoRA's frozen weights.
     dora: bool = False  # True if each row of a weight has a trained magnitude beside the low-rank update.
-    rslora: bool = False  # True if the update is scaled by alpha over the root of the rank.
+    rslora: bool = False  # True if the update is scaled by alpha over the square root of the rank.
     lora_plus: Factor | None = None  # Learning rate of the B matrices over that of the A matrices; None is 1.
-    modules_to_save: tuple[str, ...] = ()  # Modules outside the blocks that are trained as a whole.
-    pissa: Natural | None = None  # Iterations of the SVD that the matrices begin with; 0 is exact, None begins at 0.
+    modules_to_save: tuple[str, ...] = ()  # Modules outside the blocks that are trained in full.
+    pissa: Natural | None = None  # SVD iterations that initialize the matrices; 0 is an exact SVD, None starts at zero.
     block_size: Count = 32  # Inputs of a linear layer that OFT rotates together.
 
     @property
     def low_rank(self) -> bool:
-        """True if the adapter is LoRA's, of two low-rank matrices beside a layer."""
+        """True if the adapter is LoRA: two low-rank matrices added to a layer."""
         return self.name in ("lora", "qlora")
 
     @property
     def bits(self) -> int:
-        """Bits of the codes of frozen linears in the blocks; 0 where these are held as other parameters are."""
+        """Bits per weight of quantized frozen linears in the blocks; 0 if they are not quantized."""
         return {"nf4": 4, "fp4": 4, "int8": 8}[self.quant_type] if self.name == "qlora" else 0
 
 
 @lru_cache(maxsize=64)
 def _spelt(keys: tuple[str, ...]) -> dict[str, str]:
-    """The keys of an engine's own arguments, by their names with dashes."""
+    """Keys of an engine's own arguments, by their names with dashes."""
     return {key.lstrip("-").replace("_", "-"): key for key in keys}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendSpec:
-    """The engine that trains and the settings that only that engine has."""
+    """The engine that trains, and settings that only that engine has."""
 
     name: str
     reshard_after_forward: bool | Count | None
@@ -145,24 +145,24 @@ class BackendSpec:
 
     @property
     def kept_over(self) -> int:
-        """Ranks over which FSDP2 keeps a second, narrower sharding from forward to backward; 1 where there is none."""
+        """Ranks over which FSDP2 reshards to a smaller world between forward and backward; 1 if it does not."""
         found = self.reshard_after_forward
         return 1 if found is None or isinstance(found, bool) else found
 
     def argument(self, name: str, default: Any = None) -> Any:
-        """The engine's own argument from ``extra``, spelt there with dashes or underscores, or the default."""
+        """Return an engine's own argument from ``extra``, spelled there with dashes or underscores, or the default."""
         key = _spelt(tuple(self.extra)).get(name) if self.extra else None
         return default if key is None else self.extra[key]
 
     def count(self, name: str) -> int | None:
-        """The engine's own argument where it is a whole number above 0; what else it is its backend judges."""
+        """Return an engine's own argument if it is a positive integer, else None; its backend checks other values."""
         value = self.argument(name)
         return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelSpec:
-    """Parallel degrees as plain words. The data degree is the rest of the world: ``RunSpec.data_degree``."""
+    """Parallel degrees. The data degree is what remains of the world size: ``RunSpec.data_degree``."""
 
     name: str
     tensor: Count
@@ -211,4 +211,4 @@ OF_ENGINES = (
     "zero.max_live_parameters zero.max_reuse_distance zero.param_persistence_threshold zero.sub_group_size zero.hpz "
     "zero.quantized_weights zero.quantized_gradients zero.gather_16bit_weights_on_save precision.qat"
 )
-"""Keys that not every engine reads, or not in all of its ways."""
+"""Keys that not every engine uses, or not in all of its modes."""

@@ -1,4 +1,4 @@
-"""``Mapping -> RunSpec``, or all of its errors at once, each with the path as it is typed. ``to_dict`` is the inverse.
+"""Parsing of a mapping into a RunSpec, or all of its errors at once, each with its path. ``to_dict`` is the inverse.
 
 The types of the dataclasses in ``spec`` are the schema: this module reads them and holds no list of keys.
 """
@@ -21,25 +21,25 @@ from launcher.base.units import bytes_of, count_of, seconds_of
 from launcher.spec import RunSpec, bounds, edit
 from launcher.spec.training import PART_KEYS, EvalSet, MixPart, ProfileSpec
 
-MISSING = "???"  # OmegaConf's mark for a mandatory value that nobody set.
+MISSING = "???"  # OmegaConf's marker for a mandatory value that is not set.
 OPEN_NODES = ("backend.extra", "cluster.extra", "cluster.environment", "data.columns", "data.special_tokens",
               "data.template_values", "model.extra", "model.rope_parameters")  # fmt: skip
-"""The nodes below which a user may invent keys."""
+"""The nodes below which a user may add any key."""
 
 _WITHOUT_REFERENCES = 2
-"""The version of marshal's format in which equal data are equal bytes, and ``1``, ``1.0`` and ``true`` differ."""
+"""The version of marshal's format in which equal data gives equal bytes, and ``1``, ``1.0`` and ``true`` differ."""
 
 _KEY_OF_FIELD = {"asynchronous": "async", "gate": "gated"}
 _WORDS = {
     int: "an integer",
     float: "a number",
-    str: "text of one line",
+    str: "a single line of text",
     bool: "true or false",
     type(None): "null",
     Mapping: "a mapping of names to values",
-    MixPart: f"{{path: a, weight: 1}}, where wanted with {', '.join(PART_KEYS[1:])}",
-    EvalSet: f"{{name: code, path: a}}, where wanted with {', '.join(PART_KEYS[1:])}",
-    ProfileSpec: "{start: 10, steps: 3, ranks: [0]}, of which the first step is needed,",
+    MixPart: f"{{path: a, weight: 1}}, optionally with {', '.join(PART_KEYS[1:])}",
+    EvalSet: f"{{name: code, path: a}}, optionally with {', '.join(PART_KEYS[1:])}",
+    ProfileSpec: "{start: 10, steps: 3, ranks: [0]}, of which only start is required,",
 }
 _LISTS: Mapping[type, str] = {
     MixPart: "[{path:a,weight:1},{path:b,weight:1}]",
@@ -49,7 +49,7 @@ _MODULES = {key: package for package, key in registry.KEYS.items()}
 
 
 def parse(config: Mapping[str, object]) -> RunSpec:
-    """Build the run's specification. Raises ConfigErrors with every error found in keys, types and ranges."""
+    """Return the run's specification. Raises ConfigErrors with every error found in keys, types and ranges."""
     errors: list[ConfigError] = []
     spec = _dataclass(RunSpec, config, "", errors)
     if errors:
@@ -60,7 +60,7 @@ def parse(config: Mapping[str, object]) -> RunSpec:
 
 
 def to_dict(spec: RunSpec) -> dict[str, object]:
-    """The configuration as plain data, such that ``parse(to_dict(spec)) == spec``."""
+    """Return the configuration as plain data, such that ``parse(to_dict(spec)) == spec``."""
 
     def renamed(value: object) -> object:
         if isinstance(value, dict):
@@ -75,18 +75,18 @@ def to_dict(spec: RunSpec) -> dict[str, object]:
 
 @cache
 def known_keys() -> frozenset[str]:
-    """Every key that a configuration may set: ``model.family``, ..., ``script``."""
+    """Return every key that a configuration may set: ``model.family``, ..., ``script``."""
     return frozenset(kinds())
 
 
 @cache
 def kinds() -> Mapping[str, Any]:
-    """The type of every key."""
+    """Return the type of every key."""
     return dict(_kinds(RunSpec, ""))
 
 
 def accepts(path: str, value: object) -> bool:
-    """True if a key takes a value by its type, range and bounds, whatever the rules say."""
+    """True if a value fits a key's type, range and bounds; rules are not checked."""
     if path not in kinds():
         return False
     accepted, result = _reader_of(path)(value)
@@ -94,7 +94,7 @@ def accepts(path: str, value: object) -> bool:
 
 
 def applied(spec: RunSpec, text: str) -> RunSpec | None:
-    """The run after overrides ``group.key=value``, each read as its key's type; None where a word is anything else."""
+    """Return the run after overrides ``group.key=value``, each read as its key's type; None if any word is not one."""
     settings = edit.values(text)
     if len(settings) < len(text.split()) or not settings.keys() <= known_keys():
         return None
@@ -122,14 +122,14 @@ def _kind_of_module(path: str) -> Any:
 
 
 def closest(word: str, candidates: Iterator[str] | tuple[str, ...] | list[str]) -> list[str]:
-    """The candidates that ``word`` may have been meant for, best first; at most three."""
-    import difflib  # Late, because only mistakes need it.
+    """Return up to three candidates that ``word`` resembles, best first."""
+    import difflib  # Imported late: only mistakes need it.
 
     return difflib.get_close_matches(word, list(candidates), n=3, cutoff=0.6)
 
 
 class _Field(NamedTuple):
-    """One field of a group: its key as it is typed, its type, its default and the reader of its values."""
+    """One field of a group: its key as the user types it, its type, its default and the reader of its values."""
 
     name: str
     key: str
@@ -140,7 +140,7 @@ class _Field(NamedTuple):
 
 @cache
 def _schema(cls: type) -> dict[str, _Field]:
-    """The fields of a group by their keys; read once, since a configuration has some 170 values."""
+    """The fields of a group by key; cached, since a configuration has some 170 values."""
     hints = get_type_hints(cls, include_extras=True)
     found = (_field(field.name, bare(hints[field.name]), _default(field)) for field in fields(cls))
     return {field.key: field for field in found}
@@ -168,7 +168,7 @@ def _dataclass(cls: type, config: object, prefix: str, errors: list[ConfigError]
     for key, field in schema.items():
         value = config.get(key, MISSING)
         if key not in config and field.default is not NO_DEFAULT:
-            values[field.name] = field.default  # A record of a version that did not have the key.
+            values[field.name] = field.default  # A record of an older version lacks the key.
         elif value == MISSING:
             errors.append(ConfigError(prefix + key, None, "must be set", [f"{prefix}{key}=..."]))
         elif field.reader is None:
@@ -190,10 +190,10 @@ def _value(kind: Any, reader: Reader, value: object, path: str, errors: list[Con
 
 
 def _group(cls: type, config: Any, prefix: str, errors: list[ConfigError]) -> object:
-    """One group of keys; groups of equal content are read once, since the points of a sweep share most of theirs."""
+    """One group of keys; equal groups are parsed once, since the points of a sweep share most of theirs."""
     try:
         content = marshal.dumps(config, _WITHOUT_REFERENCES)
-    except ValueError:  # It holds more than plain data, which is an error or a subclass of a plain type.
+    except ValueError:  # Not only plain data: an error, or a subclass of a plain type.
         return _dataclass(cls, config, prefix, errors)
     group, found = _read_once(cls, content, prefix)
     errors.extend(found)
@@ -218,20 +218,20 @@ def _module(value: object, path: str, errors: list[ConfigError]) -> object:
 
 def _wrong(kind: Any, value: object, path: str) -> ConfigError:
     if isinstance(value, int | float) and LARGEST < abs(value) < math.inf:
-        return ConfigError(path, value, "is beyond 64 bits, which no setting is")
+        return ConfigError(path, value, "must fit in 64 bits, as every setting does")
     ways = _way_out(kind, value, path) or _usual(path)
     return ConfigError(path, _plain(value), f"must be {describe(kind, _WORDS)}", ways)
 
 
 def ways_out(path: str, value: object) -> tuple[str, ...]:
-    """Overrides of a key for a value that it does not take: what may have been meant, else its default."""
+    """Return overrides of a key to replace a value that it does not accept: near ones, else its default."""
     return _wrong(kinds()[path], value, path).way_out
 
 
 def _usual(path: str) -> list[str]:
     try:
         return [edit.override(path, value)] if (value := edit.default(path)) != MISSING else []
-    except KeyError:  # It is no key of conf/, but a part of one's value.
+    except KeyError:  # Not a key of conf/, but a part of a key's value.
         return []
 
 
@@ -241,7 +241,7 @@ def _reader(kind: Any) -> Reader:
 
 def _integer(value: Any) -> tuple[bool, Any]:
     if type(value) is float and value.is_integer():
-        value = int(value)  # 50e9 bytes are as good a way to type them as eleven digits.
+        value = int(value)  # So that 50e9 can be typed for bytes.
     return type(value) is int and abs(value) <= LARGEST, value
 
 
@@ -262,11 +262,11 @@ def _anything(value: Any) -> tuple[bool, Any]:
 
 
 _TYPED = Scalars(whole=_integer, number=_number, text=_name, anything=_anything, closed=True)
-"""Values as people type them."""
+"""Readers of values as users type them."""
 
 
 def texts(value: object) -> Iterator[str]:
-    """Every text in plain data, keys included."""
+    """Yield every text in plain data, keys included."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
@@ -311,12 +311,12 @@ def _way_out(kind: Any, value: object, path: str) -> list[str]:
 
 
 def _number_in(text: str, unit: str) -> int | None:
-    """The number that a text means in the unit of a key, the last word of its name: bytes, min, s, or a count."""
+    """Convert a text to a number in the key's unit, the last word of its name: bytes, min, s, or a count."""
     if unit == "bytes":
         return bytes_of(text)
     if unit not in ("min", "s"):
         return count_of(text)
-    if text.strip().isdigit():  # A number in quotes is in the key's own unit.
+    if text.strip().isdigit():  # A bare number in quotes is already in the key's unit.
         return int(text)
     seconds = seconds_of(text)
     return seconds if seconds is None or unit == "s" else -(-seconds // 60)

@@ -1,4 +1,4 @@
-"""Refuse secrets in data that is to be written, by their places and never by their text."""
+"""Refuse to write data that holds secrets; errors name the place of a secret and never show its text."""
 
 from collections.abc import Iterable
 
@@ -7,19 +7,19 @@ from launcher.base.secret import NOT_SHOWN, Form, places
 
 
 def refusal(path: str, form: Form, inherited: Iterable[str], removal: str | None = None) -> ConfigError:
-    """The error of a setting, or of a place in a file, that holds a secret.
+    """Return the error about a setting, or a place in a file, that holds a secret.
 
-    ``inherited`` are variables that the job has to inherit in its place; ``removal`` is an override that takes it out.
+    ``inherited`` are the variables that the job must inherit instead; ``removal`` is an override that removes it.
     """
     inherit = f"cluster.pass_environment=[{','.join(dict.fromkeys(inherited))}]"
-    rule = f"it holds {form.title}, and this is kept in files: take it out and let the job inherit it by name"
+    rule = f"it holds {form.title}, and would be written to files: remove it and let the job inherit it by name"
     return ConfigError(path, NOT_SHOWN, rule, [inherit if removal is None else f"{removal} {inherit}"])
 
 
 def require_none(content: object, where: str = "") -> None:
-    """Refuse plain data that is to be written and holds a secret: each place is one of the ConfigErrors.
+    """Raise ConfigErrors, one for each place, if plain data to be written holds secrets.
 
-    ``where`` names the file, where the keys of the data do not say enough.
+    ``where`` names the file, if the keys of the data do not identify it.
     """
     errors = [
         refusal(": ".join(filter(None, (where, place))), form, (form.variable,)) for place, form in places(content)

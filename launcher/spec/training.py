@@ -27,7 +27,7 @@ from launcher.spec.values import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrecisionSpec(Hashed):
-    """Number formats. ``None`` takes what the word ``compute`` means for the backend (``backends/<name>``)."""
+    """Number formats. ``None`` uses what ``compute`` implies for the backend (``backends/<name>``)."""
 
     name: str
     compute: Dtype
@@ -38,13 +38,13 @@ class PrecisionSpec(Hashed):
     optimizer_states: Stored | Literal["fp8"] | None
     reduce: Stored | None
     recipe: Literal["delayed", "tensorwise", "rowwise", "rowwise_with_gw_hp", "blockwise", "mxfp8", "nvfp4"] | None
-    loss_scale: Positive | None = None  # Of fp16: a constant; else it adapts.
+    loss_scale: Positive | None = None  # A constant scale for fp16; None is dynamic.
     initial_loss_scale: Positive | None = None
     loss_scale_window: Count | None = None
-    # What linears are trained to become.
+    # The quantization that linears are trained for.
     qat: Literal["int8_int4", "int4", "int8_int4_asymmetric", "mxfp4", "nvfp4"] | None = None
-    qat_group_size: Count = 32  # Inputs of a weight that share a scale.
-    qat_after: Natural = 0  # Steps at first without fake quantization.
+    qat_group_size: Count = 32  # Weights along the input dimension that share a scale.
+    qat_after: Natural = 0  # Initial steps without fake quantization.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,13 +61,13 @@ class CheckpointingSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerSpec:
-    """The optimizer, its schedule and clipping. ``fused``/``foreach`` as in ``torch.optim``; None is torch's choice."""
+    """The optimizer, its schedule and clipping. ``fused``/``foreach`` as in ``torch.optim``; None lets torch choose."""
 
     name: Literal["adamw", "adamw_8bit", "adamw_4bit", "paged_adamw_8bit", "adafactor", "sgd", "lion", "muon"]
     lr: Positive
     min_lr: NonNegative
     weight_decay: NonNegative
-    beta1: Annotated[float, Range(low=0, high=1, usual=0.9)]  # As torch.optim demands it.
+    beta1: Annotated[float, Range(low=0, high=1, usual=0.9)]  # As torch.optim requires.
     beta2: Annotated[float, Range(low=0, high=1, usual=0.95)]
     epsilon: Small
     clip: NonNegative
@@ -89,7 +89,7 @@ class OptimizerSpec:
         return self.decay_steps or steps
 
     def warm_up(self, steps: int) -> int:
-        """Steps of warm-up in a run of ``steps``; a share of the schedule is rounded up, as transformers does."""
+        """Steps of warm-up in a run of ``steps``; a share of the schedule is rounded up, as in transformers."""
         if self.warmup_ratio is None:
             return self.warmup_steps
         return math.ceil(self.warmup_ratio * self.schedule_steps(steps))
@@ -97,12 +97,12 @@ class OptimizerSpec:
     def wsd_steps(self, steps: int) -> int:
         """Steps of the final decay of a WSD schedule in a run of ``steps``: as set, or a tenth of the schedule.
 
-        A tenth is what MiniCPM, where the schedule comes from, found enough (arXiv:2404.06395, section 4.2).
+        MiniCPM, which introduced the schedule, found a tenth sufficient (arXiv:2404.06395, section 4.2).
         """
         return self.wsd_decay_steps or max(1, self.schedule_steps(steps) // 10)
 
 
-DEFAULT_STEPS = 100  # Optimizer steps of a run that says neither ``train.steps``, ``tokens`` nor ``epochs``.
+DEFAULT_STEPS = 100  # Optimizer steps of a run that sets none of ``train.steps``, ``tokens`` and ``epochs``.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,16 +110,16 @@ class ProfileSpec:
     """The steps that torch's profiler records, on chosen ranks."""
 
     start: Count  # The first step.
-    steps: Count = 3  # How many.
+    steps: Count = 3  # The number of steps.
     ranks: tuple[Natural, ...] = (0,)  # Global ranks.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainSpec:
-    """Batches, length and memory settings of the training; batch sizes are sequences, lengths are tokens.
+    """Batches, length and memory settings of the training; batch sizes are in sequences, lengths in tokens.
 
-    Of micro-batch, global batch and accumulation any two give the third; ``RunSpec`` has the three numbers.
-    The length is ``steps``, ``tokens`` or ``epochs``, and ``RunSpec.steps`` in any case.
+    Any two of micro-batch, global batch and accumulation give the third; ``RunSpec`` has all three.
+    The length is set by ``steps``, ``tokens`` or ``epochs``; ``RunSpec.steps`` gives it in steps.
     """
 
     sequence_length: Count | None
@@ -152,7 +152,7 @@ class TrainSpec:
     label_smoothing: Dropped = 0.0
     z_loss: NonNegative = 0.0
     neftune_alpha: NonNegative = 0.0
-    kernels: Literal["none", "liger"] = "none"  # Whose kernels norms, rotation and the gated MLP are.
+    kernels: Literal["none", "liger"] = "none"  # The source of kernels for norms, rotary embeddings and the gated MLP.
 
 
 type Source = Literal["synthetic", "text", "chat", "tokens", "huggingface", "rows"]
@@ -160,7 +160,7 @@ type Source = Literal["synthetic", "text", "chat", "tokens", "huggingface", "row
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSet:
-    """One of several data sets; what it leaves out is as ``data`` says."""
+    """One of several data sets; keys that it leaves out are those of ``data``."""
 
     path: str
     source: Source | None = None
@@ -174,12 +174,12 @@ class DataSet:
 
     @property
     def own(self) -> JsonObject:
-        """The settings of ``data`` that this data set has of its own, by key."""
+        """The settings of ``data`` that this data set overrides, by key."""
         return {name: value for name in PART_KEYS if (value := getattr(self, name)) is not None}
 
     @property
     def said(self) -> dict[str, object]:
-        """All that is said of this data set, by key, as plain data."""
+        """All keys that are set for this data set, as plain data."""
         return {each.name: value for each in fields(self) if (value := getattr(self, each.name)) is not None}
 
 
@@ -187,20 +187,20 @@ class DataSet:
 class MixPart(DataSet):
     """One data set of ``data.mix``."""
 
-    weight: Positive | None = None  # Its share of the samples, beside those of the others.
+    weight: Positive | None = None  # Its share of the samples, relative to the others.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalSet(DataSet):
     """One data set of ``data.eval_sets``."""
 
-    name: str  # By which its loss and perplexity are reported.
+    name: str  # The name under which its loss and perplexity are reported.
 
 
 def set_names(words: Iterable[str]) -> list[str]:
-    """Names for data sets of evaluations, each once: letters and digits, with ``_``, ``.`` and ``-`` between them.
+    """Return unique names for evaluation data sets: letters and digits, with ``_``, ``.`` and ``-`` between them.
 
-    Every tracker takes them in a metric's name. A word that is such a name already stays as it is.
+    Every tracker accepts them in a metric's name. A word that is already such a name is kept.
     """
     found = list[str]()
     for word in words:
@@ -237,13 +237,13 @@ class DataSpec:
     eval_split: str | None = None
     eval_config: str | None = None
     eval_sets: tuple[EvalSet, ...] = ()
-    columns: Mapping[str, str] | None = field(default=None, hash=False)  # What a row holds, by its own columns.
-    special_tokens: Mapping[str, Any] | None = field(default=None, hash=False)  # Of the tokenizer, by their roles.
-    template_values: Mapping[str, Any] | None = field(default=None, hash=False)  # What a template is told by name.
+    columns: Mapping[str, str] | None = field(default=None, hash=False)  # Columns of the file by their role.
+    special_tokens: Mapping[str, Any] | None = field(default=None, hash=False)  # Special tokens by their role.
+    template_values: Mapping[str, Any] | None = field(default=None, hash=False)  # Template variables by name.
 
     @property
     def roles(self) -> tuple[tuple[str, str], ...]:
-        """The special tokens that the tokenizer is given: the role of each, and its text."""
+        """The special tokens to give the tokenizer: the role of each, and its text."""
         said = {
             role: value if isinstance(value, list | tuple) else [value]
             for role, value in (self.special_tokens or {}).items()
@@ -258,7 +258,7 @@ class DataSpec:
 
     @property
     def evaluated(self) -> dict[str, "DataSpec"]:
-        """The data sets of evaluations by name, "" for the one of ``eval_path``; none where ends of others are."""
+        """Evaluation data sets by name, "" for that of ``eval_path``; empty if part of the training data is used."""
         said = {"path": self.eval_path, "split": self.eval_split, "config": self.eval_config}
         unnamed: JsonObject = {name: value for name, value in said.items() if value is not None}
         found = {each.name: each.own for each in self.eval_sets} or ({"": unnamed} if unnamed else {})
@@ -271,12 +271,12 @@ class DataSpec:
 
     @property
     def sets(self) -> tuple["DataSpec", ...]:
-        """Every data set that a run reads, those of evaluations last."""
+        """Every data set that a run reads, evaluation data sets last."""
         return *self.trained, *self.evaluated.values()
 
     @property
     def places(self) -> tuple[str, ...]:
-        """The key of each of these: ``data.path`` or ``data.mix.0.path``, ``data.eval_path`` or one of a list's."""
+        """The key of each of ``sets``: ``data.path`` or ``data.mix.0.path``, ``data.eval_path`` or one in a list."""
         of_a_list = (
             f"data.{key}.{place}.path" for key in ("mix", "eval_sets") for place in range(len(getattr(self, key)))
         )
@@ -285,12 +285,12 @@ class DataSpec:
 
     @property
     def weights(self) -> tuple[float, ...]:
-        """The weights of the data sets that are trained on; none where each is taken as it is."""
+        """The weights of the training data sets; empty if none is weighted."""
         return tuple(part.weight for part in self.mix if part.weight is not None)
 
     @property
     def of_the_hub(self) -> bool:
-        """True if its rows can be those of a data set of the Hugging Face Hub."""
+        """True if the source may be a data set on the Hugging Face Hub."""
         return self.source in ("huggingface", "chat", "rows")
 
     @property
@@ -300,12 +300,12 @@ class DataSpec:
 
     @property
     def packed(self) -> Literal["none", "concat", "documents"]:
-        """The packing that holds: ``data.packing``, or by default none for conversations and concat for texts."""
+        """The packing in effect: ``data.packing``, or by default none for conversations and rows, else concat."""
         return self.packing or ("none" if self.source in ("chat", "rows") else "concat")
 
     @property
     def marked(self) -> bool:
-        """True if some tokens are not trained as labels."""
+        """True if some tokens are masked out of the labels."""
         return self.is_chat or (self.packed != "concat" and self.source != "rows")
 
 
@@ -318,14 +318,14 @@ SYNTHETIC: dict[str, object] = {
 ALONE: dict[str, object] = {
     "tracking.kind": "none", "eval.tasks": (), "eval.limit": None, "eval.num_fewshot": None,
 }  # fmt: skip
-"""Settings with which a run tells no tracker of itself and is tried on no tasks."""
+"""Settings with which a run reports to no tracker and evaluates no tasks."""
 
 PART_KEYS = ("path", "source", "split", "config", "revision", "column", "template", "max_samples", "columns")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveSpec:
-    """Checkpoints: every how many steps, how many to keep, where to start from; ``async`` is a Python keyword."""
+    """Checkpoints: their interval in steps, how many to keep, which to start from; ``async`` is a Python keyword."""
 
     every: Count | None
     keep: Count
@@ -339,42 +339,42 @@ class SaveSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSpec:
-    """The task. ``None`` is TRL's own default, and keys of other tasks are refused where they are set."""
+    """The task. ``None`` is TRL's own default; keys of other tasks are refused if set."""
 
     name: Literal["pretrain", "sft", "dpo", "kto", "reward", "grpo"] = "pretrain"
     beta: NonNegative | None = None  # The weight of the divergence from the reference model.
     loss: str | None = None  # The variant of the loss, by TRL's name.
-    label_smoothing: Dropped = 0.0  # The share of preferences taken to be flipped.
-    precompute_reference: bool = False  # True: the reference model's answers are computed once, before training.
-    desirable_weight: Positive = 1.0  # Weights of the two kinds of rows of KTO.
+    label_smoothing: Dropped = 0.0  # The share of preferences assumed to be flipped.
+    precompute_reference: bool = False  # True: the reference model's log-probabilities are computed before training.
+    desirable_weight: Positive = 1.0  # Weights of KTO's two kinds of rows.
     undesirable_weight: Positive = 1.0
     center_rewards: NonNegative | None = None  # The weight that keeps the mean of rewards near zero.
     generations: Count = 8  # Answers to each prompt of GRPO.
-    completion_length: Count = 256  # Tokens of an answer at most.
-    temperature: Positive = 1.0  # Of sampling.
+    completion_length: Count = 256  # The most tokens of an answer.
+    temperature: Positive = 1.0  # The sampling temperature.
     rewards: tuple[str, ...] = ()  # Reward functions, as module.function or by TRL's names, or a reward model.
-    vllm: bool = False  # True: vLLM generates, beside the training.
+    vllm: bool = False  # True: vLLM generates the answers, on the GPUs of the training.
 
     @property
     def rows(self) -> tuple[str, ...]:
-        """The columns that the task's rows need; none where it trains on tokens."""
+        """The columns that the task's rows need; empty if it trains on tokens."""
         return ROWS.get(self.name, ())
 
     @property
     def sequences(self) -> int:
-        """Sequences of one sample that pass through the model together: of a pair, both."""
+        """Sequences per sample that pass through the model together: two for a pair."""
         return 2 if self.name in ("dpo", "reward") else 1
 
     @property
     def has_reference(self) -> bool:
-        """True if the loss compares with what the model was before."""
+        """True if the loss compares with a frozen reference model."""
         return self.name in ("dpo", "kto") or (self.name == "grpo" and bool(self.beta))
 
     @property
     def other_passes(self) -> tuple[int, int]:
-        """Forward passes without gradients beside a micro-batch's own: of the model itself, and of its reference.
+        """Extra forward passes without gradients per micro-batch: of the model itself, and of its reference.
 
-        KTO's ``kto`` passes other answers through both, for their divergence (TRL's ``kto_trainer.py``).
+        KTO's ``kto`` loss passes mismatched answers through both, to estimate the KL (TRL's ``kto_trainer.py``).
         """
         diverges = int(self.name == "kto" and self.loss in (None, "kto"))
         compares = self.name in ("dpo", "kto") and not self.precompute_reference
@@ -387,9 +387,9 @@ ROWS = {
     "reward": ("chosen", "rejected"),
     "grpo": ("prompt",),
 }
-"""Columns without which TRL's trainer of a task has nothing to train on (``trl/trainer/*_trainer.py``, 1.16).
+"""Columns that TRL's trainer of a task requires (``trl/trainer/*_trainer.py``, 1.16).
 
-A prompt beside ``chosen`` and ``rejected`` may be a column of its own, or what both begin with (``extract_prompt``).
+The prompt of ``chosen`` and ``rejected`` may be a separate column, or their common beginning (``extract_prompt``).
 """
 
 PRETRAIN = TaskSpec()

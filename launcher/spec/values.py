@@ -1,4 +1,4 @@
-"""The kinds of values that keys of a specification take: ranges, number formats, devices; groups with a kept hash."""
+"""Types of the values of a specification: ranges, number formats, devices; and groups that cache their hash."""
 
 from collections.abc import Callable
 from dataclasses import fields
@@ -10,16 +10,16 @@ from launcher.base.frozen import dataclass
 
 
 class Hashed:
-    """A frozen dataclass that computes its hash once: planning looks it up in caches thousands of times.
+    """A frozen dataclass that computes its hash once, since planning looks it up in caches thousands of times.
 
-    The hash is no field: it is not compared, printed or pickled.
+    The hash is not a field: it is not compared, printed or pickled.
     """
 
     __slots__ = ("_hash",)
     _hash: int
 
     def __hash__(self) -> int:
-        """The hash of the fields, without those that say ``hash=False``."""
+        """The hash of the fields, except those with ``hash=False``."""
         try:
             return self._hash
         except AttributeError:
@@ -35,11 +35,11 @@ def _hashed_fields(cls: type) -> Callable[[object], object]:
 
 
 def by_identity[G, *Others, T](most: int) -> Callable[[Callable[[G, *Others], T]], Callable[[G, *Others], T]]:
-    """Keep a function's answers by the identity of its first argument, a group of a run, and the others' values.
+    """Return a decorator that caches results by the identity of the first argument, a group, and the others' values.
 
-    The points of a sweep and the neighbours of a run share most of their groups, and to look one up by its values takes
-    as long as an answer. Equal groups have answers of their own, since 1 and 1.0 differ as text. An answer keeps its
-    group, so that no other one takes its identity; beyond ``most`` answers all are made anew.
+    The points of a sweep and the neighbours of a run share most of their groups, and looking one up by its values takes
+    as long as computing the result. Equal groups have separate results, since 1 and 1.0 differ as text. A result holds
+    a reference to its group, so that no other group can take its id; beyond ``most`` results the cache is cleared.
     """
 
     def with_answers(function: Callable[[G, *Others], T]) -> Callable[[G, *Others], T]:
@@ -61,20 +61,20 @@ def by_identity[G, *Others, T](most: int) -> Callable[[Callable[[G, *Others], T]
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The closed range that a number must lie in; a missing end is open. Read by ``parse``."""
+    """The closed range that a number must be in; a missing end is open. Read by ``parse``."""
 
     low: float | None = None
     high: float | None = None
-    usual: float | None = None  # Where the upper end is none of the values itself, one to fall back to.
+    usual: float | None = None  # Set if the upper end is excluded: the value that a way out proposes.
 
     def holds(self, value: float) -> bool:
-        """True if a number lies in it."""
+        """True if a number is in the range."""
         return (self.low is None or value >= self.low) and (
             self.high is None or value < self.high or (value == self.high and self.usual is None)
         )
 
     def words(self, kind: str) -> str:
-        """A kind of number with the range."""
+        """The range in words after a kind of number: ``"an integer of at least 1"``."""
         above_0 = self.low is not None and 0 < self.low < 1
         if self.low is not None and self.high is not None:
             end = f"{'' if self.usual is None else 'below '}{self.high:g}"
@@ -84,7 +84,7 @@ class Range:
         return kind if self.high is None else f"{kind} of at most {self.high:g}"
 
 
-# How large each number can be is a matter of its key: ``launcher.spec.bounds``.
+# Upper limits depend on the key: ``launcher.spec.bounds``.
 type Count = Annotated[int, Range(low=1)]
 type Natural = Annotated[int, Range(low=0)]
 type Positive = Annotated[float, Range(low=1e-30)]
@@ -94,11 +94,11 @@ type NonNegative = Annotated[float, Range(low=0)]
 type Probability = Annotated[float, Range(low=0, high=1)]
 type Dropped = Annotated[float, Range(low=0, high=1, usual=0.0)]
 type Dtype = Literal["fp32", "fp16", "bf16", "fp8", "fp4"]
-type Stored = Literal["fp32", "fp16", "bf16"]  # No engine keeps parameters or gradients in fewer bits, or adds them up.
+type Stored = Literal["fp32", "fp16", "bf16"]  # No engine stores or accumulates parameters or gradients in fewer bits.
 type Device = Literal["cpu", "cuda"]
 type Offload = Literal["none", "cpu", "nvme"]
 
 
 def beside_products(compute: Dtype) -> Dtype:
-    """The format of everything beside products in fewer than 16 bits; any other format itself."""
+    """The format of everything except matrix products: bf16 if these are in fewer than 16 bits, else the same."""
     return "bf16" if compute in ("fp8", "fp4") else compute

@@ -55,4 +55,4 @@ def test_a_lock_or_a_run_that_goes_on_has_its_layout_already(
     assert main(["recipe", "lock", *WORDS]) == 0
     Path("run.lock.yaml").write_text(capsys.readouterr().out)
     assert main(["run", "--from", "run.lock.yaml", "plan=best"]) == 2
-    assert "error: plan=best: it stands for a layout in check, show, run and -m" in capsys.readouterr().err
+    assert "error: plan=best: it works in check, show, run and -m" in capsys.readouterr().err

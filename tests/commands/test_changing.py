@@ -164,7 +164,7 @@ def test_a_finished_run_is_extended_by_its_tokens_and_by_steps(folder: Path) -> 
     run = folder / "runs" / "a"
     assert (results.read_progress(run).steps, lock.read(run).spec.steps) == (4, 4)
     answer = launch("resume", "a")
-    assert "launch resume a train.tokens=6144` goes on with it" in " ".join(answer.err.split())
+    assert "launch resume a train.tokens=6144` continues it" in " ".join(answer.err.split())
     answer = launch("resume", "a", "train.tokens=2400")
     assert answer.status == 2
     assert "train.tokens=6144" in answer.err

@@ -196,7 +196,7 @@ def test_a_mistake_in_the_words_is_explained_on_stderr_and_as_json(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("run --from runs/a -m model=tiny", "--from=runs/a: -m does not read it: it belongs to one run"),
+        ("run --from runs/a -m model=tiny", "--from=runs/a: -m does not use it: it applies to a single run"),
         ("run --debug -m model=tiny", "--debug: -m does not read it"),
         ("check -m --hf config.json", "try model=./config.json"),
         ("check --points p.jsonl --deepspeed ds.json", "--deepspeed=ds.json: --points does not read it"),
@@ -204,7 +204,7 @@ def test_a_mistake_in_the_words_is_explained_on_stderr_and_as_json(
         ("check --points p.jsonl -m", "OVERRIDE=-m: each point of --points holds all of its overrides"),
         (
             "check -m model=tiny -- --epochs 2",
-            "script_args=[--epochs,2]: -m does not read it: it belongs to one run try script_args=[--epochs,2]",
+            "script_args=[--epochs,2]: -m does not use it: it applies to a single run try script_args=[--epochs,2]",
         ),
         ("check --points p.jsonl", "the file holds no point"),
     ],
@@ -265,7 +265,7 @@ def test_gpus_that_nobody_counted_are_said_aloud(word: str, warned: bool, capsys
         {
             "path": "cluster.gpus_per_node",
             "found": None,
-            "rule": "the GPUs of a node are not counted, and this machine has none: 2 are taken, as of its CPU ranks",
+            "rule": "it is not set and this machine has no GPU to count: 2 assumed, as for its CPU ranks",
             "way_out": ["cluster.gpus_per_node=8"],
         }
     ] * (warned and not facts().gpus)
@@ -305,7 +305,7 @@ def test_logs_of_a_sweep_are_those_of_all_its_runs_and_json_is_one_document(
     assert said.startswith(f"s/000 is failed: it is a fish\n==> {sweep}/000/logs/node.err <==\nlast of 000\ns/001 is ")
     assert main(["logs", "s", "--follow", "--json"]) == 2
     [error] = json.loads(capsys.readouterr().out)["errors"]
-    assert error["rule"] == "it prints what is added as it comes, and --json is one document"
+    assert error["rule"] == "it prints new output as it comes, but --json is a single document"
 
 
 def test_an_interruption_before_a_command_has_begun_is_said_without_a_traceback(

@@ -90,7 +90,9 @@ def test_what_matters_and_is_left_out_is_refused_with_the_document_and_no_recipe
     assert [left["key"] for left in found["left_out"]] == ["corpus", "vocabulary", "api_key", "color"]
     assert found["left_out"][2] == {"key": "api_key", "value": "(not shown)", "effect": "no effect: of a tracker"}
     assert found["not_understood"] == ["$DATA has no value"]
-    assert said.startswith("launch: f.json: 7 keys: 1 said, 1 the default here too, 1 kept for the engine, 4 left out")
+    assert said.startswith(
+        "launch: f.json: 7 keys: 1 imported, 1 equal to defaults, 1 passed to the engine, 4 left out"
+    )
     assert "error: f.json: corpus=/data/pile: it is left out: the data are Python's" in said
 
 
@@ -113,7 +115,7 @@ def test_partial_imports_the_rest_and_says_aloud_what_is_missing(answer: Answer)
     status, out, said = answer("import deepspeed f.json --partial --recipe mine.yaml")
     assert (status, out) == (0, "parallel=zero2 \\\n  train.steps=7\n")
     assert Path("mine.yaml").is_file()
-    assert "left out, and it matters: corpus=/data/pile: the data are Python's library here" in said
+    assert "left out, although it matters: corpus=/data/pile: the data are Python's library here" in said
     assert "left out: api_key=(not shown): no effect: of a tracker left out: color=red: no effect: of the log" in said
     assert "not understood: $DATA has no value" in said
     assert said.index("vocabulary=1024") < said.index("color=red")
@@ -200,7 +202,7 @@ def test_no_verdict_is_given_for_a_file_of_which_words_that_matter_are_left_out(
     assert (status, json.loads(out)["verdict"]) == (0, "fits")
     warnings = [warning for warning in json.loads(out)["warnings"] if warning["path"].startswith("f.json")]
     assert [warning["path"] for warning in warnings] == ["f.json: corpus", "f.json: vocabulary", "f.json"]
-    assert warnings[0]["rule"] == "the run is without it: the data are Python's library here: --set DATA=..."
+    assert warnings[0]["rule"] == "the run goes without it: the data are Python's library here: --set DATA=..."
 
 
 def test_what_matters_of_a_file_stands_beside_the_other_errors(answer: Answer) -> None:
@@ -285,7 +287,7 @@ def test_partial_is_a_word_that_recipes_sweeps_and_points_take(own: Answer) -> N
         status, out, _ = own(f"check {words} {ON} --json")
         assert (status, json.loads(out)["verdict"]) == (0, "fits")
         rules = [warning["rule"] for warning in json.loads(out)["warnings"]]
-        assert "the run is without it: attention sees every token here" in rules
+        assert "the run goes without it: attention sees every token here" in rules
     for words, verdicts in (("", ["invalid", "fits"]), (" --partial", ["fits", "fits"])):
         found = json.loads(own(f"check -m model=./mine,1b{words} {ON} --json")[1])["points"]
         assert [point["verdict"] for point in found] == verdicts

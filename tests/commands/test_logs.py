@@ -127,7 +127,7 @@ def test_a_run_is_followed_over_a_new_attempt_and_the_steps_that_it_does_again_u
     told = [" ".join(row.split()[:4]) if row.startswith("step") else row for row in said if not row.startswith("==>")]
     assert told[:2] == ["a is running", "step 3/100 loss 6.0000"]
     assert told[2:4] == ["old", "folded: 3 lines of torchrun and submitit (launch logs a --all)"]
-    assert told[4:6] == ["more", "goes on from step 2"]
+    assert told[4:6] == ["more", "continues from step 2"]
     assert told[6:8] == ["step 3/100 loss 5.5000", "step 4/100 loss 5.0000"]
     assert told[8:10] == ["of the new attempt", "step 5/100 loss 4.0000"]
     assert told[10] == "a is finished"

@@ -84,7 +84,7 @@ def test_the_newest_runs_are_shown_first_and_the_others_are_counted(folder: Path
     _ended(folder, 0, RUNS)
     newest = [f"r{number:03d}" for number in reversed(range(RUNS))]
     assert _shown() == [*newest[:20], "10"]
-    assert launch("status").out.endswith("\n10 more that neither wait nor run: launch status --all\n")
+    assert launch("status").out.endswith("\n10 more that are neither queued nor running: launch status --all\n")
     assert _shown("--newest", "3") == [*newest[:3], "27"]
     assert _shown("--all") == newest
     assert _shown("r001", "r000") == ["r001", "r000"], "runs that are named are shown, in that order"

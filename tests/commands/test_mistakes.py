@@ -49,11 +49,11 @@ def answer(words: str | list[str], capsys: pytest.CaptureFixture[str]) -> tuple[
         ("check recipe=nope", "tiny_cpu try launch recipe list"),
         ("import hf nope.json", "nope.json: the file cannot be read: No such file or directory"),
         ("import hf binary.yaml", "binary.yaml: the file cannot be read: it is not UTF-8 text"),
-        ("import hf list.json", "list.json=[1]: a config.json is one JSON object: {...}"),
+        ("import hf list.json", "list.json=[1]: a config.json must be one JSON object: {...}"),
         ("import megatron empty.yaml", "empty.yaml=nothing: an argument list is a mapping of arguments"),
         ("check --points nope.jsonl", "--points=nope.jsonl: the file cannot be read: No such file or directory"),
         ("run --from nope", "nope: it cannot be read: No such file or directory"),
-        ("logs --lines 0", "--lines=0: at least one line is shown try --lines 1"),
+        ("logs --lines 0", "--lines=0: must be at least 1 try --lines 1"),
         ("check --from runs/a", "launch check: unrecognized arguments: --from try launch check --help"),
         ("check -json", "launch check: unrecognized arguments: -json try --json"),
     ],
@@ -71,7 +71,7 @@ def test_a_wrong_file_or_option_is_named_with_what_is_wrong(
     [
         (
             "script=train.py --epochs 2 model=tiny",
-            "unrecognized arguments: --epochs 2; the script's own come after --"
+            "unrecognized arguments: --epochs 2; the script's arguments come after --"
             " try launch run script=train.py model=tiny -- --epochs 2",
         ),
         (
@@ -97,7 +97,7 @@ def test_a_script_beside_which_no_model_is_named_is_not_judged_by_one(capsys: py
     assert status == 0
     assert said.startswith("UNKNOWN: launch does not know which model train.py builds, so nothing is refused")
     assert "train.py; 2 CPU ranks on this machine's CPU, 24.0 GiB" in said
-    assert "its memory is not judged try model=llama3_8b or model=./folder" in said
+    assert "its memory is not checked try model=llama3_8b or model=./folder" in said
     assert "tiny" not in said
     assert "FITS" not in said
     assert "tiny, fsdp, fp32" in answer("check script=train.py model=tiny", capsys)[1]
@@ -109,12 +109,12 @@ def test_a_script_beside_which_no_model_is_named_is_not_judged_by_one(capsys: py
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["model", "=", "tiny"], "error: =: a group or key stands in front of =, and no space"),
-        (["model=tiny train.steps=5"], "the quotes away that join them try model=tiny train.steps=5"),
-        (["train.steps=5 model=tiny"], "the quotes away that join them try train.steps=5 model=tiny"),
+        (["model", "=", "tiny"], "error: =: a group or key must precede =, without a space"),
+        (["model=tiny train.steps=5"], "the quotes that join them try model=tiny train.steps=5"),
+        (["train.steps=5 model=tiny"], "the quotes that join them try train.steps=5 model=tiny"),
         (["precision=frob"], "it has bf16, fp16, fp32, fp8, mxfp8, nvfp4 try launch show precision"),
         (["data.path='it's'"], """token recognition error at: ''' try 'data.path="it'"'"'s"'"""),
-        (["-m", "train.seed=range(1,4"], "the value cannot be read: no viable alternative at input 'range(1,4'"),
+        (["-m", "train.seed=range(1,4"], "the value cannot be parsed: no viable alternative at input 'range(1,4'"),
         (["~model"], "error: ~model: keys cannot be deleted or moved to another package"),
     ],
 )
@@ -277,7 +277,7 @@ def test_no_way_out_chooses_another_backend_than_the_one_that_was_chosen(
     assert "Megatron-LM has no adapters try adapter=none or parallel=fsdp" in said
     status, said = answer("check backend=megatron parallel=fsdp adapter=lora model=7b", capsys)
     assert status == 2
-    assert "it is read only by backend=fsdp and backend=trl try parallel.shard=false error" in said
+    assert "used only by backend=fsdp and backend=trl try parallel.shard=false error" in said
     assert "Megatron-LM has no adapters try adapter=none" in said
     assert "parallel=fsdp" not in said
 

@@ -91,9 +91,9 @@ def test_a_dry_run_shows_the_runs_and_the_array_and_writes_nothing() -> None:
     [
         (("--measure", "0", "--yes"), "how many layouts: 1 or more"),
         (("--measure", "1", "--steps", "1", "--yes"), "must be at least 2, since the first half of the steps is"),
-        (("--yes",), "it belongs to --measure, which starts runs"),
+        (("--yes",), "it applies only to --measure, which starts runs"),
         (("--measure", "1", "--save", "mine", "--yes"), "--results writes its recipe"),
-        (("--results", "m"), "--results reads a measurement, which remembers its question"),
+        (("--results", "m"), "--results reads a measurement, which already has its settings"),
         (("--results", "m", "--days", "0"), "--days: --results reads a measurement"),
         (("--measure", "1", "--yes", "cluster=local"), "this machine has no GPU"),
         (("--measure", "1", "--yes", "sweep.sampler=tpe", "sweep.budget=2"), "a sampler draws points"),

@@ -132,7 +132,7 @@ def test_a_run_is_taken_out_by_its_name_or_directory_and_a_wrong_one_names_what_
 def test_what_a_search_alone_reads_is_refused(words: tuple[str, ...], own: Path) -> None:
     answer = launch("plan", *words)
     assert answer.status == 2
-    assert f"{words[0]} searches nothing, and does not read it" in " ".join(answer.err.split())
+    assert f"{words[0]} does not search and does not use it" in " ".join(answer.err.split())
     assert len(file.load(own).rows) == 3
 
 

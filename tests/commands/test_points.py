@@ -55,18 +55,18 @@ def test_the_ways_out_of_a_point_are_the_single_changes_that_check_finds(tmp_pat
 
 LONG = "a" * 5000
 BAD = {
-    b'{"id": 1, "overrides": ["train.steps=' + b"9" * 400 + b'"]}': "a number has less than 309 digits",
-    b'{"id": 2, "overrides": ["train.steps=' + b"9" * 5000 + b'"]}': "a number has less than 309 digits",
-    b'{"id": 3, "overrides": ["train.steps=' + b"9" * 30 + b'"]}': "is beyond 64 bits, which no setting is",
-    b'{"id": ' + b"9" * 5000 + b', "overrides": []}': "a number of 5000 digits, is beyond 64 bits",
+    b'{"id": 1, "overrides": ["train.steps=' + b"9" * 400 + b'"]}': "a number must have fewer than 309 digits",
+    b'{"id": 2, "overrides": ["train.steps=' + b"9" * 5000 + b'"]}': "a number must have fewer than 309 digits",
+    b'{"id": 3, "overrides": ["train.steps=' + b"9" * 30 + b'"]}': "must fit in 64 bits, as every setting does",
+    b'{"id": ' + b"9" * 5000 + b', "overrides": []}': "a number of 5000 digits, does not fit in 64 bits",
     b"[" * 100_000: "it is nested deeper than 12",
     b"\xff\xfe": "it is not UTF-8 text",
     b"\x00": "Expecting value",
     b"null": 'a point is {"id": ...',
-    b'{"id": 4, "overrides": ["run.name=\\ud800"]}': "a word is UTF-8 text without the character NUL",
-    b'{"id": 5, "overrides": ["model=./a\\u0000b"]}': "a word is UTF-8 text without the character NUL",
+    b'{"id": 4, "overrides": ["run.name=\\ud800"]}': "must be UTF-8 text without NUL characters",
+    b'{"id": 5, "overrides": ["model=./a\\u0000b"]}': "must be UTF-8 text without NUL characters",
     b'{"id": 6, "overrides": ["model=/' + LONG.encode() + b'"]}': "the system refuses it: File name too long",
-    b'{"id": 7, "overrides": ["run.directory=/' + LONG.encode() + b'"]}': "a folder of it has a name of 5000 bytes",
+    b'{"id": 7, "overrides": ["run.directory=/' + LONG.encode() + b'"]}': "a folder name in it has 5000 bytes",
     b'{"id": 8, "overrides": ["' + b"x" * (1 << 21) + b'"]}': "it is longer than 1 MiB",
 }
 """Lines that are wrong, each with a part of the rule of its answer."""

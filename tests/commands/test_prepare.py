@@ -58,7 +58,7 @@ def test_clear_says_what_it_left_to_another_process(folder: Path, capsys: pytest
         assert cli.main(["prepare", "--clear", "--json"]) == 0
     said = capsys.readouterr()
     assert json.loads(said.out)["prepare"]["busy"] == 1
-    rest = "launch: kept 1 that another process makes now: `launch prepare --clear` again removes them\n"
+    rest = "launch: kept 1 that another process is writing: run `launch prepare --clear` again later\n"
     assert said.err == f"launch: removed 0 folders of token ids, 0.0 MiB, from {place}\n{rest}"
 
 
@@ -96,7 +96,7 @@ def test_bad_data_ends_the_run_before_anything_is_recorded(capsys: pytest.Captur
 
 def test_what_has_no_text_needs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["prepare", "data=synthetic"]) == 0
-    assert "nothing to tokenise: data=synthetic has no text" in capsys.readouterr().err
+    assert "nothing to tokenize: data=synthetic has no text" in capsys.readouterr().err
 
 
 def test_a_job_needs_a_folder_that_its_nodes_see(

@@ -123,7 +123,7 @@ def test_verify_compares_one_step_at_least(tmp_path: Path, capsys: pytest.Captur
         ("schema: 1\nspec: {model: {}}", "must be set"),
         (f"schema: 1\nspec: {SPEC}\nlosses: [{{loss: a}}]", "must be a list of step, loss and grad_norm"),
         (f"schema: 1\nspec: {SPEC}\nlosses: [{{step: 1, loss: 2.0}}]", "must be a list of step, loss and grad_norm"),
-        ("schema: 1\nspec: !!python/name:os.system x", "tags are not read: it is plain data"),
+        ("schema: 1\nspec: !!python/name:os.system x", "tags are not allowed: the file must be plain data"),
     ],
 )
 def test_a_broken_lock_is_explained(tmp_path: Path, text: str, rule: str) -> None:
@@ -152,10 +152,10 @@ FOREIGN = "schema: 1\nsummary: x\nchoose: {model: tiny}\nset: {%s}\n"
     ("setting", "does"),
     [
         ("cluster.setup: ['curl x | sh']", "runs these shell lines on every node"),
-        ("cluster.python: ./evil", "runs this program in place of Python"),
-        ("cluster.container_mounts: ['.:/usr']", "shows these folders to the container"),
+        ("cluster.python: ./evil", "runs this program instead of Python"),
+        ("cluster.container_mounts: ['.:/usr']", "mounts these folders in the container"),
         ("script: train.py", "runs this program"),
-        ("cluster.environment.LD_PRELOAD: x.so", "sets variables, which can make a program load code"),
+        ("cluster.environment.LD_PRELOAD: x.so", "sets environment variables, which can make a program load code"),
         ("backend.path: Megatron-LM", "runs the code in this folder"),
         ("data.path: /etc/passwd", "leaves the working folder"),
         ("save.load: ../other", "leaves the working folder"),
@@ -171,11 +171,11 @@ def test_a_recipe_from_elsewhere_says_what_it_would_do_and_needs_trust(
     path.write_text(FOREIGN % setting)
     assert main(["run", f"recipe={path}", "hardware.memory_bytes=1"]) == 2
     message = " ".join(capsys.readouterr().err.split())
-    assert "it is from elsewhere and would do what needs your word" in message
+    assert "it is from elsewhere and needs your permission" in message
     assert does in message
     assert not (tmp_path / "runs").exists()
     assert main(["check", f"recipe={path}"]) in (0, 2, 3)
-    assert "needs your word" not in capsys.readouterr().err
+    assert "needs your permission" not in capsys.readouterr().err
 
 
 def test_what_the_user_sets_over_a_foreign_recipe_needs_no_trust(
@@ -200,7 +200,7 @@ def test_a_foreign_recipe_needs_trust_for_what_is_left_of_it(
 ) -> None:
     (tmp_path / "foreign.yaml").write_text(f"schema: 1\nsummary: x\nchoose: {{model: tiny}}\n{recipe}\n")
     assert main(["run", "recipe=foreign.yaml", word, "train.steps=0"]) == 2
-    assert ("would do what needs your word" in " ".join(capsys.readouterr().err.split())) is asked
+    assert ("needs your permission" in " ".join(capsys.readouterr().err.split())) is asked
 
 
 def test_a_recipe_is_saved_from_a_command_line_and_means_the_same(
@@ -259,7 +259,7 @@ def test_a_recipe_action_with_too_few_or_many_words_says_how_it_is_used(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["recipe", *words]) == 2
-    assert f"it is used as: launch recipe {words[0]}" in " ".join(capsys.readouterr().err.split())
+    assert f"usage: launch recipe {words[0]}" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_run_repeats_to_the_last_bit_and_verify_says_what_differs_under_a_torchrun_without_torch(

@@ -119,19 +119,19 @@ def test_a_run_starts_from_what_a_word_means(run: Path, word: str, step: int) ->
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("save.load=a@3", "has no whole checkpoint of this step; the run has steps 2, 4 try save.load=a@2"),
+        ("save.load=a@3", "has no complete checkpoint of this step; the run has steps 2, 4 try save.load=a@2"),
         ("save.load=a@last", "names no checkpoint after @: a step, or best; the run has steps 2, 4"),
-        ("save.load=nope", "is no run (by directory, name or id) and no checkpoint try save.load=a"),
+        ("save.load=nope", "is neither a run (directory, name or id) nor a checkpoint try save.load=a"),
         ("save.load=a train.steps=4", "the checkpoint is of step 4, and steps count from there: nothing"),
         (
             "save.load=a train.global_batch_size=null",
-            "train.global_batch_size: the checkpoint is of a run of 12 sequences a step, and without "
-            "train.global_batch_size this one has 6, as many as its ranks see in a step: the same learning rate would "
-            "train another model try train.global_batch_size=12",
+            "train.global_batch_size: the checkpoint's run had 12 sequences per step, and without "
+            "train.global_batch_size this one has 6, derived from its ranks: with the same learning rate the "
+            "training would differ try train.global_batch_size=12",
         ),
         ("save.load=a model.hidden_size=128", "the checkpoint holds tensors of model.hidden_size=64 try model.hidden"),
-        ("save.load=a train.seed=5", "train.seed=5: the checkpoint's place in the data is in the order of train.seed="),
-        ("save.load=a parallel=zero1", "the checkpoint was written by backend=fsdp, and each engine reads its own"),
+        ("save.load=a train.seed=5", "train.seed=5: the checkpoint's position in the data is based on train.seed="),
+        ("save.load=a parallel=zero1", "the checkpoint was written by backend=fsdp, and an engine reads only its own"),
     ],
 )
 def test_a_checkpoint_that_a_run_cannot_start_from_is_refused_before_the_queue(words: str, said: str) -> None:
@@ -162,11 +162,11 @@ def test_of_several_checkpoints_none_is_guessed(folder: Path) -> None:
 def test_a_point_of_a_sweep_starts_from_a_run_too(run: Path) -> None:
     found = _said("check", "-m", *BASE, "train.steps=9", "save.load=a@2,a@3", "--json")
     assert found.startswith("0 ")
-    assert "has no whole checkpoint of this step; the run has steps 2, 4" in found
+    assert "has no complete checkpoint of this step; the run has steps 2, 4" in found
 
 
 def test_a_finished_run_goes_on_with_changed_settings_which_are_shown_and_kept(run: Path) -> None:
-    assert "`launch resume a train.steps=8` goes on with it" in launch("resume", "a").err
+    assert "`launch resume a train.steps=8` continues it" in launch("resume", "a").err
     answer = launch("resume", "a", "train.steps=8", "optimizer.lr=1e-5", "checkpointing=full")
     assert answer.status == 0, answer.err
     assert answer.err.splitlines()[-5:] == [
@@ -231,9 +231,12 @@ def test_a_batch_that_followed_from_the_ranks_is_written_down_when_these_change(
         ("model.num_hidden_layers=2", "the checkpoint holds tensors of model.num_hidden_layers=1 try model.num_hidden"),
         ("optimizer.name=sgd", "the checkpoint holds tensors of optimizer.name=adamw try optimizer.name=adamw"),
         ("model.initializer_range=1", "the model comes from the run's own checkpoint, which this would not change"),
-        ("train.seed=3", "with another some samples would be read again and others never; a new run starts from its"),
-        ("train.sequence_length=16", "the checkpoint's place in the data is in the order of train.sequence_length=32"),
-        ("data.shuffle=false", "the checkpoint's place in the data is in the order of data.shuffle=true"),
+        (
+            "train.seed=3",
+            "with another value some samples would be repeated and others never seen; a new run can start",
+        ),
+        ("train.sequence_length=16", "the checkpoint's position in the data is based on train.sequence_length=32"),
+        ("data.shuffle=false", "the checkpoint's position in the data is based on data.shuffle=true"),
         ("data=text", "data.source=text: the run's position in the data counts these samples"),
         ("train.eval_every=2", "it determines whether samples are held out, and so which are trained on"),
         ("save.load=a@2", "it continues from its own newest checkpoint: launch run --from RUN save.load=RUN@STEP"),
@@ -253,7 +256,7 @@ def test_a_change_that_a_checkpoint_cannot_follow_is_refused_and_changes_nothing
 
 
 def test_settings_are_changed_for_one_run_that_is_not_running_and_still_fits(run: Path) -> None:
-    assert "settings are changed for one run at a time try launch resume a train.steps=8" in _said(
+    assert "settings can be changed for only one run at a time try launch resume a train.steps=8" in _said(
         "resume", "a", "runs/a", "train.steps=8"
     )
     found = _said("resume", "a", "train.steps=8", "hardware.memory_bytes=1000")
@@ -314,7 +317,7 @@ def test_weights_of_another_model_are_said_before_the_queue(folder: Path) -> Non
     shallow = _said("check", *BASE, "model.intermediate_size=128", "model.weights=small")
     assert "has 9 unknown to it (model.layers.1.input_layernorm.weight" in shallow
     (folder / "small" / "model.safetensors").write_bytes(b"half a file")
-    assert "model.safetensors is no safetensors file, or a damaged one" in _said("check", *BASE, "model.weights=small")
+    assert "model.safetensors is not a safetensors file, or is damaged" in _said("check", *BASE, "model.weights=small")
 
 
 def test_what_the_cluster_would_refuse_leaves_its_name_to_the_corrected_run(

@@ -175,7 +175,7 @@ def test_ctrl_c_stops_the_job_and_its_children_and_the_run_goes_on_later(folder:
     (folder / "train.py").write_text("raise SystemExit('edited')")
     resumed = launch(folder, "resume", "e")
     assert resumed.returncode == 0, resumed.stderr
-    assert "train.py is not the run's own copy any more; the run goes on with that" in resumed.stderr
+    assert "train.py has changed since it was recorded; the run continues with its own copy" in resumed.stderr
     printed = ["rank 0 of 2 starts at 5", "", "loss 3.0000 -> 1.0000 in 2 steps", f"run directory {run}"]
     assert resumed.stdout.splitlines() == printed, "no table of memory: nobody measured a script"
     assert status.read(run).state == "finished"

@@ -34,7 +34,7 @@ def test_a_secret_given_as_a_setting_is_refused_and_not_repeated(name: str, caps
 
 def test_a_name_that_a_shell_would_run_is_no_variable() -> None:
     (error,) = findings.errors(make_spec("model=tiny", "cluster.environment={a b:c}"))
-    assert error.rule == "a variable's name is letters, digits and _, and begins with no digit: take this one out"
+    assert error.rule == "a variable's name has only letters, digits and _, and no digit first: remove this one"
 
 
 def test_an_ordinary_variable_is_no_secret() -> None:

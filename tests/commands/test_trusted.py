@@ -22,7 +22,7 @@ from tests.support.recorded_runs import recorded
 
 RECIPE = "schema: 1\nsummary: theirs\nchoose: {model: tiny, cluster: slurm}\nset: {cluster.setup: [ls]}\n"
 SOURCE = "https://example.org/theirs.yaml#sha256=0"
-ASKS = "it is from elsewhere and would do what needs your word: cluster.setup=['ls'] runs these shell lines on"
+ASKS = "it is from elsewhere and needs your permission: cluster.setup=['ls'] runs these shell lines on"
 STOPS = "train.steps=0"
 """A word with which no run starts, once its files are trusted."""
 
@@ -93,7 +93,7 @@ def test_a_fetch_that_cannot_be_recorded_leaves_no_file(
     (folder / "occupied").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(folder / "occupied"))
     assert said(f"recipe fetch {SOURCE} --name theirs") == 2
-    assert "what is trusted cannot be remembered: Not a directory try XDG_STATE_HOME=..." in said.err
+    assert "the record of trust cannot be written: Not a directory try XDG_STATE_HOME=..." in said.err
     assert said("recipe save mine model=tiny") == 2
     assert [*(folder / "recipes").iterdir()] == []
 
@@ -134,7 +134,7 @@ def test_a_clone_acts_only_when_it_is_trusted_and_is_judged_and_shown_before(fol
         assert said(words) in (0, 3)
         assert "your word" not in said.err
     assert said.asks("theirs")
-    assert "it lies in a repository from https://example.org/team.git, which is not trusted" in said.err
+    assert "it is in a repository from https://example.org/team.git, which is not trusted" in said.err
     assert "try --trust or launch recipe trust recipes/theirs.yaml or launch recipe trust --origin" in said.err
     assert said(f"-m recipe=theirs {STOPS} train.seed=1,2") == 2
     assert ASKS in said.err
@@ -146,7 +146,7 @@ def test_a_clone_acts_only_when_it_is_trusted_and_is_judged_and_shown_before(fol
 def test_the_groups_of_a_clone_act_only_when_they_are_trusted(folder: Path, said: Said) -> None:
     cloned(folder, "conf/cluster/ours.yaml", "setup: [ls]\n")
     assert said("prepare cluster=ours") == 2
-    assert "needs your word" in said.err
+    assert "needs your permission" in said.err
     assert said(f"run cluster=ours {STOPS}") == 2
     assert f"conf/cluster/ours.yaml: {ASKS}" in said.err
     assert "or launch recipe trust conf/cluster/ours.yaml or" in said.err
@@ -193,7 +193,7 @@ def test_a_trusted_origin_asks_no_more_and_says_what_acts_there(folder: Path, sa
         ("recipe trust", 2, "name what is to be trusted: a recipe, a lock, or a folder of configuration groups"),
         ("recipe trust none", 2, "no such recipe"),
         ("recipe trust empty", 2, "the folder holds neither a lock nor configuration groups"),
-        ("recipe trust a b", 2, "it is used as: launch recipe trust FILE"),
+        ("recipe trust a b", 2, "usage: launch recipe trust FILE"),
     ],
 )
 def test_trust_says_when_there_is_nothing_to_trust(
@@ -218,7 +218,7 @@ def test_a_foreign_recipe_sends_fetches_and_loads_nothing_unasked(
     (folder / "theirs.yaml").write_text(f"schema: 1\nsummary: s\n{recipe}\n")
     assert said(f"run recipe=theirs.yaml {STOPS}") == 2
     assert does in said.err
-    assert "needs your word" in said.err
+    assert "needs your permission" in said.err
 
 
 def test_a_check_reads_no_samples_that_a_foreign_recipe_would_fetch(folder: Path, said: Said) -> None:
@@ -247,13 +247,13 @@ def test_megatron_s_validator_is_told_of_no_module_that_a_foreign_file_names(
     assert "train.sh is from elsewhere and not trusted: the engine's own validator is asked without" in said.err
     assert said(f"{check} +backend.extra.tp-comm-overlap-cfg=mine") == 0
     assert said("import megatron train.sh --recipe recipes/imported.yaml") == 0
-    assert "you run it: backend.extra.tp-comm-overlap-cfg=evil.yaml hands these options" in said.err
+    assert "you run it: backend.extra.tp-comm-overlap-cfg=evil.yaml passes these options" in said.err
     assert said("check recipe=imported hardware=h100_80g cluster.gpus_per_node=2") == 0
     assert ["evil.yaml" in words for words in questions] == [False, False, False]
     assert ["mine" in words for words in questions] == [False, True, False]
     assert all("--moe-router-topk-scaling-factor" in words for words in questions)
     assert said(f"run recipe=imported {STOPS}") == 2
-    whole = f"hands these options to the engine; it is from {folder / 'train.sh'}"
+    whole = f"passes these options to the engine; it is from {folder / 'train.sh'}"
     assert whole.replace(" ", "") in said.err.replace(" ", ""), "a long path is cut at the terminal's width"
     assert said(f"{check} --engine trace") == 2
     assert "a trace runs the worker, and train.sh is from elsewhere and would have it load code" in said.err

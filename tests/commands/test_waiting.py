@@ -168,7 +168,7 @@ def test_a_plan_says_how_long_the_whole_command_took(slow: Clock, capsys: pytest
     assert cli.main(["plan", *FEW]) == 0
     said = capsys.readouterr()
     assert "layouts in 3.0 s" in said.out, "it is printed before the validators are asked"
-    assert "launch: 41 s in all, 38 s of them for the engines' own validators" in said.err
+    assert "launch: 41 s in total, 38 s of that in the engines' own validators" in said.err
     assert cli.main(["plan", *FEW, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["plan"]["seconds"] == 41
     assert cli.main(["plan", *FEW, "--no-native"]) == 0

@@ -71,10 +71,10 @@ def running(folder: Path) -> Path:
 
 def test_a_key_leaves_it_and_the_run_goes_on(running: Path) -> None:
     terminal = Terminal("a", "--interval", "0.1")
-    terminal.until("q leaves; the run goes on")
+    terminal.until("q leaves; the run keeps running")
     assert "4/40 10%" in terminal.seen
     terminal.press("q")
-    assert terminal.end() == (0, "launch: a goes on; launch watch a shows it again\n")
+    assert terminal.end() == (0, "launch: a keeps running; launch watch a shows it again\n")
 
 
 def test_it_draws_what_is_new_and_ends_with_the_run(running: Path) -> None:
@@ -84,7 +84,7 @@ def test_it_draws_what_is_new_and_ends_with_the_run(running: Path) -> None:
         file.write('{"step": 40, "loss": 1.25, "tokens_per_second": 3.0}\n')
     terminal.until("40/40 100%")
     state.put(running, "failed", reason="rank 1: the learning rate is a fish")
-    terminal.until("launch why a says why it ended")
+    terminal.until("launch why a explains why it ended")
     assert terminal.end() == (0, "")
 
 
@@ -106,7 +106,7 @@ def test_a_sweep_is_its_table(folder: Path, capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [(["nothing"], "no such run"), (["--interval", "0"], "seconds between two frames, more than none")],
+    [(["nothing"], "no such run"), (["--interval", "0"], "must be more than 0 seconds between two frames")],
 )
 def test_what_cannot_be_watched_is_said(
     folder: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]

@@ -70,7 +70,7 @@ def test_of_a_sweep_the_runs_that_failed_have_a_line_each(folder: Path) -> None:
     lines = launch("why", "rates").out.splitlines()
     assert lines == [
         "rates/001: rank killed: rank 1 was ended by SIGSEGV",
-        "all about one of them: launch why rates/001",
+        "details of one of them: launch why rates/001",
     ]
     assert [row["cause"] for row in launch("why", "rates", "--json").json["why"]] == ["rank_killed"]
     assert launch("why", "rates/001").out.startswith("rates/001 lost a rank: rank 1 was ended by SIGSEGV.")

@@ -62,14 +62,14 @@ def test_the_first_word_is_a_verb_a_group_or_a_key(offered: Offered) -> None:
     assert {"model=", "model.", "recipe=", "train.", "script="} <= set(found)
     assert "train=" not in found, "a group with one option is no choice"
     assert found["status"] == VERBS["status"]
-    assert found["train."].startswith("What is trained and for how long")
+    assert found["train."].startswith("Batches and length of the training")
     assert offered("re") == ["rehearse", "report", "resume", "recipe", "recipe="]
     assert offered("--v") == ["--version"]
 
 
 def test_keys_have_their_meaning_and_are_found_without_their_group(offered: Offered) -> None:
     assert offered.with_meaning("check", "train.seq") == {
-        "train.sequence_length=": "tokens; null: the longest that the model takes, at most 4096"
+        "train.sequence_length=": "tokens; null: the model's maximum, at most 4096"
     }
     assert offered("check", "micro_b") == ["train.micro_batch_size="]
     keys = [
@@ -100,7 +100,7 @@ def test_values_are_options_names_booleans_and_those_of_the_working_folder(offer
 
 
 def test_verbs_have_their_options_and_these_their_values(offered: Offered) -> None:
-    assert offered.with_meaning("logs", "--f") == {"--follow": "go on until the run has ended"}
+    assert offered.with_meaning("logs", "--f") == {"--follow": "print new output until the run ends"}
     assert offered("logs", "--follow", "--f") == []
     assert offered("check", "--explain", "gr") == ["gradients"]
     assert offered("check", "--engine=t") == ["--engine=trace"]

@@ -20,14 +20,12 @@ def test_another_value_is_an_error_with_the_way_out() -> None:
         synonyms.without_best(["model=tiny", "plan=best", "plan=fastest"])
     [error] = refused.value.errors
     assert (error.path, error.found, error.way_out) == ("plan", "fastest", ("plan=best", "parallel=fsdp"))
-    assert error.rule.startswith("its one value is best, the layout that `launch plan` puts first")
+    assert error.rule.startswith("its only value is best, the layout that `launch plan` ranks first")
 
 
 def test_where_no_layout_is_searched_the_word_is_refused_and_never_dropped() -> None:
     [error] = ask("model=tiny", "plan=best").errors
-    assert (
-        error.rule == "it stands for a layout in check, show, run and -m: here type the words that `launch plan` prints"
-    )
+    assert error.rule == "it works in check, show, run and -m: here type the overrides that `launch plan` prints"
     assert error.way_out == ("launch plan",)
 
 

@@ -271,4 +271,4 @@ def test_no_file_of_the_users_groups_has_hydra_import_a_package(
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ComposeError) as caught:
         composed("train=mine", catalog=Catalog(folder=tmp_path))
-    assert "hydra.searchpath in train/mine.yaml is not read: groups lie in conf/ alone" in str(caught.value)
+    assert "hydra.searchpath in train/mine.yaml is not supported: groups are only read from conf/" in str(caught.value)

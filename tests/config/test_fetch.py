@@ -40,21 +40,21 @@ def refusal(source: str) -> str:
 @pytest.mark.parametrize(
     ("source", "rule"),
     [
-        ("http://example.org/a.yaml", "a recipe is fetched by https"),
-        ("file:///etc/passwd", "a recipe is fetched by https"),
+        ("http://example.org/a.yaml", "a recipe is fetched from https"),
+        ("file:///etc/passwd", "a recipe is fetched from https"),
         ("https://127.0.0.1/a.yaml", "which is not a public address"),
         ("https://localhost/a.yaml", "which is not a public address"),
-        ("https://example.org:x/a.yaml", "only https is followed, to a host"),
-        ("https://[example/a.yaml", "only https is followed, to a host"),
-        ("git+https://[example/a@main#b.yaml", "only https is followed, to a host"),
+        ("https://example.org:x/a.yaml", "only https URLs with a host are followed"),
+        ("https://[example/a.yaml", "only https URLs with a host are followed"),
+        ("git+https://[example/a@main#b.yaml", "only https URLs with a host are followed"),
         ("https://10.1.2.3/a.yaml", "which is not a public address"),
         ("https://169.254.169.254/latest/meta-data", "which is not a public address"),
         ("https://[::1]/a.yaml", "which is not a public address"),
         ("git+https://127.0.0.1/a@main#b.yaml", "which is not a public address"),
-        ("git+ext::sh -c x@main#b.yaml", "git is asked by https, ssh or file alone"),
-        ("git+https://example.org/a@main", "a recipe in a repository is named"),
-        ("git+https://example.org/a@main#../b.yaml", "a recipe in a repository is named"),
-        ("git+https://example.org/a@--upload-pack=x#b.yaml", "a recipe in a repository is named"),
+        ("git+ext::sh -c x@main#b.yaml", "git repositories are reached only by https, ssh or file"),
+        ("git+https://example.org/a@main", "a recipe in a repository has the form"),
+        ("git+https://example.org/a@main#../b.yaml", "a recipe in a repository has the form"),
+        ("git+https://example.org/a@--upload-pack=x#b.yaml", "a recipe in a repository has the form"),
     ],
 )
 def test_a_source_that_is_not_safe_is_refused(source: str, rule: str) -> None:
@@ -105,7 +105,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, *answers: tuple[int, str | None, 
 
 def test_a_mocked_server_s_file_needs_its_hash(monkeypatch: pytest.MonkeyPatch) -> None:
     answering(monkeypatch, *[(200, None, RECIPE)] * 3)
-    assert "without a hash" in refusal("https://example.org/a.yaml")
+    assert "a hash must show" in refusal("https://example.org/a.yaml")
     assert f"this one has sha256={HASH}" in refusal("https://example.org/a.yaml#sha256=00")
     assert fetch.fetch(f"https://example.org/a.yaml#sha256={HASH}") == RECIPE
 
@@ -115,9 +115,9 @@ def test_a_mocked_server_s_redirects_lead_to_https_alone_and_end(monkeypatch: py
     assert fetch.fetch(f"https://example.org/a.yaml#sha256={HASH}") == RECIPE
     assert asked == ["example.org/a.yaml", "example.org/b.yaml?x=1"]
     answering(monkeypatch, (302, "http://example.org/b.yaml", b""))
-    assert refusal("https://example.org/a.yaml") == "only https is followed, to a host, also by a redirect"
+    assert refusal("https://example.org/a.yaml") == "only https URLs with a host are followed, also in redirects"
     answering(monkeypatch, (302, "https://[", b""))
-    assert "only https is followed" in refusal("https://example.org/a.yaml")
+    assert "only https URLs with a host are followed" in refusal("https://example.org/a.yaml")
     answering(monkeypatch, *[(302, "/a.yaml", b"")] * 9)
     assert "more than 3 redirects" in refusal("https://example.org/a.yaml")
     answering(monkeypatch, (404, None, b""))
@@ -147,7 +147,7 @@ def test_a_recipe_of_a_repository_is_fetched_at_a_revision_and_is_not_the_users_
     with pytest.raises(SubmitError):
         fetch.fetch(f"git+file://{repository}@v2#x/shared.yaml")
     monkeypatch.setattr(fetch, "PACK_BYTES", 1 << 15)
-    assert refusal(source).endswith("; at most 32 KiB are taken of a revision")
+    assert refusal(source).endswith("; the limit of a revision is 32 KiB")
     monkeypatch.setattr(fetch, "GIT_TIMEOUT_S", 0.0)
     assert refusal(source) == "git init: it takes longer than 0 s"
 
@@ -171,7 +171,7 @@ def test_a_recipe_of_the_network_is_fetched_before_it_is_used(capsys: pytest.Cap
     ("error", "said"),
     [
         (socket.gaierror(-3, "Temporary failure in name resolution"), "name resolution"),
-        (UnicodeError("label too long"), "example.org:443 is no address: label too long"),
+        (UnicodeError("label too long"), "example.org:443 is not an address: label too long"),
     ],
 )
 def test_without_a_name_server_a_fetch_ends_in_words_by_https_and_by_git_alike(
@@ -202,7 +202,9 @@ def test_git_is_asked_with_nobody_there_to_answer_it_and_its_words_are_the_error
     assert capsys.readouterr().err == "launch: git init: fatal: 0 true\n"
     program.unlink()
     assert main(["recipe", "fetch", f"git+file://{folder}@main#a.yaml"]) == 4
-    assert capsys.readouterr().err == "launch: git is not installed, and a recipe in a repository is fetched by it\n"
+    assert (
+        capsys.readouterr().err == "launch: git is not installed, and is needed to fetch a recipe from a repository\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ def test_cpu_ranks_take_fp32_where_no_precision_is_named_and_it_is_said() -> Non
     left_open = ask("model=tiny", "hardware=cpu")
     assert (left_open.require().precision.name, left_open.require().precision.compute) == ("fp32", "fp32")
     (said,) = left_open.said
-    assert "no precision is named: fp32" in said
+    assert "precision is not set and the ranks are on CPUs: fp32" in said
     assert left_open.require().hash == make_spec("model=tiny", "hardware=cpu", "precision=fp32").hash
 
 

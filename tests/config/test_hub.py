@@ -88,7 +88,7 @@ def test_a_config_is_fetched_once_and_what_goes_wrong_is_said_at_once(address: s
     assert (there["verdict"], again["parameters"]) == ("fits", there["parameters"])
     assert nope["errors"][0]["rule"] == "the Hub has no such model, or it is private and `hf auth login` is needed"
     assert nope["errors"][0]["way_out"] == ["hf download org/nope config.json", "model=./folder"]
-    assert gated["errors"][0]["rule"].startswith("its owner asks who takes it: ask for access")
+    assert gated["errors"][0]["rule"].startswith("it is gated: request access")
     assert away["errors"][0]["rule"].startswith("the Hub cannot be reached: ")
     assert "Retrying" not in done.stderr
     assert [line for line in ASKED if "/org/there/" in line][-1].startswith("GET")

@@ -68,7 +68,7 @@ def test_the_typed_length_takes_the_place_of_the_other(
 def test_both_lengths_in_one_place_are_an_error_with_two_ways_out(folder: Path, words: tuple[str, ...]) -> None:
     [error] = batch.check(make_spec(*words, folder=folder))
     assert (error.path, error.found) == ("train.tokens", 1_000_000)
-    assert error.rule == "the steps of the run follow from it, and train.steps=500 is said beside it"
+    assert error.rule == "this determines the number of steps, but train.steps=500 is also set"
     assert error.way_out == ("train.steps=null", "train.tokens=null")
     for way in error.way_out:
         assert not list(batch.check(request([*words, way], facts=CPU_HOST).require()))

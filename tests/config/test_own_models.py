@@ -93,7 +93,7 @@ def test_a_sweep_says_once_that_its_points_start_from_the_weights(
 ) -> None:
     main(["check", "-m", "model=./mine", "train.seed=1,2"])
     said = " ".join(capsys.readouterr().err.split())
-    start = "warning: model.weights=./mine: training starts from the weights in it; null draws fresh ones; try"
+    start = "warning: model.weights=./mine: training starts from these weights; null starts from random ones; try"
     assert said.count(f"{start} model.weights=null (points 000 001)") == said.count(start) == 1
 
 
@@ -109,11 +109,11 @@ def test_a_folder_is_the_model_of_its_config_with_its_weights_and_says_so(
     assert status == 0
     assert said.startswith("FITS: ")
     assert " mine, fsdp, fp32;" in said
-    assert "model.weights=./mine: training starts from the weights in it; null draws fresh ones try" in said
-    assert "tokenizer of its own for its 128256 ids: its weights know no others try data.tokenizer=./mine" in said
+    assert "model.weights=./mine: training starts from these weights; null starts from random ones try" in said
+    assert "its own tokenizer for its 128256 ids, which its weights were trained with try data.tokenizer=./mine" in said
     status, said = answer("check model=./mine model.weights=null data.tokenizer=bytes", capsys)
     assert "training starts" not in said
-    assert "tokenizer of its own" not in said, "what was typed is meant"
+    assert "its own tokenizer" not in said, "what was typed is meant"
 
 
 @pytest.mark.parametrize(
@@ -195,15 +195,18 @@ def test_an_import_of_a_folder_has_its_weights_and_one_of_a_file_has_not(capsys:
     ("word", "said"),
     [
         ("model=mine", "qwen3_next_80b_a3b, tiny try model=./mine"),
-        ("model=./mini", "no such folder, and a name of the Hub is organisation/model try model=./mine"),
-        ("model=a/b/c", "there is no such folder, and a name of the Hub is organisation/model try launch show model"),
-        ("model=.", "the folder has no config.json, which says what the model is try model=./broken or model=./mine"),
-        ("model=./lora", "it holds a LoRA adapter and no model: name the folder of the model that it was made for"),
-        ("model=./pickled", "its weights are in pytorch_model.bin, and only model.safetensors and"),
-        ("model=./other", "model_type=bert: this is an encoder, which predicts masked words, and only models that"),
-        ("model=./other", "predict the next token are trained try script=path/to/train.py"),
-        ("model=./broken", "a config.json is JSON, and this is not: Expecting value"),
-        ("model=./mine/large", "it is no config.json: that of any model is a few kilobytes, and this is 1,048,577"),
+        ("model=./mini", "no such folder, and a name on the Hub is organization/model try model=./mine"),
+        ("model=a/b/c", "there is no such folder, and a name on the Hub is organization/model try launch show model"),
+        ("model=.", "the folder has no config.json, which describes the model try model=./broken or model=./mine"),
+        ("model=./lora", "it holds a LoRA adapter, not a model: name the folder of its base model"),
+        ("model=./pickled", "its weights are in pytorch_model.bin, but only model.safetensors and"),
+        (
+            "model=./other",
+            "model_type=bert: this is an encoder, which predicts masked words, and launch trains only models",
+        ),
+        ("model=./other", "only models that predict the next token try script=path/to/train.py"),
+        ("model=./broken", "a config.json must be valid JSON: Expecting value"),
+        ("model=./mine/large", "this is not a config.json: these have a few kilobytes, and it has 1,048,577"),
         ("model=./nothing/", "there is no such folder"),
     ],
 )
@@ -236,19 +239,20 @@ def test_weights_of_a_model_of_images_are_not_those_of_the_language_model_in_it(
 ) -> None:
     whole = {"model_type": "llava", "text_config": SMALL, "vision_config": {"hidden_size": 64}}
     (folder / "mine" / "config.json").write_text(json.dumps(whole))
-    why = "they have other names for the tensors of text_config, which this version does not read: it starts afresh"
+    why = "the tensors of text_config have other names, which this version does not read: it starts from random weights"
     assert main(["import", "hf", "mine"]) == 0
     printed = capsys.readouterr()
     assert "model.weights" not in printed.out
     assert f"not understood: the weights in mine: {why}" in " ".join(printed.err.split())
     status, found = answer("check model=./mine", capsys)
     assert status == 2
-    assert f"of its weights: {why} with null" in found
+    assert f"its weights cannot be used: {why} with null" in found
     assert make_spec("model=./mine", "model.weights=null").model.weights is None
     status, found = answer("check model=./mine model.weights=null", capsys)
     assert status == 0
     assert (
-        "the language model of text_config alone is counted and trained, without what encodes images or sound" in found
+        "only the language model of text_config is counted and trained, without the encoders of images or sound"
+        in found
     )
 
 
@@ -263,13 +267,13 @@ def test_a_model_of_the_hub_that_was_fetched_once_needs_no_network_and_its_weigh
     status, said = answer("check model=org/cached", capsys)
     command = f"hf download org/cached --revision {REVISION} --include '*.safetensors*'"
     assert status == 0
-    assert f"the Hub's weights, which are not fetched yet: fetch them before the run try {command}" in said
+    assert f"the weights on the Hub, which are not fetched yet: fetch them before the run try {command}" in said
     assert f"data.tokenizer={place}" in said
     status, said = answer("run model=org/cached", capsys)
     assert status == 2
     assert f"the weights are not fetched yet try {command}" in said
     (place / "model.safetensors").touch()
-    assert "training starts from the weights in it" in answer("check model=org/cached", capsys)[1]
+    assert "training starts from these weights" in answer("check model=org/cached", capsys)[1]
 
 
 def test_a_folder_of_the_same_name_comes_before_the_hub_and_is_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -279,7 +283,7 @@ def test_a_folder_of_the_same_name_comes_before_the_hub_and_is_named(capsys: pyt
     status, said = answer("check model=org/cached", capsys)
     assert status == 0
     assert make_spec("model=org/cached").model.hidden_size == 128
-    assert "it is the folder of this name here that is taken, not a model of the Hub try model=./org/cached" in said
+    assert "the local folder of this name is used, not a model on the Hub try model=./org/cached" in said
 
 
 def test_a_recipe_from_elsewhere_fetches_nothing_and_leaves_the_folder_only_when_trusted(
@@ -292,5 +296,5 @@ def test_a_recipe_from_elsewhere_fetches_nothing_and_leaves_the_folder_only_when
     Path("theirs.yaml").write_text(f"schema: 1\nsummary: s\nchoose: {{model: {folder}/mine}}\n")
     status, said = answer("run recipe=theirs.yaml", capsys)
     assert status == 2
-    assert "leaves the working folder; it does not lie in recipes/, runs/ or conf/ of the working folder" in said
+    assert "leaves the working folder; it is not in recipes/, runs/ or conf/ of the working folder" in said
     assert "try --trust or launch recipe trust" in said

@@ -218,6 +218,6 @@ def test_options_and_verbs_of_another_tool_are_answered_by_ours(
 def test_why_there_is_no_cut_cross_entropy_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "train.loss=cut", "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["errors"][0]["rule"] == (
-        "there is no cut cross entropy here: its package on PyPI is not Apple's own. Liger's fused loss and the "
-        "chunked one never hold all logits, either"
+        "launch has no cut cross entropy, since its package on PyPI is not Apple's own; Liger's fused loss and the "
+        "chunked loss do not hold all logits either"
     )

@@ -71,18 +71,18 @@ def test_a_foreign_file_stays_foreign_where_it_is_edited_moved_or_copied(tmp_pat
     assert why(path, tmp_path) == "it was from https://example.org/a before it was edited"
     assert why(recipe(tmp_path, "copy"), tmp_path) == "it is from https://example.org/a"
     edited = recipe(tmp_path, "edited", "another")
-    assert why(edited, tmp_path, RUNS_CODE) == "it names the same as a file from https://example.org/a"
+    assert why(edited, tmp_path, RUNS_CODE) == "it names the same code as a file from https://example.org/a"
     assert why(edited, tmp_path, SENDS) is None
 
 
 def test_a_clone_is_foreign_until_all_of_its_remotes_are_trusted(tmp_path: Path) -> None:
     clone(tmp_path)
     path = recipe(tmp_path)
-    assert why(path, tmp_path) == "it lies in a repository from https://example.org/a, which is not trusted"
+    assert why(path, tmp_path) == "it is in a repository from https://example.org/a, which is not trusted"
     trust_store.add_origins(trust.untrusted_remotes(path))
     assert why(path, tmp_path) is None
     (tmp_path / ".git" / "config").write_text('[remote "a"]\nurl = https://example.org/a\n[remote "b"]\nurl = /b\n')
-    assert why(path, tmp_path) == "it lies in a repository from /b, which is not trusted"
+    assert why(path, tmp_path) == "it is in a repository from /b, which is not trusted"
 
 
 def test_what_launch_wrote_from_the_users_own_words_is_own_in_a_clone_too(tmp_path: Path) -> None:
@@ -121,10 +121,10 @@ def test_a_record_that_cannot_be_read_trusts_nothing(tmp_path: Path, state: Path
     (state / trust_store.NAME).mkdir(parents=True)
     with pytest.raises(ConfigErrors) as caught:
         why(recipe(tmp_path), tmp_path)
-    assert caught.value.errors[0].rule == "what is trusted cannot be read: Is a directory"
+    assert caught.value.errors[0].rule == "the record of trust cannot be read: Is a directory"
     with pytest.raises(ConfigErrors) as caught:
         trust.note_own(tmp_path / "a", b"x")
-    assert caught.value.errors[0].rule == "what is trusted cannot be remembered: Is a directory"
+    assert caught.value.errors[0].rule == "the record of trust cannot be written: Is a directory"
 
 
 def test_a_mix_of_files_of_this_machine_fetches_nothing() -> None:

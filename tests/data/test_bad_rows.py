@@ -266,4 +266,4 @@ def test_the_key_is_refused_nowhere_and_said_to_be_idle_where_there_are_no_rows(
 ) -> None:
     found = answered(capsys, "check", *RUN, "data=synthetic", "data.on_bad_row=skip")
     [warning] = [each for each in found["warnings"] if each["path"] == "data.on_bad_row"]
-    assert warning["rule"] == "it is read only where rows hold text or messages"
+    assert warning["rule"] == "used only when rows hold text or messages"

@@ -107,7 +107,7 @@ def test_what_is_no_list_of_named_sets_is_refused_with_one_that_is(value: str) -
     [error] = caught.value.errors
     assert error.path == "data.eval_sets"
     assert error.rule == (
-        "must be a list, each {name: code, path: a}, where wanted with source, split, config, revision, column,"
+        "must be a list, each {name: code, path: a}, optionally with source, split, config, revision, column,"
         " template, max_samples, columns"
     )
     assert [*make_spec(*EVALUATES, "data=text", *error.way_out).data.evaluated] == ["code", "math"]

@@ -93,7 +93,7 @@ def test_a_key_that_no_part_of_a_mix_has_is_answered_with_those_that_it_has() ->
     (error,) = caught.value.errors
     assert error.where == "data.mix=[{path:a,wieght:1}]"
     assert error.rule == (
-        "must be a list, each {path: a, weight: 1}, where wanted with source, split, config, revision, column,"
+        "must be a list, each {path: a, weight: 1}, optionally with source, split, config, revision, column,"
         " template, max_samples, columns"
     )
     assert make_spec("model=tiny", *ONE, *error.way_out).data.weights == (1.0, 1.0)

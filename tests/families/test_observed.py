@@ -131,9 +131,9 @@ def test_a_class_is_built_once_for_a_file_and_called_with_all_that_it_says(built
 def test_a_size_by_a_word_that_the_class_does_not_read_is_refused_with_its_own(built: list[str]) -> None:
     foreign = {"model_type": "lfm2", "n_layers": 5, "dModel": 16, "ffn_dim": 9, "vocab_size": 32}
     assert refused(foreign) == {
-        "n_layers": "call it num_hidden_layers in the file",
-        "dModel": "call it hidden_size in the file",
-        "ffn_dim": "call it intermediate_size in the file",
+        "n_layers": "rename it to num_hidden_layers in the file",
+        "dModel": "rename it to hidden_size in the file",
+        "ffn_dim": "rename it to intermediate_size in the file",
     }
     assert model_of(foreign) == {}
     assert left_out({**FILE, "n_layers": 3})["n_layers"] == ("no effect: num_hidden_layers says the same", False)

@@ -90,7 +90,7 @@ def test_a_key_that_the_class_does_not_read_changes_nothing_unless_code_beside_i
     odd = LLAMA3_8B | {"mystery_projection": 3}
     effect = "no effect: transformers' class of llama does not read it"
     assert left_out(odd)["mystery_projection"] == (effect, False)
-    effect = "the folder's own code may read it, which is not run here"
+    effect = "the folder's own code may read it, which launch does not run"
     assert left_out(odd | {"auto_map": {"AutoConfig": "mine.Config"}})["mystery_projection"] == (effect, True)
     assert that_matters(odd | {"auto_map": {"AutoModelForCausalLM": "mine.MyForCausalLM"}}) == ["mystery_projection"]
     assert that_matters(odd | {"auto_map": {"AutoModelForCausalLM": "modeling_llama.LLaMAForCausalLM"}}) == []
@@ -217,7 +217,7 @@ def test_a_key_of_another_class_is_not_taken_for_the_own_one() -> None:
     for config in ({"model_type": "starcoder2", "layer_norm_epsilon": 1e-3}, {"model_type": "stablelm", "norm_eps": 1}):
         assert _kept(config)["norm_epsilon"] == 1e-05
         assert that_matters(config) == []
-    assert refused({"model_type": "falcon", "n_layer": 12}) == {"n_layer": "call it num_hidden_layers in the file"}
+    assert refused({"model_type": "falcon", "n_layer": 12}) == {"n_layer": "rename it to num_hidden_layers in the file"}
     assert _kept({"model_type": "gptj", "num_hidden_layers": 12})["num_hidden_layers"] == 12
     assert _kept({"model_type": "olmoe", "num_experts": 12})["num_experts"] == 12
     both = {"model_type": "gptj", "num_hidden_layers": 12, "n_layer": 12}
@@ -288,7 +288,7 @@ def test_a_pattern_of_windows_in_letters_is_left_to_the_kinds_of_layers() -> Non
 
 def test_an_error_says_an_before_a_vowel() -> None:
     [error] = errors_of(json.dumps({"model_type": "opt", "vocab_size": 0}))
-    assert error["rule"] == "an opt config.json holds it as an integer of at least 1"
+    assert error["rule"] == "an opt config.json needs an integer of at least 1"
 
 
 def test_a_mixture_without_experts_is_told_what_to_write() -> None:

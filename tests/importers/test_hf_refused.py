@@ -28,9 +28,9 @@ def _raised(text: str) -> list[dict[str, object]]:
 def test_a_file_that_is_not_json_is_an_error_with_its_path() -> None:
     [error] = _raised("hidden_size: 4096")
     assert error["path"] == "models/config.json"
-    assert error["rule"] == "a config.json is JSON, and this is not: Expecting value: line 1 column 1 (char 0)"
+    assert error["rule"] == "a config.json must be valid JSON: Expecting value: line 1 column 1 (char 0)"
     [error] = _raised("[1, 2]")
-    assert (error["found"], error["rule"]) == ("[1, 2]", "a config.json is one JSON object: {...}")
+    assert (error["found"], error["rule"]) == ("[1, 2]", "a config.json must be one JSON object: {...}")
 
 
 @pytest.mark.parametrize("kind", [["llama"], {"llama": 1}, 3, None])
@@ -41,18 +41,18 @@ def test_a_model_type_that_is_no_word_is_an_error(kind: object) -> None:
 
 def test_an_unknown_model_type_is_named_by_what_is_known_of_it_and_not_by_its_spelling() -> None:
     [error] = errors_of(json.dumps({"model_type": "xlnet", "d_model": 256}))
-    assert str(error["rule"]).startswith("no family here reads it, and nothing is known of its memory: transformers 5")
+    assert str(error["rule"]).startswith("no model family reads it, so its memory is unknown: transformers 5")
     assert "has XLNetLMHeadModel for it" in str(error["rule"])
     assert error["way_out"] == ["script=path/to/train.py", BY_HAND.replace("hidden_size=...", "hidden_size=256")]
     [error] = errors_of(json.dumps({"model_type": "lama", "hidden_size": 256}))
-    assert "has no language model of this type either" in str(error["rule"])
+    assert "has no language model of this type" in str(error["rule"])
     assert not [way for way in error["way_out"] if "llama" in way]  # type: ignore[attr-defined]
 
 
 def test_architectures_may_name_the_class_of_a_known_model_type() -> None:
     [error] = errors_of(json.dumps(LLAMA3_8B | {"model_type": "acme"}))
     assert error["rule"] == (
-        "no family here reads it, but architectures names LlamaForCausalLM, the class of another model_type"
+        "no model family reads it, but architectures names LlamaForCausalLM, the class of another model_type"
     )
     assert 'write "model_type": "llama" into the file' in error["way_out"]  # type: ignore[operator]
 
@@ -61,10 +61,19 @@ def test_architectures_may_name_the_class_of_a_known_model_type() -> None:
     ("config", "said"),
     [
         ({"model_type": "bert"}, "this is an encoder, which predicts masked words"),
-        ({"model_type": "t5"}, "this is an encoder with a decoder"),
-        ({"model_type": "mllama"}, "this is a model of text and images, and only language models of text"),
-        ({"model_type": "whisper"}, "this is a model of text and sound, and only language models of text"),
-        ({"model_type": "acme", "audio_config": {"a": 1}}, "this is a model of text and sound, and only language"),
+        ({"model_type": "t5"}, "this is an encoder-decoder"),
+        (
+            {"model_type": "mllama"},
+            "this is a model of text and images, and launch trains only language models of text",
+        ),
+        (
+            {"model_type": "whisper"},
+            "this is a model of text and sound, and launch trains only language models of text",
+        ),
+        (
+            {"model_type": "acme", "audio_config": {"a": 1}},
+            "this is a model of text and sound, and launch trains only language",
+        ),
     ],
 )
 def test_what_is_no_language_model_is_refused_by_its_kind(config: dict[str, Any], said: str) -> None:
@@ -80,7 +89,7 @@ def test_the_language_model_of_a_model_of_images_is_read_and_the_rest_is_left_ou
     assert {key: found.model[key] for key in plain if key not in ("name", "source")} == {
         key: plain[key] for key in plain if key not in ("name", "source")
     }
-    effect = "the language model of text_config alone is trained here, without what encodes images or sound"
+    effect = "only the language model of text_config is trained, without the encoders of images or sound"
     left = {left.key: (left.effect, left.matters) for left in found.imported.left_out}
     assert left["vision_config.hidden_size"] == left["image_id"] == (effect, False)
 
@@ -156,7 +165,7 @@ def test_a_language_model_inside_another_has_the_type_and_the_values_that_its_cl
 
 def test_a_language_model_of_which_transformers_has_no_class_is_named() -> None:
     [error] = errors_of(json.dumps({"model_type": "molmo2", **IMAGES, "text_config": {"model_type": "molmo2_text"}}))
-    assert str(error["rule"]).endswith("no class for next tokens of its language model alone (molmo2_text)")
+    assert str(error["rule"]).endswith("no causal LM class for its language model alone (molmo2_text)")
 
 
 def test_sizes_that_another_programs_class_has_as_defaults_are_not_those_of_the_type_with_such_layers() -> None:
@@ -196,7 +205,7 @@ def test_the_by_hand_words_take_the_commonest_of_two_names_of_a_size() -> None:
 
 def test_a_type_of_a_folders_own_code_is_refused_with_the_sizes_that_its_file_says() -> None:
     [error] = errors_of(json.dumps({"model_type": "xverse", "auto_map": {"AutoConfig": "a.B"}, "num_layers": 28}))
-    assert str(error["rule"]).endswith(", and the code in its own folder is not run here")
+    assert str(error["rule"]).endswith(", and launch does not run the code in its folder")
     like, _, by_hand = map(str, error["way_out"])  # type: ignore[call-overload]
     assert like == 'write "model_type": "llama" into the file, whose layers are the same'
     assert by_hand.startswith("model=custom model.family=... model.num_hidden_layers=28 model.hidden_size=... ")
@@ -209,9 +218,9 @@ def test_all_wrong_values_come_at_once() -> None:
         "models/config.json: vocab_size",
     ]
     assert errors[1]["found"] == "32000"
-    assert errors[1]["rule"] == "a llama config.json holds it as an integer of at least 1"
+    assert errors[1]["rule"] == "a llama config.json needs an integer of at least 1"
     assert errors[0]["rule"] == (
-        "no model family here has it; they have silu, swish, gelu, gelu_python, gelu_new, gelu_fast,"
+        "no model family supports it; supported are silu, swish, gelu, gelu_python, gelu_new, gelu_fast,"
         " gelu_pytorch_tanh, relu, relu2"
     )
 
@@ -219,7 +228,7 @@ def test_all_wrong_values_come_at_once() -> None:
 def test_values_of_the_wrong_kind_are_errors() -> None:
     errors = errors_of(json.dumps(LLAMA3_8B | {"tie_word_embeddings": "no", "rms_norm_eps": [1], "head_dim": 0}))
     assert [(error["path"], error["found"], error["rule"]) for error in errors] == [
-        ("models/config.json: head_dim", 0, "a llama config.json holds it as an integer of at least 1"),
-        ("models/config.json: tie_word_embeddings", "no", "is true or false"),
-        ("models/config.json: rms_norm_eps", [1], "is a number"),
+        ("models/config.json: head_dim", 0, "a llama config.json needs an integer of at least 1"),
+        ("models/config.json: tie_word_embeddings", "no", "must be true or false"),
+        ("models/config.json: rms_norm_eps", [1], "must be a number"),
     ]

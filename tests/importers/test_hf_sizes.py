@@ -18,17 +18,17 @@ ESTIMATORS = {"model_type": "opt", "num_layers": 64, "hidden_dim": 9216, "ffn_em
 def test_a_model_in_another_programs_words_is_no_import_of_the_classes_default_sizes() -> None:
     [first, *_] = read(json.dumps(ESTIMATORS), "config.json").errors
     assert first.path == "config.json: num_layers"
-    assert "of opt does not read it, and would take its default: it reads num_hidden_layers" in first.rule
+    assert "of opt does not read it but num_hidden_layers, and would use its default" in first.rule
     assert refused(ESTIMATORS) == {
-        "num_layers": "call it num_hidden_layers in the file",
-        "hidden_dim": "call it hidden_size in the file",
-        "ffn_embed_dim": "call it ffn_dim in the file",
-        "n_head": "call it num_attention_heads in the file",
+        "num_layers": "rename it to num_hidden_layers in the file",
+        "hidden_dim": "rename it to hidden_size in the file",
+        "ffn_embed_dim": "rename it to ffn_dim in the file",
+        "n_head": "rename it to num_attention_heads in the file",
     }
-    assert refused({"model_type": "gpt2", "nLayers": 48}) == {"nLayers": "call it n_layer in the file"}
+    assert refused({"model_type": "gpt2", "nLayers": 48}) == {"nLayers": "rename it to n_layer in the file"}
     written = {"hidden_size": 9216, "num_attention_heads": 72, "num_hidden_layers": 64}
     assert refused({"model_type": "opt", **written, "hidden_dim": 36864}) == {
-        "hidden_dim": "call it ffn_dim in the file"
+        "hidden_dim": "rename it to ffn_dim in the file"
     }
 
 
@@ -67,8 +67,8 @@ def test_a_second_word_for_a_size_that_says_the_same_has_no_effect() -> None:
 def test_a_size_that_the_class_reads_and_the_file_leaves_out_is_named_by_the_class_s_word() -> None:
     sizes = {"num_hidden_layers": 4, "hidden_size": 512, "num_attention_heads": 8, "intermediate_size": 1024}
     config = {"model_type": "llama", "vocab_size": 1000, **sizes}
-    assert refused(config | {"kv_heads": 2}) == {"kv_heads": "call it num_key_value_heads in the file"}
-    assert "its class has no such size" in left_out({"model_type": "gpt2", "kv_heads": 2})["kv_heads"][0]
+    assert refused(config | {"kv_heads": 2}) == {"kv_heads": "rename it to num_key_value_heads in the file"}
+    assert "the class has no such size" in left_out({"model_type": "gpt2", "kv_heads": 2})["kv_heads"][0]
 
 
 def test_a_second_name_that_the_class_takes_is_read_and_stronger_than_the_first() -> None:

@@ -239,7 +239,7 @@ def _message(text: str, path: str) -> list[dict[str, object]]:
             "a.json",
             "this is not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)",
         ),
-        ("a: [", "a.yaml", "it is not YAML: while parsing a flow node did not find expected node content"),
+        ("a: [", "a.yaml", "it is not valid YAML: while parsing a flow node did not find expected node content"),
         ("--name 'unclosed", "a.sh", "this is not shell text: No closing quotation"),
         ("3", "a.yaml", "an argument list is a mapping of arguments to values, or a list of words"),
         ("ls -l", "a.sh", "it holds no argument; they are spelt --num-layers 32"),

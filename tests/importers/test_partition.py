@@ -61,7 +61,7 @@ _NOT_PLAIN = re.compile(
 """Shell text of which an eye has to follow the branches, or the words of other programs."""
 
 _FLAG = re.compile(r"(--[A-Za-z][\w.-]*)(?:=.*)?\Z", re.DOTALL)
-_LISTS = re.compile(r"(\d+) keys?: (\d+) said, (\d+) the default here too, (\d+) kept for the engine, (\d+) left out")
+_LISTS = re.compile(r"(\d+) keys?: (\d+) imported, (\d+) equal to defaults, (\d+) passed to the engine, (\d+) left out")
 
 
 def filled_with(content: dict[str, Any], path: Sequence[str], value: object) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def changed(**values: Any) -> bytes:
         (changed(measured={"steps": 3, "tokens_per_second_per_gpu": -5.0}), "tokens_per_second_per_gpu must be a pos"),
         (changed(measured={"steps": 3, "tokens_per_second_per_gpu": 1e300}), "tokens_per_second_per_gpu must be a pos"),
         (changed(measured={"steps": 3, "allocated_bytes": 1.5}), "allocated_bytes must be a positive number"),
-        (changed(measured={"steps": 3, "tokens_per_second_per_gpu": float("nan")}), "nan is no finite number"),
+        (changed(measured={"steps": 3, "tokens_per_second_per_gpu": float("nan")}), "nan is not a finite number"),
         (b" " * 9000 + row().as_line(), "it is longer than 8192 bytes"),
         (b"[" * 8000, "it is nested|Expecting value"),
         (b'{"schema": 1, "id": "\xff"}', "can't decode"),

@@ -71,5 +71,5 @@ def test_the_figure_names_the_frontier(tmp_path: Path) -> None:
 
 def test_a_figure_of_unknown_speeds_is_refused_before_anything_is_searched(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "model=tiny", "--plot", "a.png"]) == 2
-    assert "no speed is known here: the speed of a CPU is not modelled" in " ".join(capsys.readouterr().err.split())
+    assert "the speed is unknown: the speed of a CPU is not modelled" in " ".join(capsys.readouterr().err.split())
     assert main(["plan", *FEW, "--plot", "a.pdf"]) == 2

@@ -106,7 +106,7 @@ def test_a_point_of_many_is_judged_with_the_concrete_words(found: Least, tmp_pat
 
 
 def test_a_key_of_the_group_beside_it_is_refused() -> None:
-    with pytest.raises(ConfigErrors, match="checkpointing=auto chooses the keys of this group"):
+    with pytest.raises(ConfigErrors, match="checkpointing=auto sets the keys of this group"):
         _composed(*GPUS, "checkpointing=auto", "checkpointing.layers=4")
 
 

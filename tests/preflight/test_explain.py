@@ -74,8 +74,8 @@ def test_the_document_has_the_explanation_beside_the_answer(capsys: pytest.Captu
 @pytest.mark.parametrize(
     ("words", "rule"),
     [
-        (["-m", *SEVEN_B, "train.micro_batch_size=1,2"], "-m does not read it: it belongs to one run"),
-        ([*SEVEN_B, "--engine", "trace"], "a trace has bytes and no formulas"),
+        (["-m", *SEVEN_B, "train.micro_batch_size=1,2"], "-m does not use it: it applies to a single run"),
+        ([*SEVEN_B, "--engine", "trace"], "a trace has bytes but no formulas"),
     ],
 )
 def test_what_has_no_terms_of_one_run_is_refused(

@@ -170,6 +170,4 @@ def test_points_are_answered_by_formula_alone(tmp_path: Path, capsys: pytest.Cap
     points = tmp_path / "points.jsonl"
     points.write_text("")
     assert cli.main(["check", "--points", str(points), "--engine", "trace"]) == 2
-    assert "--points takes the formulas: a trace takes seconds for each point" in " ".join(
-        capsys.readouterr().err.split()
-    )
+    assert "--points uses the formulas: a trace takes seconds per point" in " ".join(capsys.readouterr().err.split())

@@ -7,18 +7,19 @@ import pytest
 from launcher.preflight import findings
 from tests.support.helpers import make_spec
 
+SCALINGS = "supported scalings of rotary positions are"
 PATH = "model.rope_parameters"
 
 
 @pytest.mark.parametrize(
     ("given", "path", "rule", "ways"),
     [
-        ("{rope_type:nonsense}", ".rope_type", "rotary positions are scaled by default, linear, llama3, yarn", None),
-        ("{rope_type:linar,factor:2.0}", ".rope_type", "rotary positions are scaled by", [f"{PATH}.rope_type=linear"]),
-        ("{rope_type:linear}", ".factor", "rope_type=linear is computed from it: it is a number", None),
-        ("{rope_type:yarn,factor:big}", ".factor", "rope_type=yarn is computed from it: it is a number", None),
-        ("{rope_theta:5}", ".rope_theta", "it is model.rope_theta here", ["model.rope_theta=5"]),
-        ("{rope_type:linear,factor:2.0,fctor:3}", ".fctor", "rope_type=linear does not read it", None),
+        ("{rope_type:nonsense}", ".rope_type", f"{SCALINGS} default, linear, llama3, yarn", None),
+        ("{rope_type:linar,factor:2.0}", ".rope_type", SCALINGS, [f"{PATH}.rope_type=linear"]),
+        ("{rope_type:linear}", ".factor", "rope_type=linear requires it, as a number", None),
+        ("{rope_type:yarn,factor:big}", ".factor", "rope_type=yarn requires it, as a number", None),
+        ("{rope_theta:5}", ".rope_theta", "set it as model.rope_theta", ["model.rope_theta=5"]),
+        ("{rope_type:linear,factor:2.0,fctor:3}", ".fctor", "rope_type=linear does not use it", None),
         ("{partial_rotary_factor:0.5}", ".partial_rotary_factor", "transformers' class turns whole", ["parallel=tp"]),
     ],
 )  # fmt: skip

@@ -177,7 +177,7 @@ def test_a_run_whose_specification_or_job_is_damaged_keeps_its_state_and_says_so
         answer: Answer = launch(*words)
         assert (answer.status, answer.err) == (4, said), words
     assert launch("compare", "bad", "good").err == (
-        f"launch: of bad not all is known: spec.json: {key}=3 must be an object {{...}}; {way}\n"
+        f"launch: bad is incomplete: spec.json: {key}=3 must be an object {{...}}; {way}\n"
     )
     (run / "spec.json").unlink()
     assert launch("status", "bad").status == 2, "without it a folder is no run"

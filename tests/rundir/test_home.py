@@ -77,7 +77,7 @@ def test_a_copy_runs_in_its_own_place_and_writes_nothing_into_the_original(
     monkeypatch.chdir(tmp_path)
     answer = launch("resume", "elsewhere/b", "--trust")
     assert answer.status == 0, answer.err
-    said = f"launch: {copy} is a copy of {run}: it goes on in its own folder, and the original stays as it is\n"
+    said = f"launch: {copy} is a copy of {run}: it continues in its own folder, and the original is not changed\n"
     assert said in answer.err
     assert len(training.lines(run)) == 1
     assert [line["text"] for line in training.lines(copy)] == ["the data", "the data"]
@@ -184,7 +184,7 @@ def test_a_project_that_was_moved_keeps_its_runs_working_folder(
     answer = launch("resume", "new/runs/grp/a", "train.steps=8", "--trust")
     assert answer.status == 0, answer.err
     assert (
-        f"launch: the working folder {folder} is gone; the run lies in {tmp_path}/new as it did there, and starts from"
+        f"launch: the working folder {folder} is gone; the run has the same place in {tmp_path}/new and"
     ) in answer.err
     assert _json(tmp_path / "new" / "runs" / "grp" / "a" / "job.json")["working_directory"] == str(tmp_path / "new")
 

@@ -50,10 +50,10 @@ def test_files_that_an_index_names_and_that_are_missing_or_cut_off_are_said(tmp_
     with pytest.raises(headers.Unreadable, match=r"1 of the 2 files that its index names are missing: 2\.safetensors"):
         headers.safetensors(tmp_path)
     (tmp_path / "2.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(7))
-    with pytest.raises(headers.Unreadable, match=r"2\.safetensors is cut off: it is shorter than its header says"):
+    with pytest.raises(headers.Unreadable, match=r"2\.safetensors is truncated: it is shorter than its header says"):
         headers.safetensors(tmp_path)
     (tmp_path / headers.INDEX).write_text("[]")
-    with pytest.raises(headers.Unreadable, match="is no index of safetensors files"):
+    with pytest.raises(headers.Unreadable, match="is not an index of safetensors files"):
         headers.safetensors(tmp_path)
 
 

@@ -29,21 +29,21 @@ def test_every_numeric_key_has_its_bound_and_every_bound_its_key() -> None:
 
 NONSENSE = [
     ("data.workers=3000", "must be at most 1,024: they are processes of one rank"),
-    ("data.preview=1000000000", "must be at most 10,000: so many samples are read"),
+    ("data.preview=1000000000", "must be at most 10,000: this many samples are read"),
     ("cluster.requeues=1000000000", "must be at most 10,000: a job that saves nothing"),
     ("cluster.time_limit_min=1000000000", "must be at most 5,256,000: that is ten years"),
-    ("cluster.save_margin_s=70000", "must be at most 65,535: sbatch takes no more"),
+    ("cluster.save_margin_s=70000", "must be at most 65,535: sbatch allows no more"),
     ("cluster.nodes=1000000000", "must be at most 1,000,000: the largest machine has 158,976 nodes"),
-    ("cluster.gpus_per_node=100000000", "must be at most 4,096: no node has so many GPUs"),
-    ("train.micro_batch_size=1000000000", "must be at most 1,048,576: it is what one device"),
+    ("cluster.gpus_per_node=100000000", "must be at most 4,096: no node has that many GPUs"),
+    ("train.micro_batch_size=1000000000", "must be at most 1,048,576: one device computes"),
     ("train.steps=1e12", "must be at most 1,000,000,000: that is three years"),
-    ("optimizer.weight_decay=1e9", "must be at most 10000: a step takes lr x weight_decay"),
+    ("optimizer.weight_decay=1e9", "must be at most 10000: a step subtracts lr x weight_decay"),
     ("optimizer.clip=1e-300", "must be 0 or at least 1e-12"),
     ("optimizer.clip=1e19", "must be at most 1e+18"),
     ("hardware.compute_capability=90", None),
-    ("hardware.compute_capability=900", "must be at most 99: it is 9.0 where the compiler says sm_90"),
-    (f"run.name={'a' * 300}", "must be of at most 200 bytes, since a folder is called so"),
-    (f"run.name='sets/{'ä' * 101}'", "must be of at most 200 bytes"),
+    ("hardware.compute_capability=900", "must be at most 99: it is 9.0 for what the compiler calls sm_90"),
+    (f"run.name={'a' * 300}", "must be at most 200 bytes, since it names a folder"),
+    (f"run.name='sets/{'ä' * 101}'", "must be at most 200 bytes"),
 ]
 
 

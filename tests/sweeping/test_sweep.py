@@ -102,14 +102,14 @@ def test_a_recipe_that_sweeps_a_group_keeps_what_it_sets_in_it(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("words", "rule"),
     [
-        (("run.name=a,b",), "it belongs to the whole sweep and has one value"),
-        (("sweep.budget=1,2",), "it belongs to the whole sweep and has one value"),
-        (("zero=glob(x*)",), "the pattern matches no option; there are 0, 1, 2, 3"),
+        (("run.name=a,b",), "it applies to the whole sweep: set one value"),
+        (("sweep.budget=1,2",), "it applies to the whole sweep: set one value"),
+        (("zero=glob(x*)",), "the pattern matches none of the options 0, 1, 2, 3"),
         (("train.seed=glob(*)",), "only a group has options"),
-        (("optimizer.lr=interval(1e-5,1e-3)",), "a grid cannot list an interval: a sampler draws from it"),
+        (("optimizer.lr=interval(1e-5,1e-3)",), "a grid cannot enumerate an interval: use a sampler"),
         (
             ("train.seed=range(0,1000)", "train.steps=range(1,1000)"),
-            "a sweep has at most 100000 points; a sampler tries a part of them",
+            "a sweep has at most 100000 points; a sampler tries only some of them",
         ),
         (("sweep.sampler=tpe", "train.seed=1,2"), "tpe draws points without end: set how many runs to try"),
         (("train.sed=1,2",), "there is no such group or key"),

@@ -146,7 +146,7 @@ def test_a_folder_that_is_gone_is_said(verb: str, folder: Path, capsys: pytest.C
     os.chdir(gone)
     gone.rmdir()
     assert main([verb, *ANSWERS[verb]]) == 2
-    assert "error: the working folder: somebody has removed or moved it: No such file" in capsys.readouterr().err
+    assert "error: the working folder: it was removed or moved: No such file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -157,7 +157,7 @@ def test_a_full_disk_behind_stdout_is_said(
         monkeypatch.setattr(sys, "stdout", full)
         assert main([verb, *ANSWERS[verb]]) == 4
         monkeypatch.undo()
-    text = "launch: the answer cannot be written to stdout: No space left on device\n"
+    text = "launch: the output cannot be written to stdout: No space left on device\n"
     assert capsys.readouterr().err.endswith(text)
 
 
@@ -169,7 +169,7 @@ def test_a_closed_stdout_is_said_before_anything_is_done(
     status = main([verb, *ANSWERS[verb]])
     monkeypatch.undo()
     assert status == 4
-    assert capsys.readouterr().err.startswith("launch: stdout is closed and the answer has no place")
+    assert capsys.readouterr().err.startswith("launch: stdout is closed: to discard the output")
 
 
 def test_streams_that_are_closed_or_full_end_with_a_status_and_no_traceback(folder: Path) -> None:

@@ -243,7 +243,7 @@ def test_a_path_that_cannot_be_written_is_status_4(tmp_path: Path, capsys: pytes
 def test_many_points_are_not_one_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--points", str(tmp_path / "points.jsonl"), "--plot", "run.png"]) == 2
     assert capsys.readouterr().err == (
-        "error: --plot=run.png: a figure shows one run, and --points are many: draw one\n  of them by its overrides\n"
+        "error: --plot=run.png: a plot shows one run, but --points gives many: plot one\n  of them by its overrides\n"
     )
 
 

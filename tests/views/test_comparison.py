@@ -118,4 +118,7 @@ def test_a_figure_shows_the_losses_and_a_sweep_stands_for_its_runs(tmp_path: Pat
     assert '"run":"s/001"' in page
     assert launch("compare", "s", "--plot", "losses.txt").status == 2
     refused = launch("compare", "s/000")
-    assert (refused.status, refused.err.splitlines()[0]) == (2, "error: RUN=s/000: at least two runs are compared")
+    assert (refused.status, refused.err.splitlines()[0]) == (
+        2,
+        "error: RUN=s/000: a comparison needs at least two runs",
+    )

@@ -249,7 +249,7 @@ def test_a_page_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     refused = launch("report", "a", "-o", "a.pdf")
     assert (refused.status, refused.err) == (
         2,
-        "error: --output=a.pdf: the name of a page ends in .html\n  try  -o a.html\n",
+        "error: --output=a.pdf: the name of a page must end in .html\n  try  -o a.html\n",
     )
     assert launch("report", "b").status == 2
     refused = launch("report", "a", "-o", "none/a.html")

@@ -114,4 +114,4 @@ def test_where_there_is_no_speed_the_verdict_and_the_reason_are_printed(
 @pytest.mark.parametrize("several", [("-m", "model=1b,7b"), ("--points", "points.jsonl")])
 def test_a_table_of_many_runs_is_refused(several: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", *several, "--speed"]) == 2
-    assert f"--speed: {several[0]} does not read it: it belongs to one run" in capsys.readouterr().err
+    assert f"--speed: {several[0]} does not use it: it applies to a single run" in capsys.readouterr().err

@@ -266,8 +266,8 @@ def test_a_full_disk_pauses_saving_and_the_last_save_says_so_and_leaves_the_chec
     assert [path.name for path in (run / "checkpoints").glob("step-0000002[1-9]*")] == []
     said = pause_text(run)
     assert said == (
-        "saving is paused since step 21, and tried again when the next is due: a write to a file was cut short:"
-        f" the disk is full, or a quota or a limit is reached ({run}/checkpoints); step-00000020 is the newest "
+        "saving has been paused since step 21, and is tried again when the next is due: a write to a file was cut short"
+        f": the disk is full, or a quota or a limit is reached ({run}/checkpoints); step-00000020 is the newest "
         "checkpoint"
     )
     state.put(run, "running", keeper=Process.here().as_dict())
@@ -324,7 +324,7 @@ def test_a_hostile_checkpoint_runs_nothing_in_the_worker(runs: Runs, tmp_path: P
 
 def test_a_folder_without_a_checkpoint_is_named(tmp_path: Path) -> None:
     with pytest.raises(
-        CheckpointError, match=r"holds no whole checkpoint, neither in .* nor in its folder checkpoints"
+        CheckpointError, match=r"has no complete checkpoint, neither in .* nor in its folder checkpoints"
     ):
         saving.find(str(tmp_path))
 

@@ -1,11 +1,11 @@
-"""Completion of the shells: ``launch __complete SHELL ...`` prints the candidates for the shell's script, a line each.
+"""Shell completion: ``launch __complete SHELL ...`` prints the candidates for the shell's script, one per line.
 
-``launch completion SHELL`` prints that script, which asks at each Tab; an answer comes before a person notices. What
-only parsers of the verbs and the schema know is kept in a file by ``vocabulary``; options of groups, recipes, runs and
-files are looked up in the folders each time, by ``candidates``.
+``launch completion SHELL`` prints that script, which calls back at each Tab; the answer must come without a noticeable
+delay. ``vocabulary`` caches in a file what only the verbs' parsers and the schema know; options of groups, recipes,
+runs and files are looked up in the folders each time.
 
-zsh and fish hand over the words behind ``launch``, the one at the cursor last. bash hands over the line up to the
-cursor, because it splits words at ``=``, and the part of the last word that it will replace.
+zsh and fish pass the words after ``launch``, ending with the one at the cursor. bash passes the line up to the cursor,
+because it splits words at ``=``, and the part of the last word that it will replace.
 """
 
 import contextlib
@@ -21,16 +21,16 @@ from launcher.base.package import shipped
 from launcher.cli.completion import vocabulary
 
 _SPECIAL = {"": frozenset(" \t\"'\\$`&|;<>()*?[]{}!#~"), '"': frozenset('"\\$`'), "'": frozenset()}
-"""Letters that bash wants a backslash before, by the quote that is open."""
+"""Characters that bash requires to be escaped, by the quote that is open."""
 
 _NEVER = {"": "", '"': "!", "'": "'"}
-"""The letter that nothing takes its meaning from within that quote: a name with it is not offered there."""
+"""The character that cannot be escaped within that quote: names that contain it are not offered there."""
 
 _LONGEST = 60  # Characters of a description.
 
 
 def answer(argv: Sequence[str], verbs: Mapping[str, str]) -> int:
-    """Print the candidates for a shell's name and what it hands over; a shell at its prompt wants no message."""
+    """Print the candidates for a shell and the words that it passes; return 0, without any message."""
     shell, rest = argv[0], list(argv[1:])
     words, quote = _of_line(rest[0]) if shell == "bash" else (rest, "")
     *before, last = words or [""]
@@ -45,7 +45,7 @@ def answer(argv: Sequence[str], verbs: Mapping[str, str]) -> int:
         lines = {word: "".join(escaped.get(letter, letter) for letter in word[kept:]) for word in words}
     else:
         lines = {word: _with_meaning(word, found[word]) for word in reversed(found)}
-    # A name with a control character would act on the terminal, where it is offered.
+    # A name with a control character would act on the terminal when it is offered.
     text = "".join(f"{line}\n" for word, line in lines.items() if word.isprintable())
     if sys.stdout is not None:
         sys.stdout.write(text)
@@ -58,7 +58,7 @@ def _with_meaning(word: str, text: str) -> str:
 
 
 def _of_line(line: str) -> tuple[list[str], str]:
-    """The words of bash's line behind the command, without their quotes, and the quote that is open at its end."""
+    """The words of bash's line after the command, unquoted, and the quote that is open at its end."""
     words, quote, begun, escaped = [""], "", False, False
     for letter in line:
         if escaped or (quote == "'" and letter != "'"):
@@ -89,14 +89,14 @@ _NEWEST = 200  # Runs that are offered, the newest first.
 
 @dataclass(frozen=True, slots=True)
 class Completer:
-    """The candidates for the last word of a command line, in a folder."""
+    """Finds the candidates for the last word of a command line, in a folder."""
 
     vocabulary: JsonObject  # Verbs, options, groups and keys (``launcher.cli.completion.vocabulary``).
     conf: Sequence[Path]  # The folders of configuration, the user's first.
     recipes: Sequence[Path]  # The folders of recipes, the user's first.
 
     def complete(self, words: Sequence[str], last: str) -> list[Candidate]:
-        """The candidates that begin with ``last``, which may be empty, behind ``words``."""
+        """Return the candidates after ``words`` that begin with ``last``, which may be empty."""
         if "--" in words:
             return list(_files(last))
         verbs = self.vocabulary["verbs"]
@@ -183,7 +183,7 @@ class Completer:
             if self._options(group) != ["default"]:
                 yield f"{group}=", text
             yield f"{group}.", text
-        yield "recipe=", "a shared run; your own words win over it"
+        yield "recipe=", "a shared run; your own overrides take precedence"
 
     def _values(self, key: str, begun: str) -> Iterator[Candidate]:
         if _is_path(begun):
@@ -245,23 +245,23 @@ def _names(folder: Path) -> list[str]:
 
 
 def _records(folder: Path, begun: str) -> list[str]:
-    """Names, so begun, of the runs and sweeps in a folder, the newest first, and then of the groups: ``group/``."""
+    """Names with this beginning of the runs and sweeps in a folder, newest first, then of groups: ``group/``."""
     names = sorted(name for name in _names(folder) if name.startswith(begun))
     found = {name: written for name in names if (written := _written(f"{folder}/{name}"))}
     newest = sorted(found, key=lambda name: (found[name], name), reverse=True)[:_NEWEST]
-    if _written(str(folder)):  # In a run or a sweep other folders are no groups.
+    if _written(str(folder)):  # Folders inside a run or a sweep are not groups.
         return newest
     return [*newest, *(f"{name}/" for name in names if name not in found and _is_group(folder / name))]
 
 
 def _is_group(folder: Path) -> bool:
-    if folder.name.startswith(".") or folder.is_symlink():  # Links may go round.
+    if folder.name.startswith(".") or folder.is_symlink():  # Links may form a cycle.
         return False
     return any(_written(f"{folder}/{each}") or _is_group(folder / each) for each in _names(folder))
 
 
 def _written(folder: str) -> int:
-    """The time at which a run or sweep was recorded in a folder; 0 where there is none."""
+    """The time at which a run or sweep was recorded in a folder; 0 if there is none."""
     for record in ("spec.json", "sweep.json"):
         with contextlib.suppress(OSError):  # Of ten thousand runs a path object each would take half a second.
             return os.stat(f"{folder}/{record}").st_mtime_ns  # noqa: PTH116
@@ -275,7 +275,7 @@ def _remembered(path: Path) -> list[str]:
 
 
 def _files(begun: str) -> Iterator[Candidate]:
-    """Files and folders; ``~`` is written out, since a shell would leave it as it is behind ``=``."""
+    """Files and folders; ``~`` is expanded, since a shell would not expand it after ``=``."""
     path = f"{files.expanded(begun)}{'/' if begun.endswith('/') else ''}" if begun.startswith("~") else begun
     folder, slash, name = path.rpartition("/")
     for each in sorted(_names(Path(f"{folder}{slash}" or "."))):

@@ -27,13 +27,13 @@ CACHE = "completion"  # Its folder in the user's cache.
 
 
 def read(verbs: Mapping[str, str]) -> JsonObject:
-    """The vocabulary, as it was kept or gathered anew, of the verbs with their meaning."""
+    """Return the vocabulary for these verbs and their meanings, from the cache or gathered anew."""
     found: JsonObject = cache.answer(CACHE, stamp(), lambda: _gathered(verbs))
     return found
 
 
 def stamp() -> list[object]:
-    """The times of all files that the vocabulary is made of, and the Python and folder that it is for."""
+    """Modification times of all files that the vocabulary is made of, and the Python and folder that it is for."""
     rooms = ("commands", "spec", "backends", "estimate/families", "importers")
     own = [path for room in rooms for path in sorted((FOLDER / room).glob("*.py"))]
     packages = [Path(path) for path in sys.path if path.endswith("-packages")]
@@ -97,6 +97,6 @@ def _described(verb: str) -> JsonObject:
 
 
 def _what(action: argparse.Action) -> str:
-    """The kind of a word by the name that the help has for it: ``RUN``, ``OVERRIDE``, ``WORD``, or a path."""
+    """The kind of an argument, by its name in the help: ``RUN``, ``OVERRIDE``, ``WORD``, or a path."""
     metavar = action.metavar if isinstance(action.metavar, str) else ""
     return metavar if metavar in ("RUN", "OVERRIDE", "WORD", "LOCK") else "PATH" if action.type is Path else ""

@@ -1,1 +1,1 @@
-"""Models of Hugging Face: a ``config.json`` as a model of ours, from a folder, the Hub or a path."""
+"""Hugging Face models: settings of ``model`` from a ``config.json`` in a folder, on the Hub or at a path."""

@@ -1,4 +1,4 @@
-"""One ``config.json`` while it is read: its values, their errors, and the list that each key ends in."""
+"""One ``config.json`` while it is read: its values, their errors, and the fate of each key."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -8,34 +8,34 @@ from launcher.base.files import JsonObject
 from launcher.config.hub import keys
 from launcher.config.ledger import Ledger, leaves, word_in
 
-_UNSCALED = ("default", "mrope")  # No scaling; ``mrope`` has positions of images, and those of text are ordinary ones.
+_UNSCALED = ("default", "mrope")  # No scaling; ``mrope`` adds positions for images, and those of text are ordinary.
 _ROTARY = ("linear", "yarn", "llama3")
-"""Scalings of rotary positions that the class takes as they are, and that depend on no length of a batch."""
+"""Supported scalings of rotary positions, which do not depend on the length of a batch."""
 
 
 class Config:
     """A file's content, its ledger, and its errors (``launcher.estimate.rank.family.ConfigFile``)."""
 
     def __init__(self, content: Mapping[str, Any], path: str, *, defaults_of: str | None = None) -> None:
-        """Take a file's content; ``defaults_of`` is the model type whose defaults it has, where not its own."""
+        """Take a file's content; ``defaults_of`` is the model type whose defaults apply, if not its own."""
         self.content, self.path = content, path
         self.restart()
         of_class = keys.class_of(defaults_of or self.model_type)
         self._defaults: Mapping[str, Any] = of_class["defaults"]
-        # The file's names of keys that the class takes by a second one, which is the stronger.
+        # The file's aliases of the class's keys; an alias takes precedence.
         aliases: Mapping[str, str] = of_class.get("aliases", {})
         self._named = {own: name for name, own in aliases.items() if name in content}
 
     def restart(self) -> None:
-        """Forget what was read."""
+        """Discard what was read so far."""
         self.ledger = Ledger(leaves(self.content))
         self.errors: list[ConfigError] = []
-        # The key that the family reads for a key of ``model``, whether the file has it or not.
+        # The key of the file that the family reads for a key of ``model``, whether present or not.
         self.sources: dict[str, str] = {}
 
     @property
     def model_type(self) -> str:
-        """The name of its class."""
+        """The file's model type."""
         return str(self.content.get("model_type"))
 
     @property
@@ -50,15 +50,15 @@ class Config:
         return self._named.get(key, key)
 
     def reads(self, key: str) -> bool:
-        """True if the class of ``transformers`` takes the key, by its own name or by another that it knows."""
+        """True if the ``transformers`` class accepts the key, under its own name or an older one."""
         return key in self._defaults or key in keys.OLDER_NAMES.get(self.model_type, ())
 
     def get(self, key: str, default: Any = None) -> Any:
-        """A value; the class's default, else this one, where the file does not have it. An explicit null stays null."""
+        """Return a value; if the file lacks it, the class's default, else ``default``. An explicit null stays null."""
         return self._inside(key).get(self._name(key), self._defaults.get(key, default))
 
     def _inside(self, key: str) -> Mapping[str, Any]:
-        """The file, or with a dot in the key a configuration inside it, by the same names."""
+        """The file, or for a key with a dot the nested configuration, with full names."""
         outer, dot, _ = key.partition(".")
         inner = self.content.get(outer)
         if not dot or not isinstance(inner, Mapping):
@@ -66,7 +66,7 @@ class Config:
         return {f"{outer}.{name}": value for name, value in inner.items()}
 
     def say(self, key: str, *settings: str) -> None:
-        """Enter a key, with all leaves below it, as said by settings of ``model``."""
+        """Enter a key, with all leaves below it, as imported into settings of ``model``."""
         self.sources |= dict.fromkeys(settings, self._name(key))
         for leaf in self._below(key):
             self.ledger.say(leaf, *(f"model.{setting}" for setting in settings))
@@ -77,22 +77,22 @@ class Config:
             self.ledger.leave(leaf, effect, matters=matters)
 
     def default(self, *entered: str) -> None:
-        """Enter keys that say the default here too."""
+        """Enter keys that agree with a default of launch."""
         self.ledger.default(*(leaf for key in entered for leaf in self._below(key)))
 
     def error(self, key: str, rule: str, *ways: str) -> None:
-        """A value that cannot be had here."""
+        """Record an error about a value that is not supported."""
         name = self._name(key)
         self.errors.append(ConfigError(f"{self.path}: {name}", self._inside(name).get(name), rule, ways))
 
     def size(self, key: str, default: int | None = None, *, null: int | None = None, to: str | None = None) -> int:
-        """A count of at least 1, or 0 where a default or ``null`` is 0 (0 stands in for one that is wrong).
+        """Return a count of at least 1, or of at least 0 if a default or ``null`` is 0; a wrong value gives 0.
 
         Args:
-            key: Of the file.
-            default: Where neither the file nor the class's defaults have it; None demands it.
-            null: In place of null, of the file or of its class; None refuses that.
-            to: The setting of ``model`` that it says; None is one of the same name.
+            key: Key of the file.
+            default: Used if neither the file nor the class's defaults have it; None makes the key mandatory.
+            null: Used for null in the file or its class; None refuses null.
+            to: The setting of ``model`` that it becomes; None is one of the same name.
         """
         self.say(key, to or key)
         value = self.get(key, default)
@@ -100,49 +100,49 @@ class Config:
             return null
         least = 0 if 0 in (default, null) else 1
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            self.error(key, f"{self._article} {self.model_type} config.json holds it as an integer of at least {least}")
+            self.error(key, f"{self._article} {self.model_type} config.json needs an integer of at least {least}")
             return 0
         return value
 
     def number(self, key: str, default: float, *, to: str | None = None) -> float:
-        """A number, or the default."""
+        """Return a number, or the default."""
         self.say(key, to or key)
         value = self.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float):
-            self.error(key, "is a number")
+            self.error(key, "must be a number")
             return default
         return value
 
     def flag(self, key: str, default: bool, *, to: str | None = None) -> bool:
-        """True or false (which a null is), or the default."""
+        """Return true or false (also for null), or the default."""
         self.say(key, to or key)
         value = self.get(key, default)
         if not isinstance(value, bool | None):
-            self.error(key, "is true or false")
+            self.error(key, "must be true or false")
         return value is True
 
     def activation(self, key: str, *, to: str | None = None) -> str:
-        """The activation function by our name."""
+        """Return launch's name of the activation function."""
         self.say(key, to or key)
         known = word_in(keys.ACTIVATIONS, self.get(key, "silu"))
         if known is None:
-            self.error(key, f"no model family here has it; they have {', '.join(keys.ACTIVATIONS)}")
+            self.error(key, f"no model family supports it; supported are {', '.join(keys.ACTIVATIONS)}")
         return known or "silu"
 
     def extra(self, keys: Iterable[str]) -> JsonObject:
-        """The file's own values of some keys; they are kept for the class."""
+        """Return the file's own values of some keys, which are passed on to the class."""
         found = {key: self.get(key) for key in keys if self.has(key)}
         self.ledger.keep(*(leaf for key in found for leaf in self._below(key)))
         return found
 
     def rotary(self) -> JsonObject:
-        """The base of the rotary angles and their scaling: ``rope_scaling``, part of ``rope_parameters`` since 5."""
+        """Return base and scaling of the rotary angles: ``rope_scaling``, in ``rope_parameters`` since version 5."""
         scaling = self._scaling()
         theta = scaling.pop("rope_theta", None)
         self.say("rope_theta", "rope_theta")
         base = self.number("rope_theta", 1e4) if theta is None or self.has("rope_theta") else theta
         if isinstance(base, bool) or not isinstance(base, int | float):
-            self.error("rope_parameters", "its rope_theta is a number")
+            self.error("rope_parameters", "its rope_theta must be a number")
             base = 1e4
         return {"rope_theta": float(base), **({"rope_parameters": scaling} if scaling else {})}
 
@@ -151,14 +151,14 @@ class Config:
         for key in ("rope_scaling", "rope_parameters"):
             value = self.content.get(key)
             if not isinstance(value, Mapping | None):
-                self.error(key, "is a mapping: {rope_type: ..., factor: ...}")
+                self.error(key, "must be a mapping: {rope_type: ..., factor: ...}")
             elif value:
                 found |= self._known_scaling(key, value)
             else:
                 self.default(key)
         part = self.get("partial_rotary_factor")
         if part is not None and (isinstance(part, bool) or not isinstance(part, int | float)):
-            self.error("partial_rotary_factor", "is a number")
+            self.error("partial_rotary_factor", "must be a number")
         elif part not in (None, 1):
             found.setdefault("rope_type", "default")
             found.setdefault("partial_rotary_factor", part)
@@ -174,14 +174,14 @@ class Config:
             part = rest.get("partial_rotary_factor")
             return theta if part in (None, 1) else theta | {"rope_type": "default", "partial_rotary_factor": part}
         if kind == "dynamic":
-            effect = "no effect: it begins beyond max_position_embeddings, and no sequence is longer here"
+            effect = "no effect: it applies beyond max_position_embeddings, and no sequence is longer"
             self.leave(key, effect, matters=False)
         elif kind in _ROTARY:
             self.say(key, "rope_parameters", "rope_theta")
             self.ledger.leave(f"{key}.finetuned", "no effect: its class does not read it", matters=False)
             return {"rope_type": kind, **{name: item for name, item in rest.items() if name != "finetuned"}}
         else:
-            self.leave(key, "rotary positions are not scaled here")
+            self.leave(key, "rotary positions are not scaled")
         self.ledger.say(f"{key}.rope_theta", "model.rope_theta")
         return {name: item for name, item in rest.items() if name == "rope_theta"}
 

@@ -1,4 +1,4 @@
-"""The refusal of a ``config.json`` of a model type that no family reads: one true sentence about the model."""
+"""Reasons to refuse a ``config.json`` whose model type no family reads, one specific sentence each."""
 
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
@@ -13,63 +13,63 @@ _OWN_SCRIPT = "script=path/to/train.py"
 """The way to train a model that no family describes; a family may also be added (docs/architecture.md)."""
 
 _LIKE = {**dict.fromkeys(("aquila", "skywork", "xverse", "yi"), "llama"), "mimo": "qwen2"}
-"""Types of a folder's own code whose layers and tensors are those of another, a module for further tokens apart."""
+"""Types with custom code but the layers and tensors of another type, except a multi-token prediction module."""
 
 _ENCODERS, _SEQ2SEQ, _SOUND, _IMAGES = (keys.MODEL_TYPES[kind] for kind in ("encoders", "seq2seq", "sound", "images"))
 
 _PARTS: Mapping[str, str] = {key: what for what, named in keys.WORDS["parts"].items() for key in named.split()}
-"""Keys that only models with an encoder of something else than text have."""
+"""Keys that only models with a non-text encoder have."""
 
 _OF_PARTS = ("mm_", "image_", "video_", "vision_", "embd_layer", "tune_mm_", "freeze_mm_")
-"""First letters of such keys of files that hold them beside those of the language model."""
+"""Prefixes of such keys in files that mix them with those of the language model."""
 
 _TEXT = ("text_config", "llm_config", "llm_cfg", "language_config", "thinker_config")
-"""Keys of the language model inside a model of other media."""
+"""Keys of the language model inside a multimodal model."""
 
 
 def refusal(content: Mapping[str, Any], path: str, known: Collection[str]) -> ConfigError:
-    """Return the reason why no run here is the model of a file; ``known`` are the model types that a family reads."""
+    """Return why launch cannot train the model of a file; ``known`` are the model types that a family reads."""
     kind = content.get("model_type")
     where = f"{path}: model_type"
     if not isinstance(kind, str):
-        rule = f"config.json names its model by model_type; understood are {', '.join(known)}"
+        rule = f"config.json must name its model by model_type; supported are {', '.join(known)}"
         return ConfigError(where, kind, rule, [*_relatives(content, known), _OWN_SCRIPT])
     media = dict.fromkeys(what for key, what in _PARTS.items() if content.get(key))
     if media or kind in _IMAGES or kind in _SOUND:
         what = " and ".join(media) or ("images" if kind in _IMAGES else "sound")
-        rule = f"this is a model of text and {what}, and only language models of text are trained here"
+        rule = f"this is a model of text and {what}, and launch trains only language models of text"
         inner = [within.get("model_type") for key in _TEXT if isinstance(within := content.get(key), Mapping)]
         if inner and inner[0] not in families.classes()["architectures"]:
-            rule += f": transformers has no class for next tokens of its language model alone ({inner[0]})"
+            rule += f": transformers has no causal LM class for its language model alone ({inner[0]})"
         return ConfigError(where, kind, rule, [_OWN_SCRIPT])
     if (sentence := _other_kind(kind)) is not None:
         return ConfigError(where, kind, sentence, [_OWN_SCRIPT])
     relatives = [*_relatives(content, known)]
     if relatives:
         named = ", ".join(_architectures(content))
-        rule = f"no family here reads it, but architectures names {named}, the class of another model_type"
+        rule = f"no model family reads it, but architectures names {named}, the class of another model_type"
         return ConfigError(where, kind, rule, [*relatives, _OWN_SCRIPT])
-    code = ", and the code in its own folder is not run here" if content.get("auto_map") else ""
-    rule = f"no family here reads it, and nothing is known of its memory: {_in_transformers(kind)}{code}"
+    code = ", and launch does not run the code in its folder" if content.get("auto_map") else ""
+    rule = f"no model family reads it, so its memory is unknown: {_in_transformers(kind)}{code}"
     like = _LIKE.get(kind.lower())
     ways = [f'write "model_type": "{like}" into the file, whose layers are the same'] if like else []
     return ConfigError(where, kind, rule, [*ways, _OWN_SCRIPT, f"model=custom model.family=... {_by_hand(content)}"])
 
 
 def _by_hand(content: Mapping[str, Any]) -> str:
-    """The overrides that describe a model, with the sizes that a file says by a name that means no other."""
+    """The overrides that describe a model, with the sizes that a file gives under an unambiguous name."""
     sizes = {key: keys.sizes_of(key) for key, value in content.items() if type(value) is int}
     said = {}
     for setting, words in keys.SIZES.items():
         named = {keys.word_of(key): content[key] for key, found in sizes.items() if found == [setting]}
         if named:
-            said[setting] = next(named[word] for word in words.split() if word in named)  # The commonest comes first.
+            said[setting] = next(named[word] for word in words.split() if word in named)  # Most common name first.
     wanted = [key for key in keys.WORDS["by_hand"].split() if key in said or key != "num_key_value_heads"]
     return " ".join(f"model.{key}={said.get(key, '...')}" for key in wanted)
 
 
 def is_text_decoder(content: Mapping[str, Any]) -> bool:
-    """True if ``transformers`` has a class that predicts next tokens of text for a file's model type."""
+    """True if ``transformers`` has a causal LM class for a file's model type."""
     kind = content.get("model_type")
     if not isinstance(kind, str) or kind not in families.classes()["architectures"]:
         return False
@@ -79,7 +79,7 @@ def is_text_decoder(content: Mapping[str, Any]) -> bool:
 
 
 def text_model(content: Mapping[str, Any], known: Collection[str]) -> str | None:
-    """The key of the language model inside a model of other media, where that can be read; else None."""
+    """Return the key of the language model inside a multimodal model, if that can be read; else None."""
     kind = content.get("model_type")
     if isinstance(kind, str) and kind in known:
         return None
@@ -95,49 +95,49 @@ def text_model(content: Mapping[str, Any], known: Collection[str]) -> str | None
 
 
 def named(content: Mapping[str, Any], key: str) -> JsonObject:
-    """The language model inside a model of other media, with the type that the class gives one that names none."""
+    """Return the language model inside a multimodal model, with the class's default type if it names none."""
     kinds = families.classes()["inner"] if key == "text_config" and "model_type" not in content[key] else {}
     kind = kinds.get(content.get("model_type"))
     return {**({"model_type": kind} if kind else {}), **content[key]}
 
 
 def inside(content: Mapping[str, Any]) -> str | None:
-    """The type whose layers the language model of one of images has, alone or beside the keys of the encoder."""
+    """Return the type whose layers the language model of a vision-language model has; None if it is not one."""
     kind = str(content.get("model_type"))
     beside = "hidden_size" in content and not any(key in content for key in _TEXT)
     return keys.TEXT_MODELS.get(kind) or (keys.WITHOUT_A_PART.get(kind) if beside else None)
 
 
 def without_parts(content: Mapping[str, Any]) -> JsonObject:
-    """The keys of a file but those of encoders of something else than text."""
+    """Return the keys of a file without those of non-text encoders."""
     parts = ("architectures", "auto_map", *_PARTS)
     return {key: value for key, value in content.items() if key not in parts and not key.startswith(_OF_PARTS)}
 
 
 def sizes_left_out(content: Mapping[str, Any], path: str, inside: str) -> ConfigError | None:
-    """The refusal of a file that leaves sizes to the defaults of a class that ``transformers`` does not have."""
+    """Return the refusal of a file that relies on defaults of a class that ``transformers`` lacks, else None."""
     missing = [key for key in keys.WORDS["by_hand"].split() if key != "num_key_value_heads" and key not in content]
     if not missing or inside in keys.TEXT_MODELS or content.get("model_type") in keys.TEXT_MODELS:
         return None
-    rule = f"its layers are those of {inside}, and the sizes that the file leaves out are those of another program"
+    rule = f"its layers are those of {inside}, but the defaults of sizes missing in the file belong to another program"
     return ConfigError(
         f"{path}: model_type", content.get("model_type"), rule, [f"name {', '.join(missing)} in the file"]
     )
 
 
 def not_observed(content: Mapping[str, Any], path: str, why: str) -> ConfigError:
-    """The refusal of a model whose class could not be built here."""
+    """Return the refusal of a model whose class could not be built."""
     kind = str(content.get("model_type"))
-    rule = f"no family here describes it, so that its class is built, without memory, to count it: {why}"
+    rule = f"no model family describes it, so its class must be built (without memory) to be counted: {why}"
     return ConfigError(f"{path}: model_type", kind, rule, [_OWN_SCRIPT])
 
 
 def _other_kind(kind: str) -> str | None:
     if kind in _ENCODERS:
         kind_of = "this is an encoder, which predicts masked words"
-        return f"{kind_of}, and only models that predict the next token are trained"
+        return f"{kind_of}, and launch trains only models that predict the next token"
     if kind in _SEQ2SEQ:
-        return "this is an encoder with a decoder, and only models of a decoder alone are trained"
+        return "this is an encoder-decoder, and launch trains only decoder models"
     return None
 
 
@@ -154,12 +154,12 @@ def _relatives(content: Mapping[str, Any], known: Collection[str]) -> Iterator[s
 
 
 def _in_transformers(kind: str) -> str:
-    """The class that ``transformers`` has for a model type, by the installed version or by that of the table."""
+    """Whether ``transformers`` has a class for a model type, in words, with the versions."""
     table = families.classes()
     has = table["architectures"].get(kind)
     installed = versions.installed("transformers")
     of_table = f"transformers {table['version']}"
-    said = f"{of_table} has {has} for it" if has else f"{of_table} has no language model of this type either"
+    said = f"{of_table} has {has} for it" if has else f"{of_table} has no language model of this type"
     if installed in (None, table["version"]):
         return said
     return f"{said} (installed is {installed})"

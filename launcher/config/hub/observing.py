@@ -1,7 +1,7 @@
-"""A ``config.json`` of a type that no family describes: its class of ``transformers`` is built, without memory.
+"""Settings for a ``config.json`` that no family describes, found by building its ``transformers`` class without memory.
 
-That needs torch and ``transformers``, in a process of its own and once for a file and their versions: what it finds is
-kept in the user's cache. The values that a model has beside it are those of the class.
+That needs torch and ``transformers``, in a separate process, once per file and versions: the result is kept in the
+user's cache. Keys that the file lacks have the defaults of the class.
 """
 
 import importlib.metadata
@@ -17,18 +17,18 @@ from launcher.base.files import JsonObject
 from launcher.config.hub import keys
 
 _TIMEOUT_S = 600.0
-_FORMAT = 7  # Of what is kept; another version of this program may find more.
+_FORMAT = 7  # Version of the cached result; another version of this program may find more.
 
 NOT_OF_THE_CLASS = frozenset(keys.WORDS["not_of_the_class"].split())
-"""Keys of a file with which its class is not called: of weights, history and generation."""
+"""Keys of a file that are not passed to its class: about weights, history and generation."""
 
 
 class NotObservedError(Exception):
-    """Nothing was found: no torch or ``transformers`` for this Python, or the class refuses the file."""
+    """The class cannot be observed: torch or ``transformers`` is missing, or the class refuses the file."""
 
 
 def settings(content: Mapping[str, Any]) -> tuple[JsonObject, frozenset[str]]:
-    """The keys of the group ``model`` for a file, and the keys that its class reads; else NotObservedError."""
+    """Return the keys of the group ``model`` for a file, and the keys that its class reads; else NotObservedError."""
     config = {key: value for key, value in content.items() if key not in NOT_OF_THE_CLASS}
     found = _observed(config)
     seen = {key: value for key, value in found.items() if key != "reads"}
@@ -56,9 +56,7 @@ def _version(name: str) -> str:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         way = package.install(package.TRAINING)
-        raise NotObservedError(
-            f"{name} would show what it is made of, and is not installed for this Python: {way}"
-        ) from None
+        raise NotObservedError(f"{name} is needed for that and is not installed for this Python: {way}") from None
 
 
 def _run(text: str) -> JsonObject:

@@ -1,6 +1,6 @@
-"""Hugging Face ``config.json`` of the model types that a family reads: Llama, Mixtral, DeepSeek-V3, GPT-2 and more.
+"""Reading of a Hugging Face ``config.json`` of any model type that a family supports: Llama, Mixtral, GPT-2 and more.
 
-The family says which keys it reads and what they are here; this module finds it, and enters what nobody has read.
+The family reads its keys; this module finds the family and accounts for the keys that it did not read.
 """
 
 import re
@@ -22,31 +22,31 @@ _HEADS = ("ForCausalLM", "LMHeadModel")
 
 _INFINITY = r'(?:Infinity|\{\s*"__float__"\s*:\s*"Infinity"\s*\})'
 _NO_LIMIT = re.compile(rf'"time_step_limit"(\s*:\s*)\[\s*0(?:\.0)?\s*,\s*{_INFINITY}\s*\]')
-"""The default of every class with Mamba layers, in JSON that only Python reads, or in the words of transformers 5."""
+"""The default of every class with Mamba layers, in JSON that only Python reads, or as transformers 5 writes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFile:
-    """A ``config.json`` in our words."""
+    """A ``config.json`` as settings of ``model``."""
 
     model: Mapping[str, Any]  # Values of the keys of ``model``.
-    imported: Imported  # The same as overrides and as a recipe, and the list that each key of the file ends in.
-    within: str | None = None  # The key of the language model inside a model of other media, where that was read.
+    imported: Imported  # The same as overrides and as a recipe, with the fate of each key of the file.
+    within: str | None = None  # The key of the language model inside a multimodal model, if that was read.
 
     @property
     def errors(self) -> tuple[ConfigError, ...]:
-        """Errors that keep the file from being a model here."""
+        """Errors for which the file cannot be used."""
         return self.imported.errors
 
 
 def read(
     text: str, path: str, *, name: str | None = None, source: str | None = None, weights: str | None = None
 ) -> ModelFile:
-    """Read a ``config.json``; what keeps it from being a model here is in ``errors`` of the answer.
+    """Return a ``config.json`` as settings; reasons why it cannot be used are in its ``errors``.
 
-    ``name`` and ``source`` stand in place of what the file may say of them, ``weights`` is the folder of the model's
-    weights, where it has some; beside a model of other media they are none of the language model's. Raises ConfigErrors
-    where the text is not a JSON object.
+    ``name`` and ``source`` replace the file's own, ``weights`` is the folder of the model's weights, if it has any;
+    those of a multimodal model are not used for its language model. Raises ConfigErrors if the text is not a JSON
+    object.
     """
     content = _content(text, path)
     config = Config(content, path)
@@ -72,8 +72,8 @@ def read(
 
 
 def other_weights(within: str) -> str:
-    """Why the weights beside a model of other media are not those of the language model ``within``."""
-    return f"they have other names for the tensors of {within}, which this version does not read: it starts afresh"
+    """Return why a multimodal model's weights cannot be used for its language model ``within``."""
+    return f"the tensors of {within} have other names, which this version does not read: it starts from random weights"
 
 
 def _within(config: Config) -> str | None:
@@ -88,7 +88,7 @@ def _model(config: Config) -> JsonObject:
     if (key := types.text_model(config.content, known)) is not None:
         outer = config.has("tie_word_embeddings") and kind not in keys.OWN_HEADS
         tied = {"tie_word_embeddings": config.get("tie_word_embeddings")} if outer else {}
-        inner = {**tied, **types.named(config.content, key)}  # The whole model's head is the inner one's.
+        inner = {**tied, **types.named(config.content, key)}  # The inner model has the whole model's head.
         for name in keys.OF_IMAGES.get(str(kind), ()):
             inner.pop(name, None)
         return _text_model(config, Config(inner, f"{config.path}: {key}"), f"{key}.")
@@ -113,7 +113,7 @@ def _model(config: Config) -> JsonObject:
 
 
 def _observed(config: Config) -> JsonObject:
-    """The settings of a model that no family describes, found by building its class."""
+    """Settings of a model that no family describes, found by building its class."""
     try:
         model, reads = observing.settings(config.content)
     except observing.NotObservedError as error:
@@ -125,12 +125,12 @@ def _observed(config: Config) -> JsonObject:
 
 def _left(config: Config) -> JsonObject:
     for key in config.ledger.values:
-        config.ledger.leave(key, "the model as a whole is no run here")
+        config.ledger.leave(key, "launch cannot train this model")
     return {}
 
 
 def _text_model(config: Config, inner: Config, prefix: str) -> JsonObject:
-    """The settings of the language model inside a model of images or sound, which is trained alone."""
+    """Settings of the language model inside a model of images or sound, which is trained alone."""
     model = _model(inner)
     config.errors += inner.errors
     config.ledger.adopt(prefix, inner.ledger)
@@ -141,7 +141,7 @@ def _text_model(config: Config, inner: Config, prefix: str) -> JsonObject:
     for leaf in config.ledger.values:
         if config.ledger.is_open(leaf):
             whose = prefix.rstrip(".") or config.model_type
-            effect = f"the language model of {whose} alone is trained here, without what encodes images or sound"
+            effect = f"only the language model of {whose} is trained, without the encoders of images or sound"
             config.ledger.leave(leaf, effect, matters=False)
     return model
 
@@ -182,9 +182,9 @@ def _enter_others(config: Config, model: Mapping[str, Any]) -> None:
 
 
 def _enter_size(config: Config, leaf: str, model: Mapping[str, Any], reads: frozenset[str]) -> None:
-    """Enter what names a size that is read from another key, which may say the same.
+    """Enter a key that names a size which is read from another key, and may have the same value.
 
-    Positions that are computed have no size, and a class without experts, or with one, is the same model.
+    Computed positions have no size, and a class without experts is the same model as one with a single expert.
     """
     value, key = config.ledger.values[leaf], leaf.partition(".")[0]
     sizes = [] if key in keys.NO_EFFECT or key in keys.MATTERS else keys.sizes_of(leaf.rpartition(".")[2])
@@ -192,7 +192,7 @@ def _enter_size(config: Config, leaf: str, model: Mapping[str, Any], reads: froz
         sizes = [size for size in sizes if size != "max_position_embeddings"]
     if not sizes or value in (None, False, 0, "", [], {}):
         return
-    value = value[0] if isinstance(value, list) and all(each == value[0] for each in value) else value  # Of each layer.
+    value = value[0] if isinstance(value, list) and all(each == value[0] for each in value) else value  # Per layer.
     heads = model.get("num_attention_heads") or 1
     usual = {"num_key_value_heads": heads, "head_dim": model.get("hidden_size", 0) // heads, "num_experts": 1}
     have = {size: model.get(size) or usual.get(size) for size in sizes}
@@ -206,8 +206,8 @@ def _enter_size(config: Config, leaf: str, model: Mapping[str, Any], reads: froz
         _refuse_size(config, leaf, *missing[0])
         return
     size, read = sizes[0], read_from[sizes[0]]
-    where = f"this size is read from {read}, and is {have[size]}" if read else "its class has no such size"
-    effect = f"nothing reads it: of {config.model_type} {where}"
+    where = f"this size is read from {read}, and is {have[size]}" if read else "the class has no such size"
+    effect = f"nothing reads it: in {config.model_type} {where}"
     if "." in leaf and read and config.has(read):
         config.ledger.leave(leaf, f"{effect}: it is a size of {key}", matters=False)
     else:
@@ -216,8 +216,8 @@ def _enter_size(config: Config, leaf: str, model: Mapping[str, Any], reads: froz
 
 def _refuse_size(config: Config, leaf: str, size: str, read: str) -> None:
     value = config.ledger.values[leaf]
-    rule = f"transformers' class of {config.model_type} does not read it, and would take its default: it reads {read}"
-    config.errors.append(ConfigError(f"{config.path}: {leaf}", value, rule, [f"call it {read} in the file"]))
+    rule = f"transformers' class of {config.model_type} does not read it but {read}, and would use its default"
+    config.errors.append(ConfigError(f"{config.path}: {leaf}", value, rule, [f"rename it to {read} in the file"]))
     config.ledger.leave(leaf, f"refused: model.{size} is read from {read}")
 
 
@@ -232,15 +232,15 @@ def _enter(config: Config, leaf: str, key: str, reads: frozenset[str]) -> None:
     elif key in keys.NO_EFFECT:
         ledger.leave(leaf, keys.NO_EFFECT[key], matters=False)
     elif key in reads:
-        ledger.leave(leaf, "the class of transformers reads it, and no setting here says it")
+        ledger.leave(leaf, "the transformers class reads it, and launch has no setting for it")
     elif _other_code(config) and ledger.values[leaf] not in (None, False, 0, "", [], {}):
-        ledger.leave(leaf, "the folder's own code may read it, which is not run here")
+        ledger.leave(leaf, "the folder's own code may read it, which launch does not run")
     else:
         ledger.leave(leaf, f"no effect: transformers' class of {config.model_type} does not read it", matters=False)
 
 
 def _other_code(config: Config) -> bool:
-    """True if a folder's own code has another class than that of ``transformers``, which has replaced its like."""
+    """True if a folder's own code has a class other than that of ``transformers``, which would replace the same one."""
     code, architecture = config.content.get("auto_map"), families.classes()["architectures"].get(config.model_type, "")
     name = code.get("AutoModelForCausalLM") if isinstance(code, Mapping) else None
     return bool(code) and str(name).rpartition(".")[2].lower() != architecture.lower()
@@ -256,7 +256,7 @@ def _enter_architectures(config: Config, leaf: str) -> None:
     named = config.content.get("architectures")
     others = [name for name in named if not str(name).endswith(_HEADS)] if isinstance(named, list) else []
     if others:
-        config.ledger.leave(leaf, f"the run trains the class with a language model's head in place of {others[0]}")
+        config.ledger.leave(leaf, f"the run trains the class with a language model head instead of {others[0]}")
     else:
         config.ledger.leave(leaf, "no effect: model_type names the class", matters=False)
 
@@ -265,7 +265,7 @@ def _content(text: str, path: str) -> JsonObject:
     try:
         content = files.parse_json(_NO_LIMIT.sub(r'"no_time_step_limit"\1null', text))
     except ValueError as error:
-        raise ConfigErrors([ConfigError(path, text[:40], f"a config.json is JSON, and this is not: {error}")]) from None
+        raise ConfigErrors([ConfigError(path, text[:40], f"a config.json must be valid JSON: {error}")]) from None
     if not isinstance(content, dict):
-        raise ConfigErrors([ConfigError(path, text[:40], "a config.json is one JSON object: {...}")])
+        raise ConfigErrors([ConfigError(path, text[:40], "a config.json must be one JSON object: {...}")])
     return content

@@ -1,8 +1,8 @@
-"""Models of the Hugging Face Hub: ``config.json`` from the user's cache, else fetched once by ``huggingface_hub``.
+"""Models on the Hugging Face Hub: ``config.json`` from the user's cache, else fetched once with ``huggingface_hub``.
 
 The cache is the one that ``huggingface_hub``, ``transformers`` and ``hf download`` share, read without importing them,
-so that what was ever fetched needs no network and no time. Of weights only the folder's name is known here: the command
-``hf download`` fetches them.
+so that a model fetched before needs no network and no time. Weights are not fetched here: only their folder is named,
+and the user fetches them with ``hf download``.
 """
 
 import os
@@ -18,26 +18,26 @@ from launcher.data import hub as in_cache
 
 CONFIG = "config.json"
 _PATIENCE_S = 15.0
-"""Seconds for the whole answer; ``huggingface_hub`` itself would try for half a minute where there is no network."""
+"""Seconds for the whole answer; ``huggingface_hub`` by itself would try for half a minute without a network."""
 
-_REQUEST_S = 5.0  # Seconds for each of the two requests within it.
+_REQUEST_S = 5.0  # Timeout in seconds of each of its two requests.
 _SNAPSHOT = re.compile(r"/models--([^/]+?)--([^/]+)/snapshots/([^/]+)/?\Z")
 
 
 def is_name(text: str) -> bool:
-    """True for ``organisation/model`` and ``organisation/model@revision``."""
+    """True for ``organization/model`` and ``organization/model@revision``."""
     return in_cache.split(text) is not None
 
 
 def snapshot(name: str) -> Path | None:
-    """The folder of a model in the cache whose ``config.json`` is there; None where it was never fetched."""
+    """Return the cached folder of a model with its ``config.json``; None if it was never fetched."""
     named = in_cache.split(name)
     found = None if named is None else in_cache.snapshot("model", *named)
     return found if found is not None and (found / CONFIG).is_file() else None
 
 
 def command(folder: Path) -> str | None:
-    """The command that fetches the weights and the tokenizer of a folder of the cache; None for any other folder."""
+    """Return the command that fetches weights and tokenizer of a cached folder; None for any other folder."""
     found = _SNAPSHOT.search(folder.as_posix())
     if found is None:
         return None
@@ -47,15 +47,15 @@ def command(folder: Path) -> str | None:
 
 
 def fetch(name: str) -> Path:
-    """Fetch a model's ``config.json`` alone into the cache; its folder there; raises ConfigErrors where that fails."""
+    """Fetch only a model's ``config.json`` into the cache and return its folder; raises ConfigErrors on failure."""
     repository, _, revision = name.partition("@")
     at = f" --revision {revision}" if revision else ""
     ways = [f"hf download {repository}{at} {CONFIG}", "model=./folder"]
     if find_spec("huggingface_hub") is None:
-        rule = "a model of the Hub is fetched by huggingface_hub, which is not installed for this Python"
+        rule = "fetching from the Hub needs huggingface_hub, which is not installed for this Python"
         raise ConfigErrors([ConfigError("model", name, rule, [package.install(package.TRAINING), "model=./folder"])])
     said: list[str] = []
-    # A thread, because a look-up of the host's name cannot be given a time; it does not outlive the command.
+    # In a thread, because DNS lookups have no timeout; the thread does not outlive the command.
     thread = threading.Thread(target=lambda: said.append(_fetched(repository, revision or None)), daemon=True)
     thread.start()
     thread.join(_PATIENCE_S)
@@ -73,20 +73,20 @@ def _fetched(name: str, revision: str | None) -> str:
     endpoint = os.environ.get("HF_ENDPOINT")
     disable_progress_bars()
     try:
-        # One request without retries says whether there is such a file: the download would try six times.
+        # One request without retries shows whether the file exists: the download would try six times.
         url = hf_hub_url(name, CONFIG, revision=revision, endpoint=endpoint)
         get_hf_file_metadata(url, timeout=_REQUEST_S, endpoint=endpoint)
         hf_hub_download(
             name, CONFIG, revision=revision, endpoint=endpoint, cache_dir=in_cache.cache(), etag_timeout=_REQUEST_S
         )
     except errors.GatedRepoError:
-        return "its owner asks who takes it: ask for access on its page on the Hub, then `hf auth login`"
+        return "it is gated: request access on its page on the Hub, then `hf auth login`"
     except errors.RepositoryNotFoundError:
         return "the Hub has no such model, or it is private and `hf auth login` is needed"
     except errors.EntryNotFoundError:
-        return "the Hub's model has no config.json"
+        return "the model on the Hub has no config.json"
     except errors.OfflineModeIsEnabled:
-        return "it is not in the cache, and HF_HUB_OFFLINE forbids to fetch it"
+        return "it is not in the cache, and HF_HUB_OFFLINE forbids fetching it"
     except Exception as error:
         return f"the Hub cannot be reached: {' '.join(str(error).split()) or type(error).__name__}"
     return ""

@@ -1,1 +1,1 @@
-"""Whose a file is, what of it acts on this machine, and which of them the user trusts."""
+"""Trust: where a file comes from, which of its settings have side effects on this machine, and what the user trusts."""

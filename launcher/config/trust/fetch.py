@@ -1,7 +1,7 @@
-"""Fetch a recipe or lock from the network: https with a hash, or a git repository at a revision. Nothing else does.
+"""Fetch a recipe or lock from the network: https with a hash, or a git repository at a revision.
 
-The answer is data from someone else: only https is followed, also after a redirect, never to an address that is not
-public, at most a mebibyte, and within a time limit.
+The response is untrusted data: only https is followed, also by redirects, only to public addresses, up to a mebibyte,
+and within a time limit. Only ``launch recipe fetch`` does this.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from launcher.base.files import MOST_BYTES
 
 TIMEOUT_S, GIT_TIMEOUT_S = 20.0, 60.0
 PACK_BYTES = 64 << 20
-"""Bytes of a repository at one revision, compressed: recipes are text, and a hostile server could send for ever."""
+"""Limit in compressed bytes of a repository at one revision: recipes are small, and a hostile server may never stop."""
 
 _REDIRECTS = 3
 _GIT = re.compile(
@@ -35,30 +35,30 @@ _GIT = re.compile(
 
 
 _OTHER_REPOSITORY = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR")
-"""Set inside a hook of git: they would make ours write into the user's repository."""
+"""Variables that git sets inside a hook: they would make this git write into the user's repository."""
 
 
 def fetch(source: str) -> bytes:
-    """The bytes of a recipe.
+    """Return the bytes of a recipe.
 
     Args:
         source: ``https://host/path.yaml#sha256=HEX`` or ``git+https://host/repository@revision#path/to/recipe.yaml``.
 
     Raises:
-        ConfigErrors: The source is of no such form, has no hash or another one, or is not public.
+        ConfigErrors: The source has another form, no hash or a wrong one, or is not public.
         SubmitError: The network or git failed.
     """
     if source.startswith("git+"):
         return _from_git(source)
     url, _, fragment = source.partition("#")
     if not url.startswith("https://"):
-        rule = "a recipe is fetched by https://...#sha256=HEX or by git+https://REPOSITORY@REVISION#PATH"
+        rule = "a recipe is fetched from https://...#sha256=HEX or git+https://REPOSITORY@REVISION#PATH"
         raise ConfigErrors([ConfigError("SOURCE", source, rule)])
     content = _get(url)
     found = hashlib.sha256(content).hexdigest()
     if fragment != f"sha256={found}":
-        said = "without a hash nobody can tell whether it is still the same file" if not fragment else "the file is not"
-        rule = f"{said}: this one has sha256={found}; look at it before you trust it"
+        said = "a hash must show that the file has not changed" if not fragment else "the file does not match the hash"
+        rule = f"{said}: this one has sha256={found}; review it before you trust it"
         raise ConfigErrors([ConfigError("SOURCE", source, rule, [f"launch recipe fetch {url}#sha256={found}"])])
     return content
 
@@ -77,7 +77,7 @@ def _get(url: str) -> bytes:
             return content
         if status not in (301, 302, 303, 307, 308) or not location:
             raise SubmitError(f"{url} cannot be fetched: the server answers {status}")
-        with contextlib.suppress(ValueError):  # What cannot be joined is refused as it is.
+        with contextlib.suppress(ValueError):  # An invalid location is refused as it is.
             location = urljoin(url, location)
         url = location
     raise SubmitError(f"{url} cannot be fetched: more than {_REDIRECTS} redirects")
@@ -88,13 +88,13 @@ def _address(url: str) -> tuple[str, int]:
         parts = urlsplit(url)
         if parts.scheme == "https" and parts.hostname:
             return parts.hostname, parts.port or 443
-    except ValueError:  # A port that is no number, or half an IPv6 address.
+    except ValueError:  # A port that is not a number, or a malformed IPv6 address.
         pass
-    raise ConfigErrors([ConfigError("SOURCE", url, "only https is followed, to a host, also by a redirect")])
+    raise ConfigErrors([ConfigError("SOURCE", url, "only https URLs with a host are followed, also in redirects")])
 
 
 def _request(host: str, port: int, target: str, deadline: float) -> tuple[int, str | None, bytes]:
-    """One GET to an address that was checked, so that a second look-up of the name cannot lead elsewhere."""
+    """One GET to a checked address, so that a second DNS lookup cannot lead elsewhere."""
     address = public_address(host, port)
     with (
         socket.create_connection((address, port), timeout=_left(deadline)) as plain,
@@ -117,11 +117,11 @@ def _secured(plain: socket.socket, host: str) -> socket.socket:
 
 @contextlib.contextmanager
 def _ended_at(deadline: float, connection: socket.socket) -> Iterator[None]:
-    """End a connection at a time, whatever it is waiting for: a server may send a byte now and then for ever.
+    """Close a connection at the deadline, whatever it is waiting for: a server may trickle bytes forever.
 
-    Raises TimeoutError: It was ended, which looks to its reader as if the server had done so.
+    Raises TimeoutError: It was closed, which to its reader looks as if the server had closed it.
     """
-    same = connection.dup()  # TLS takes the socket itself over.
+    same = connection.dup()  # TLS takes over the socket itself.
     timer = threading.Timer(_left(deadline), _end, [same])
     timer.daemon = True
     timer.start()
@@ -147,29 +147,29 @@ def _left(deadline: float, limit: float = TIMEOUT_S) -> float:
 
 
 def public_address(host: str, port: int) -> str:
-    """The address of a host, where all of its addresses are public.
+    """Return an address of a host, all of whose addresses must be public.
 
-    Raises ConfigErrors: One is loopback, private, link-local or otherwise not of the public internet. Raises OSError:
-    The name is not known, or none that a host can have.
+    Raises ConfigErrors: One is loopback, private, link-local or otherwise not on the public internet. Raises OSError:
+    The name cannot be resolved or is not a valid host name.
     """
     try:
         found = [str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
-    except (UnicodeError, OverflowError) as error:  # A part of 64 letters, or a port beyond 65535.
-        raise OSError(f"{host}:{port} is no address: {error}") from None
+    except (UnicodeError, OverflowError) as error:  # A label of 64 characters, or a port above 65535.
+        raise OSError(f"{host}:{port} is not an address: {error}") from None
     hidden = [address for address in found if not ipaddress.ip_address(address).is_global]
     if hidden:
-        raise ConfigErrors([ConfigError("SOURCE", host, f"it leads to {hidden[0]}, which is not a public address")])
+        raise ConfigErrors([ConfigError("SOURCE", host, f"it resolves to {hidden[0]}, which is not a public address")])
     return found[0]
 
 
 def _from_git(source: str) -> bytes:
     match = _GIT.match(source)
     if match is None or ".." in match["path"].split("/") or match["revision"].startswith("-"):
-        rule = "a recipe in a repository is named git+https://REPOSITORY@REVISION#PATH"
+        rule = "a recipe in a repository has the form git+https://REPOSITORY@REVISION#PATH"
         raise ConfigErrors([ConfigError("SOURCE", source, rule)])
     repository = match["repository"]
     if not repository.startswith(("https://", "ssh://", "file://")):
-        raise ConfigErrors([ConfigError("SOURCE", source, "git is asked by https, ssh or file alone")])
+        raise ConfigErrors([ConfigError("SOURCE", source, "git repositories are reached only by https, ssh or file")])
     if repository.startswith("https://"):
         host, port = _address(repository)
         try:
@@ -189,15 +189,15 @@ _SETTINGS = {
     "core.hooksPath": "/dev/null",
     "http.followRedirects": "false",
     "protocol.ext.allow": "never",
-    "fetch.unpackLimit": "1",  # What comes stays in one file, whose size is then that of all of it.
-    "core.bigFileThreshold": "1m",  # Larger files pass through git's memory in parts.
+    "fetch.unpackLimit": "1",  # Keeps what is fetched in one file, so that the file's size limits all of it.
+    "core.bigFileThreshold": "1m",  # Git streams larger files instead of loading them.
 }
 
 
 def _git(folder: str, deadline: float, *words: str) -> bytes:
     """Run git with no prompt, hooks or redirect, and no file larger than :data:`PACK_BYTES`; raises SubmitError."""
     settings = [word for name, value in _SETTINGS.items() for word in ("-c", f"{name}={value}")]
-    no_name = {"GIT_TERMINAL_PROMPT": "0", "GIT_ASKPASS": "true", "SSH_ASKPASS": "true"}  # An empty name, at once.
+    no_name = {"GIT_TERMINAL_PROMPT": "0", "GIT_ASKPASS": "true", "SSH_ASKPASS": "true"}  # Prompts end at once.
     environment = {**no_name, "GIT_SSH_COMMAND": "ssh -oBatchMode=yes"}
     try:
         with subprocess.Popen(
@@ -213,14 +213,14 @@ def _git(folder: str, deadline: float, *words: str) -> bytes:
             try:
                 out, err = process.communicate(timeout=_left(deadline, GIT_TIMEOUT_S))
             except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)  # Its helpers hold the connection.
+                os.killpg(process.pid, signal.SIGKILL)  # Its helper processes hold the connection.
                 _left(deadline, GIT_TIMEOUT_S)
                 raise
     except FileNotFoundError:
-        raise SubmitError("git is not installed, and a recipe in a repository is fetched by it") from None
+        raise SubmitError("git is not installed, and is needed to fetch a recipe from a repository") from None
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SubmitError(f"git {words[0]}: {error}") from None
     if process.returncode != 0:
-        text, limit = err.decode(errors="replace").strip(), f"at most {PACK_BYTES >> 10:,} KiB are taken of a revision"
+        text, limit = err.decode(errors="replace").strip(), f"the limit of a revision is {PACK_BYTES >> 10:,} KiB"
         raise SubmitError(f"git {words[0]}: {text}{f'; {limit}' if 'index-pack' in text else ''}")
     return out

@@ -1,6 +1,6 @@
-"""Settings that act: those that run code, fetch, send, or leave the working folder, and so need the user's word.
+"""Privileged settings: those that run code, fetch, send, or leave the working folder, and so need permission.
 
-A file from elsewhere may hold any of them; ``trust.sources`` asks before one takes effect. Every key of the
+A file from elsewhere may contain any of them; ``trust.sources`` asks before one takes effect. Every key of the
 specification is either in the table here or harmless, and a test holds the list of both.
 """
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 type _Test = Callable[[Any], bool]
 
 _PLACED = re.compile(r"@(?:package\s+)?(\w+\.\w+)")
-"""A key that a file of configuration groups puts its content, or that of another, below."""
+"""A key below which a file of configuration groups puts its content, or that of another file."""
 
-_LOOKS_UP = re.compile(r"\$\{.*:", re.DOTALL)  # A resolver of OmegaConf: ``${oc.env:HOME}``.
+_LOOKS_UP = re.compile(r"\$\{.*:", re.DOTALL)  # An OmegaConf resolver: ``${oc.env:HOME}``.
 _LEAVES = "leaves the working folder"
-_SHOWN = 60  # Characters of a value in a sentence; ``launch recipe trust`` shows all of it.
+_SHOWN = 60  # Longest excerpt of a value in a sentence, in characters; ``launch recipe trust`` shows all of it.
 
 
 def _always(value: Any) -> bool:
@@ -44,7 +44,7 @@ def _is_hub_name(value: Any) -> bool:
 
 
 def _names_the_hub(part: Any) -> bool:
-    """False for a data set of a mix that is files of this machine; True also where that cannot be told."""
+    """False if a data set of a mix consists of files on this machine; True also if that is unknown."""
     found = part if isinstance(part, dict) else {"source": "huggingface"}
     return found.get("source") == "huggingface" or _is_hub_name(found.get("path"))
 
@@ -53,19 +53,19 @@ _FETCHED = "may be fetched from the Hugging Face Hub"
 
 ACTS: Mapping[str, tuple[str, _Test]] = {
     "script": ("runs this program", _always),
-    "script_args": ("hands these arguments to a program", _always),
+    "script_args": ("passes these arguments to a program", _always),
     "cluster.setup": ("runs these shell lines on every node", _always),
-    "cluster.environment": ("sets variables, which can make a program load code", _always),
+    "cluster.environment": ("sets environment variables, which can make a program load code", _always),
     "cluster.container_image": ("runs inside this image", _always),
-    "cluster.container_mounts": ("shows these folders to the container", _always),
+    "cluster.container_mounts": ("mounts these folders in the container", _always),
     "cluster.measurements": ("adds a line about each run to this file", _always),
-    "cluster.python": ("runs this program in place of Python", _always),
+    "cluster.python": ("runs this program instead of Python", _always),
     "cluster.modules": ("loads these modules", _always),
-    "cluster.pass_environment": ("hands these variables of your shell to the job", _always),
-    "cluster.mail": ("has Slurm write to this address", _always),
-    "cluster.extra": ("hands these options to sbatch", _always),
+    "cluster.pass_environment": ("passes these variables of your shell to the job", _always),
+    "cluster.mail": ("makes Slurm send mail to this address", _always),
+    "cluster.extra": ("passes these options to sbatch", _always),
     "backend.path": ("runs the code in this folder", _always),
-    "backend.extra": ("hands these options to the engine", _always),
+    "backend.extra": ("passes these options to the engine", _always),
     "model.trust_remote_code": ("runs the code of a checkpoint", _always),
     "save.load": ("reads this checkpoint, whose files may hold code", _always),
     "run.directory": (_LEAVES, _always),
@@ -83,23 +83,23 @@ ACTS: Mapping[str, tuple[str, _Test]] = {
         lambda value: isinstance(value, str) and hub.is_name(value.partition("@")[0]) and not os.path.lexists(value),
     ),
 }
-"""Keys that act, what each does, and with which of its values; of an open node all keys below it."""
+"""Privileged keys, what each does, and with which values; for an open node all keys below it."""
 
 CHOICES: Mapping[str, tuple[str, _Test]] = {
     "tracking": ACTS["tracking.kind"],
     "data": ACTS["data.source"],
-    "model": ("reads this model, and fetches it where it is one of the Hub", lambda value: is_own_model(str(value))),
+    "model": ("reads this model, and fetches it if it is on the Hub", lambda value: is_own_model(str(value))),
 }
-"""Groups of which the choice of an option acts."""
+"""Groups in which the choice of an option is privileged."""
 
 _RUN = ("script", "cluster.setup", "cluster.environment", "cluster.container_image", "cluster.python", "cluster.extra",
         "backend.path", "backend.extra")  # fmt: skip
-"""Keys whose values run code: such a value of a foreign file is known again in any other file."""
+"""Keys whose values run code: such a value from a foreign file is recognized in any other file."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrivilegedSetting:
-    """A setting that acts: its key, its value, and its act in words."""
+    """A privileged setting: its key, its value, and what it does, in words."""
 
     key: str
     value: Any
@@ -111,18 +111,18 @@ class PrivilegedSetting:
 
     @property
     def runs_code(self) -> bool:
-        """True if the value names or holds code, and is no mere switch or number."""
+        """True if the value names or holds code, and is not only a boolean or number."""
         named = any(self.key == key or self.key.startswith(f"{key}.") for key in _RUN)
         return named and not isinstance(self.value, bool | int | float)
 
     @property
     def mark(self) -> str:
-        """A short digest of the key and the value."""
+        """Short digest of the key and the value."""
         return hashlib.sha256(json.dumps([self.key, self.value], default=str).encode()).hexdigest()[:16]
 
 
 def needs(settings: Mapping[str, Any]) -> Iterator[PrivilegedSetting]:
-    """The settings that need the user's word, of values by key (``data.path``) or by group, of a choice (``data``)."""
+    """Yield the privileged settings among values by key (``data.path``) and choices by group (``data``)."""
     for key, value in settings.items():
         if not value:
             continue
@@ -132,12 +132,12 @@ def needs(settings: Mapping[str, Any]) -> Iterator[PrivilegedSetting]:
 
 
 def of_recipe(recipe: "Recipe") -> list[PrivilegedSetting]:
-    """Settings of a recipe that need the user's word, those that it sweeps over included."""
+    """Return the privileged settings of a recipe, including those that it sweeps over."""
     return [*needs(recipe.choose), *needs(recipe.set), *needs(recipe.sweep)]
 
 
 def of_spec(spec: "RunSpec", typed: Iterable[str] = ()) -> list[PrivilegedSetting]:
-    """Settings of a whole specification, as a lock holds it, that need the user's word, less the keys ``typed``."""
+    """Return the privileged settings of a whole specification, as in a lock, without the keys ``typed``."""
     flat: dict[str, object] = {}
     for section, content in to_dict(spec).items():
         if isinstance(content, dict):
@@ -149,7 +149,7 @@ def of_spec(spec: "RunSpec", typed: Iterable[str] = ()) -> list[PrivilegedSettin
 
 
 def of_words(words: Iterable[str], settings: Mapping[str, Any]) -> list[PrivilegedSetting]:
-    """Settings of an imported file that need the user's word, less the keys that the user's words set."""
+    """Return the privileged settings of an imported file, without the keys that the user's words set."""
     typed = {text.lstrip("+").partition("=")[0] for text in words}
     return list(needs({key: value for key, value in settings.items() if key not in typed}))
 
@@ -169,7 +169,7 @@ def _any(acts: _Test, value: Any) -> bool:
 
 
 def _leaves(value: object) -> bool:
-    """True if a value, or one in it, is a path that leads out of the folder it is read in, also by a link."""
+    """True if a value, or one in it, is a path that leaves the working folder, directly or by a symbolic link."""
     if isinstance(value, list | tuple):
         return any(map(_leaves, value))
     if not isinstance(value, str):
@@ -188,9 +188,9 @@ def _by_a_link(path: str) -> bool:
 
 
 def of_conf(folder: Path) -> dict[Path, list[PrivilegedSetting]]:
-    """Settings of a folder of configuration groups that need the user's word, of all options, chosen or not.
+    """Return the privileged settings in a folder of configuration groups by file, of all options, chosen or not.
 
-    Where a file places its content, or that of another, in other groups than its folder says (``@package``,
+    If a file places its content, or that of another, in groups other than that of its folder (``@package``,
     ``group@place``), each file is read as if it were in any group.
     """
     options = {path: _option(path) for path in sorted(yaml_files(folder)) if path.is_file()}
@@ -200,7 +200,7 @@ def of_conf(folder: Path) -> dict[Path, list[PrivilegedSetting]]:
         groups = [".".join(path.relative_to(folder).parent.parts)]
         if placed:
             groups = ["", *dict.fromkeys(key.partition(".")[0] for key in ACTS if "." in key), *groups]
-        unread = PrivilegedSetting(path.name, "", "cannot be looked through")
+        unread = PrivilegedSetting(path.name, "", "cannot be inspected")
         found[path] = [unread] if option is None else [*_of_option(*option, groups)]
     return {path: privileged for path, privileged in found.items() if privileged}
 
@@ -222,7 +222,7 @@ def _of_option(text: str, content: Mapping[str, Any], groups: Iterable[str]) -> 
     yield from needs(settings)
     looked_up = [value for value in texts(content) if _LOOKS_UP.search(value)]
     if looked_up:
-        yield PrivilegedSetting("${...}", looked_up, "looks up what is in no file, such as the variables of your shell")
+        yield PrivilegedSetting("${...}", looked_up, "looks up values such as your environment variables")
 
 
 def _choices(defaults: object) -> Iterator[tuple[str, Any]]:

@@ -1,14 +1,14 @@
-"""Trust: what came from elsewhere is foreign until trusted, and trust is recorded for exact bytes.
+"""Trust: files from elsewhere are foreign until trusted, and trust is recorded for exact bytes.
 
-Reading, checking and showing a foreign file asks for nothing and lets nothing of it act; to run it, the settings of it
-that act (``config.privileged_settings``) need the user's word: ``--trust``, or ``launch recipe trust FILE`` before.
+Reading, checking and showing a foreign file needs no permission and has no side effects; to run it, its privileged
+settings (``trust.privileged_settings``) need permission: ``--trust``, or ``launch recipe trust FILE`` before.
 
-A file is the user's own if it was shipped, was written by ``launch`` from the user's own words, or lies in
-``recipes/`` or ``conf/`` of the working folder, belongs to this user, and the folder is in no repository that has a
-remote which is not trusted. What nobody writes by hand, a lock and all that lies in ``runs/``, is their own by its
-bytes alone, unless they trust the repository that it came with. A file is foreign all the same where it was fetched,
-imported, or saved from what is foreign: these are known by their hash, by the place that they were written to, whatever
-was edited there since, and by the code that they name, wherever it was copied to.
+A file is the user's own if it is shipped, was written by ``launch`` from the user's own words, or is in ``recipes/`` or
+``conf/`` of the working folder, belongs to this user, and the folder is not in a repository with an untrusted remote.
+Files that nobody writes by hand, a lock and everything in ``runs/``, are the user's own only by their bytes, unless
+the user trusts the repository that they came with. A file is foreign in any case if it was fetched, imported, or saved
+from a foreign one: these are recognized by their hash, by the path that they were written to, even if edited since,
+and by the code that they name, wherever it was copied to.
 """
 
 import hashlib
@@ -32,8 +32,8 @@ from launcher.spec import RunSpec
 _RUNS = ("runs",)
 _OWN_FOLDERS = ("recipes", *_RUNS, "conf")
 _LOSSES = b"\nlosses:"
-ELSEWHERE = "it does not lie in recipes/, runs/ or conf/ of the working folder"
-NOT_WRITTEN = "it is not what `launch` has written for you, byte by byte"
+ELSEWHERE = "it is not in recipes/, runs/ or conf/ of the working folder"
+NOT_WRITTEN = "its bytes are not those that `launch` wrote for you"
 _REMOTE = re.compile(r'^\s*\[\s*remote\s+"(.*)"\s*\]', re.IGNORECASE)
 _SECTION = re.compile(r"^\s*\[")
 _URL = re.compile(r"^\s*url\s*=\s*(.+?)\s*$", re.IGNORECASE)
@@ -41,22 +41,22 @@ _URL = re.compile(r"^\s*url\s*=\s*(.+?)\s*$", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A file or folder with settings, and the settings in it that act."""
+    """A file or folder with settings, and its privileged settings."""
 
     path: Path  # The recipe, the lock, the imported file, or the option of a group.
-    privileged: Sequence[PrivilegedSetting]  # What needs the user's word.
-    written: bool = False  # True for a lock: ``launch`` writes them, and nobody by hand.
+    privileged: Sequence[PrivilegedSetting]  # Settings that need the user's permission.
+    written: bool = False  # True for a lock: only ``launch`` writes these, nobody by hand.
 
 
 def needs_of_spec(spec: RunSpec) -> list[str]:
-    """Privileged settings of a whole specification that need the user's word, a sentence each."""
+    """Return the privileged settings of a whole specification, one sentence each."""
     return [str(setting) for setting in privileged_settings.of_spec(spec)]
 
 
 def require(sources: Iterable[Source], *, folder: Path, given: bool) -> None:
-    """Allow sources that are the user's own or trusted; trust the others from now on where ``--trust`` is ``given``.
+    """Allow sources that are the user's own or trusted; if ``--trust`` is ``given``, record the others as trusted.
 
-    Raises ConfigErrors: A source is from elsewhere, and nobody has said so.
+    Raises ConfigErrors: A source is from elsewhere, and ``--trust`` is not given.
     """
     asking = [(source, reason) for source in sources if (reason := why_foreign(source, folder=folder)) is not None]
     if asking and not given:
@@ -67,7 +67,7 @@ def require(sources: Iterable[Source], *, folder: Path, given: bool) -> None:
 
 def _refusal(source: Source, reason: str, folder: Path) -> ConfigError:
     privileged = "; ".join(map(str, source.privileged))
-    rule = f"it is from elsewhere and would do what needs your word: {privileged}; {reason}"
+    rule = f"it is from elsewhere and needs your permission: {privileged}; {reason}"
     near = source.path.absolute().is_relative_to(folder)
     name = str(source.path.absolute().relative_to(folder) if near else source.path)
     ways = ["--trust", f"launch recipe trust {shlex.quote(name)}"]
@@ -77,21 +77,21 @@ def _refusal(source: Source, reason: str, folder: Path) -> ConfigError:
 
 
 def why_foreign(source: Source, *, folder: Path) -> str | None:
-    """The reason why a source needs the user's word; None where it wants nothing, is their own or trusted."""
+    """Return why a source needs the user's permission; None if nothing is privileged, or it is their own or trusted."""
     if not source.privileged:
         return None
     return origin_of(source.path, source.privileged, folder=folder, written=source.written)
 
 
 def is_foreign(path: Path, *, folder: Path, privileged: Sequence[PrivilegedSetting] = ()) -> bool:
-    """True if a file is from elsewhere and not trusted, whatever it wants."""
+    """True if a file is from elsewhere and not trusted, whatever it sets."""
     return origin_of(path, privileged, folder=folder) is not None
 
 
 def origin_of(
     path: Path, privileged: Sequence[PrivilegedSetting], *, folder: Path, written: bool = False
 ) -> str | None:
-    """The origin of a file that is not trusted, as a clause; None for one that is the user's own or trusted."""
+    """Return the origin of an untrusted file, as a clause; None if the file is the user's own or trusted."""
     if any(files.real(path).is_relative_to(files.real(shipped(kind))) for kind in ("recipes", "conf")):
         return None
     known, content = trust_store.known(), files.read_bytes(path)
@@ -104,32 +104,32 @@ def origin_of(
         return f"it was from {source} before it was edited"
     for setting in privileged:
         if setting.mark in known.marks:
-            return f"it names the same as a file from {known.marks[setting.mark]}"
+            return f"it names the same code as a file from {known.marks[setting.mark]}"
     if not _lies_in(path, folder):
         return ELSEWHERE
     return _not_written_here(path, known, by_hand=not written and not _lies_in(path, folder, _RUNS))
 
 
 def _not_written_here(path: Path, known: Known, *, by_hand: bool) -> str | None:
-    """Why a file without a record, in a folder of the user's, may be somebody else's; None for the user's own."""
+    """Why an unrecorded file in the user's folders may be somebody else's; None if it is the user's own."""
     if path.stat().st_uid != os.getuid():
         return "it belongs to another user"
     urls = remotes(path)
     if unknown := [url for url in urls if url not in known.origins]:
-        return f"it lies in a repository from {' and '.join(unknown)}, which is not trusted"
+        return f"it is in a repository from {' and '.join(unknown)}, which is not trusted"
     return None if by_hand or urls else NOT_WRITTEN
 
 
 def untrusted_remotes(path: Path) -> list[str]:
-    """The addresses of the repository around a file that are not trusted."""
+    """Return the untrusted remotes of the repository around a file."""
     known = trust_store.known()
     return [url for url in remotes(path) if url not in known.origins]
 
 
 def note_foreign(path: Path, content: bytes, source: str, privileged: Iterable[PrivilegedSetting]) -> None:
-    """Record what a file from elsewhere will hold and where it will lie, before it is written there.
+    """Record content and path of a file from elsewhere, before it is written there.
 
-    Raises ConfigErrors: It cannot be recorded; the file is then not to be written.
+    Raises ConfigErrors: It cannot be recorded; the file must then not be written.
     """
     marks = [setting.mark for setting in privileged if setting.runs_code]
     place = str(files.real(path))
@@ -137,7 +137,7 @@ def note_foreign(path: Path, content: bytes, source: str, privileged: Iterable[P
 
 
 def note_own(path: Path, content: bytes) -> None:
-    """Record what a file of the user's own words will hold, before it is written.
+    """Record the content of a file made from the user's own words, before it is written.
 
     Raises ConfigErrors: It cannot be recorded.
     """
@@ -145,12 +145,12 @@ def note_own(path: Path, content: bytes) -> None:
 
 
 def note_lock(text: str) -> None:
-    """Record the lock of a run of the user's own; its losses are added later and do not count."""
+    """Record the lock of a user's own run; its losses are added later and do not count."""
     trust_store.add("lock", sha256=_head(text.encode()))
 
 
 def note_trusted(path: Path) -> None:
-    """Record a file as it is now as trusted."""
+    """Record a file's current content as trusted."""
     note_own(path, files.read_bytes(path))
 
 
@@ -164,7 +164,7 @@ def _digest(content: bytes) -> str:
 
 
 def _head(content: bytes) -> str:
-    """The hash of a lock without its losses, with which ours end: they are added when the run has ended."""
+    """The hash of a lock without its losses, which are appended when the run has ended."""
     return _digest(content.partition(_LOSSES)[0])
 
 
@@ -172,13 +172,13 @@ def _head(content: bytes) -> str:
 
 
 def remotes(place: Path) -> tuple[str, ...]:
-    """The addresses of all remotes of the repository that a file or folder lies in; none where it lies in none."""
+    """Return the URLs of all remotes of the repository around a file or folder; empty without a repository."""
     resolved = files.real(place)
     for git in (folder / ".git" for folder in (resolved, *resolved.parents)):
         if git.exists():
             try:
                 return _addresses(files.read_text(_configuration(git), errors="replace"))
-            except OSError:  # It stands for an address that nobody trusts.
+            except OSError:  # Stands for a URL that nobody trusts.
                 return (f"a repository whose {git} cannot be read",)
     return ()
 
@@ -203,7 +203,7 @@ def _addresses(text: str) -> tuple[str, ...]:
 
 
 def _without_secrets(url: str) -> str:
-    """An address without the name and password that it may hold, which belong into no record and no message."""
+    """A URL without user name and password, which must not appear in records or messages."""
     try:
         parts = urlsplit(url)
     except ValueError:

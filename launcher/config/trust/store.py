@@ -1,7 +1,7 @@
-"""The user's record of trust: exact bytes by their hash, and repositories.
+"""The user's record of trust: files by the hash of their exact bytes, and repositories.
 
-It is one file of lines in the user's state folder, never beside what it is about, which could bring it along. Lines are
-only added, each in one write, so that launchers do not mix theirs and none overwrites what another has noted.
+It is one file of JSON lines in the user's state folder, never next to the files it is about, which could ship a forged
+one. Lines are only appended, each in one write, so that concurrent launchers do not mix or overwrite their lines.
 """
 
 import json
@@ -20,21 +20,21 @@ NAME = "trust.jsonl"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """All that is recorded."""
+    """The whole record."""
 
-    # Hashes of files that the user has trusted, or that were written for them from their own words.
+    # Hashes of files that the user trusted, or that were written for the user from their own overrides.
     trusted: set[str] = field(default_factory=set)
     locks: set[str] = field(default_factory=set)  # Hashes of the locks of the user's own runs, without their losses.
-    foreign: dict[str, str] = field(default_factory=dict)  # Hashes of files from elsewhere, with where they are from.
-    # Paths that files from elsewhere were written to, with where they are from.
+    foreign: dict[str, str] = field(default_factory=dict)  # Hashes of files from elsewhere, with their origin.
+    # Paths that files from elsewhere were written to, with their origin.
     places: dict[str, str] = field(default_factory=dict)
-    # Marks of the code that files from elsewhere name (``PrivilegedSetting.mark``), with where it is from.
+    # Marks of the code that files from elsewhere name (``PrivilegedSetting.mark``), with its origin.
     marks: dict[str, str] = field(default_factory=dict)
-    origins: set[str] = field(default_factory=set)  # Addresses of repositories that are trusted.
+    origins: set[str] = field(default_factory=set)  # URLs of trusted repositories.
 
 
 def known() -> Known:
-    """Read the record; raises ConfigErrors where it is there and cannot be read: what is foreign is then not known."""
+    """Return the record; raises ConfigErrors if it exists but cannot be read, since foreign files are then unknown."""
     found = Known()
     for entry in files.json_objects(_text(cache.folder("state") / NAME).splitlines()):
         _take(found, entry)
@@ -57,12 +57,12 @@ def _take(found: Known, entry: JsonObject) -> None:
 
 
 def add(kind: str, **entry: str | list[str]) -> None:
-    """Record what a file or repository is: ``trusted``, a ``lock``, ``foreign`` or a trusted ``origin``.
+    """Record a file as ``trusted``, a ``lock`` or ``foreign``, or a repository as a trusted ``origin``.
 
     Raises ConfigErrors: The folder for the state of programs cannot be written.
     """
     path = cache.folder("state") / NAME
-    line = f"\n{json.dumps({'is': kind, **entry})}\n".encode()  # A line that was cut short ends here.
+    line = f"\n{json.dumps({'is': kind, **entry})}\n".encode()  # The newline first ends a line that was cut short.
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o600)
@@ -72,7 +72,7 @@ def add(kind: str, **entry: str | list[str]) -> None:
         finally:
             os.close(file)
     except OSError as error:
-        rule = f"what is trusted cannot be remembered: {error.strerror}"
+        rule = f"the record of trust cannot be written: {error.strerror}"
         raise ConfigErrors([ConfigError(str(path), None, rule, ["XDG_STATE_HOME=..."])]) from None
 
 
@@ -88,5 +88,5 @@ def _text(path: Path) -> str:
     except FileNotFoundError:
         return ""
     except OSError as error:
-        rule = f"what is trusted cannot be read: {error.strerror}"
+        rule = f"the record of trust cannot be read: {error.strerror}"
         raise ConfigErrors([ConfigError(str(path), None, rule, ["XDG_STATE_HOME=..."])]) from None

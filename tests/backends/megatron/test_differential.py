@@ -36,7 +36,7 @@ DELIBERATE: tuple[tuple[str, str, str], ...] = (
     ("train.sequence_length", "ranks that share a sequence", "fails later: the first scatter along the sequence"),
     ("train.global_batch_size", "interleaved schedule", "fails later: the first step of the schedule"),
     ("model.num_key_value_heads", "must divide", "fails later: building attention divides its heads"),
-    ("model.num_experts_per_tok", "a token is sent to", "fails later: the router takes more experts than there are"),
+    ("model.num_experts_per_tok", "a token is routed to", "fails later: the router takes more experts than there are"),
     ("model.moe_intermediate_size", "must be set", "Megatron-LM takes another setting in its place"),
     ("model.qk_nope_head_dim", "must be set", "an empty head"),
     ("model.qk_rope_head_dim", "must be set", "an empty head"),
