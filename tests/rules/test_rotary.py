@@ -20,7 +20,7 @@ PATH = "model.rope_parameters"
         ("{rope_type:yarn,factor:big}", ".factor", "rope_type=yarn requires it, as a number", None),
         ("{rope_theta:5}", ".rope_theta", "set it as model.rope_theta", ["model.rope_theta=5"]),
         ("{rope_type:linear,factor:2.0,fctor:3}", ".fctor", "rope_type=linear does not use it", None),
-        ("{partial_rotary_factor:0.5}", ".partial_rotary_factor", "transformers' class turns whole", ["parallel=tp"]),
+        ("{partial_rotary_factor:0.5}", ".partial_rotary_factor", "transformers' class rotates whole", ["parallel=tp"]),
     ],
 )  # fmt: skip
 def test_a_scaling_that_no_class_computes_is_refused(given: str, path: str, rule: str, ways: list[str] | None) -> None:
