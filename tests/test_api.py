@@ -244,7 +244,7 @@ def test_without_pandas_a_data_frame_is_refused_and_the_way_out_named(
     (tmp_path / "spec.json").write_text("{}")
     with pytest.raises(ConfigErrors) as refused:
         launcher.Run(tmp_path).metrics()
-    assert refused.value.errors[0].rule.endswith("is not installed; Run.steps() gives the same as a list")
+    assert refused.value.errors[0].rule.endswith("is not installed; Run.steps() returns the same as a list")
     assert refused.value.errors[0].way_out[0].endswith("pip install 'llm-launch[fsdp]'")
 
 

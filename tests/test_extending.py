@@ -126,7 +126,7 @@ def test_what_the_installed_and_the_shipped_engines_refuse_of_them_is_said(acme:
         ("fsdp", "model.family"): (
             "backend=fsdp builds the families transformers, llama, deepseek, gpt, moe, deepseek_v2, glm in this version"
         ),
-        ("tp", "model.family"): "Megatron-LM's arguments describe no model of the family parallel_blocks",
+        ("tp", "model.family"): "Megatron-LM's arguments cannot describe the family parallel_blocks",
     }
 
 

@@ -1,1 +1,1 @@
-"""Actions of the verbs and of the Python API: frozen requests in, objects out; nothing is printed here."""
+"""The actions behind the commands and the Python API: frozen requests in, objects out; nothing is printed here."""

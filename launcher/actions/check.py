@@ -1,4 +1,4 @@
-"""Judge a run without starting it, or translate it into what would be started: ``launch check``, ``launch show``."""
+"""Check a run without starting it, or translate it into the job that would start: ``launch check``, ``launch show``."""
 
 import shlex
 import sys
@@ -24,15 +24,15 @@ from launcher.views.check import Check
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckRequest(JudgeRequest):
-    """One run to judge."""
+    """One run to check."""
 
     deepspeed: Path | None = None  # Take the settings of this ds_config.json.
-    megatron_args: Path | None = None  # Take the settings of this argument list of Megatron-LM.
-    variables: tuple[str, ...] = ()  # Words ``NAME=VALUE`` for the variables that the argument list is a script of.
+    megatron_args: Path | None = None  # Take the settings of this Megatron-LM argument list.
+    variables: tuple[str, ...] = ()  # ``NAME=VALUE`` for the variables of the script that holds the argument list.
 
 
 def files_of(request: CheckRequest) -> list[Foreign]:
-    """The other programs' files that a run takes settings of, their keys counted; raises ConfigErrors for a bad one."""
+    """The other programs' files that a run takes settings from, with their keys counted; ConfigErrors for a bad one."""
     variables = variables_of(request.variables)
     found = []
     if request.deepspeed is not None:
@@ -40,7 +40,7 @@ def files_of(request: CheckRequest) -> list[Foreign]:
     if request.megatron_args is not None:
         found.append(_read_file("megatron", request.megatron_args, variables))
     if variables and request.megatron_args is None:
-        rule = "it gives the variables of a script, and there is none"
+        rule = "it sets variables of a script, and no script is given"
         raise ConfigErrors([ConfigError("--set", " ".join(request.variables), rule, ["--megatron-args train.sh"])])
     return found
 
@@ -52,7 +52,7 @@ def _read_file(kind: str, path: Path, variables: Mapping[str, str]) -> Foreign:
 
 
 def check_run(request: CheckRequest, foreign: Sequence[Foreign]) -> Check:
-    """Judge one run with the settings of foreign files; words that make no run are an answer, too."""
+    """Check one run with the settings of foreign files; invalid words are answered with their errors."""
     typed = request.typed
     sources = [file.source(typed) for file in foreign]
     refused = [error for file in foreign for error in file.imported.errors]
@@ -78,7 +78,7 @@ def check_run(request: CheckRequest, foreign: Sequence[Foreign]) -> Check:
         return Check.of(judge_run(found, judging), warnings=remarks)
 
 
-_NAME = "{name}"  # Stands for the last part of the run directory, which is the job's name.
+_NAME = "{name}"  # Placeholder for the last part of the run directory, which is the job's name.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +86,8 @@ class Shown:
     """A translated job; ``print`` shows what ``launch show`` prints."""
 
     plan: Plan  # The checked run.
-    job: Job  # Its job at the run directory that was named, else with ``{run}`` in its place.
-    # The text that Slurm would get, with ``{name}`` for the directory's last part; None for a local run.
+    job: Job  # Its job, with the run directory if one is named, else with ``{run}`` in its place.
+    # The sbatch script, with ``{name}`` for the directory's last part; None for a local run.
     sbatch: str | None
 
     @property
@@ -102,7 +102,7 @@ class Shown:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables that the job gets."""
+        """The variables that are set for the job."""
         return dict(self.job.environment)
 
     @property
@@ -127,7 +127,7 @@ class Shown:
 
 
 def translate_run(line: CommandLine) -> Shown:
-    """Translate a run, also one that does not fit; raises ConfigErrors where the configuration is wrong."""
+    """Translate a run, even one that does not fit; raises ConfigErrors if the configuration is wrong."""
     from launcher.rundir.record import directory_of  # Late, because a check needs neither, nor what they import.
     from launcher.submission.slurm_jobs import sbatch_text
 
@@ -137,7 +137,7 @@ def translate_run(line: CommandLine) -> Shown:
         directory = str(directory_of(planned, folder=folder()))
         sbatch = sbatch_text(directory.rpartition("/")[2], directory, spec.cluster)
         return Shown(plan=planned, job=planned.job.at(directory), sbatch=sbatch)
-    # As an absolute path, which a run directory is: submitit would put the working folder before any other.
+    # An absolute path, like a run directory: submitit would prefix any other with the working folder.
     sbatch = sbatch_text(_NAME, f"/{RUN}", spec.cluster)
     return Shown(plan=planned, job=planned.job, sbatch=None if sbatch is None else sbatch.replace(f"/{RUN}", RUN))
 

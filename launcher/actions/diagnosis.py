@@ -1,4 +1,4 @@
-"""The end of a run as data: its errors, the last lines that it printed, and the reason of its end."""
+"""The end of a run as data: its errors, its last printed lines, and the reason for its end."""
 
 import contextlib
 from collections.abc import Sequence
@@ -18,21 +18,21 @@ BAD: tuple[state.State, ...] = ("failed", "lost", "not_visible", "requeued")
 
 
 def errors_of(row: RunState, rank: int | None) -> list[JsonObject]:
-    """The ranks' errors, the cause of the failure first; none where the run has not failed."""
+    """The ranks' errors, the cause of the failure first; none if the run has not failed."""
     errors = output.written_errors(Path(row.directory)) if row.state in BAD else []
     return [error for error in errors if error["traceback"] and rank in (None, int(error["rank"]))]
 
 
 def outputs_of(directory: Path, rank: int | None) -> Outputs:
-    """The files of a run, or of one of its ranks; raises ConfigErrors where there is no such rank."""
+    """The output files of a run, or of one of its ranks; raises ConfigErrors if there is no such rank."""
     found = output.outputs(directory) if rank is None else output.of_rank(directory, rank)
     if found is None:
-        raise ConfigErrors([ConfigError("--rank", rank, f"{directory.name} has no logs of such a rank (yet)")])
+        raise ConfigErrors([ConfigError("--rank", rank, f"{directory.name} has no logs of this rank (yet)")])
     return found
 
 
 def document(row: RunState, *, lines: int, rank: int | None) -> JsonObject:
-    """A run's state, error, newest steps and the last lines of its files: its part of ``launch logs --json``."""
+    """A run's state, error, latest steps and last lines of its files: its part of ``launch logs --json``."""
     directory = Path(row.directory)
     found = outputs_of(directory, rank)
     return {
@@ -47,12 +47,12 @@ def document(row: RunState, *, lines: int, rank: int | None) -> JsonObject:
 
 
 def explain_end(directory: Path) -> Answer:
-    """The answer about a run, whose ways out are lines that ``launch resume`` takes."""
+    """Why a run ended, with ways out as words that ``launch resume`` accepts."""
     return explain(directory, folder(), lambda words: takes(directory, words))
 
 
 def takes(directory: Path, words: Sequence[str]) -> bool:
-    """True if ``launch resume`` takes these words for a run: composed and judged, and nothing submitted."""
+    """True if ``launch resume`` accepts these words for a run; composes and checks, submits nothing."""
     from launcher.actions import resume_changed  # Late, because it composes.
 
     refusals = (ConfigErrors, DoesNotFit, SubmitError, DataError, OSError)

@@ -1,4 +1,4 @@
-"""Look at this machine and its Slurm, and write the cluster profile that follows, as ``launch doctor`` does."""
+"""Examine this machine and its Slurm, and write a cluster profile from it, for ``launch doctor``."""
 
 import os
 import re
@@ -29,12 +29,12 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 class DoctorRequest(JudgeRequest):
     """Options of ``launch doctor``."""
 
-    wait: float = 60  # Seconds for a node to answer; 0 asks none.
-    write: str | None = None  # Keep the profile as ``conf/cluster/NAME.yaml``.
+    wait: float = 60  # Seconds to wait for a node to answer; 0 asks none.
+    write: str | None = None  # Write the profile to ``conf/cluster/NAME.yaml``.
 
 
 def examine(options: DoctorRequest) -> Output:
-    """Survey the machine and its Slurm, and write the profile where that is asked for; SubmitError where it is none."""
+    """Survey the machine and its Slurm, and write the profile if requested; SubmitError if there is none."""
     document, status = {"machine": _machine(machine.facts()), **_cluster(options)}, 0
     if document["slurm"] is None and jobs.installed():
         status = SubmitError.exit_status
@@ -44,9 +44,9 @@ def examine(options: DoctorRequest) -> Output:
 
 
 def _cluster(options: DoctorRequest) -> JsonObject:
-    """The answers of Slurm and of one node; where there is none, ``lacks`` says why.
+    """The answers of Slurm and of one node; ``lacks`` says what is missing and why.
 
-    What a node says of its Python is kept, and later checks of runs with the same profile know its packages.
+    A node's Python packages are cached, so that later checks of runs with the same profile know them.
     """
     nothing, own = {"slurm": None, "profile": None}, list(job_python.findings(versions.every()))
     if not jobs.installed():
@@ -98,12 +98,12 @@ def _slurm(found: Survey) -> JsonObject:
 def _write_profile(name: str, document: JsonObject) -> Path:
     path, profile = folder() / "conf" / "cluster" / f"{name}.yaml", document["profile"]
     if profile is None:
-        raise SubmitError(f"there is no profile to keep: {document['lacks'][0]}")
+        raise SubmitError(f"there is no profile to write: {document['lacks'][0]}")
     if not _NAME.fullmatch(name):
-        raise ConfigErrors([ConfigError("--write", name, "a name is letters, digits and _ . -", ["--write mine"])])
+        raise ConfigErrors([ConfigError("--write", name, "must be letters, digits and _ . -", ["--write mine"])])
     if path.exists():
         rule = f"{path} exists and is not overwritten"
         raise ConfigErrors([ConfigError("--write", name, rule, [f"--write {name}_2"])])
     write_new(path, view.yaml(profile).encode(), before=lambda content: trust.note_own(path, content))
-    say(f"launch: use it by cluster={name}")
+    say(f"launch: use it with cluster={name}")
     return path

@@ -1,4 +1,4 @@
-"""The runs that a command line names: of several that answer to a word a person at a terminal chooses, else none is."""
+"""The runs that a command line names; if a word matches several, a person at the terminal chooses one."""
 
 import sys
 from collections.abc import Sequence
@@ -24,12 +24,12 @@ class Named:
 
     @property
     def sweep(self) -> Path | None:
-        """The folder of a sweep where the words name that sweep and nothing else."""
+        """The folder of a sweep if the words name only that sweep, else None."""
         return self.places[0] if len(self.places) == 1 and run_names.is_sweep(self.places[0]) else None
 
 
 def named(words: Sequence[str], *, ask: bool = False) -> Named:
-    """The runs and sweeps that the words name, all runs without words; ConfigErrors for unknown or ambiguous words."""
+    """The runs and sweeps that words name, or all runs without words; ConfigErrors for unknown or ambiguous words."""
     if not words:
         return Named(places=tuple(run_names.find((), Path.cwd())))
     return Named(places=tuple(place for word in words for place in _places(word, ask=ask)))
@@ -40,7 +40,7 @@ def _places(word: str, *, ask: bool) -> Sequence[Path]:
         return run_names.places(word, Path.cwd())
     except FileNotFoundError:
         known = [run_names.name_of(path, Path.cwd()) for path in run_names.find([], Path.cwd())[-3:]]
-        rule = "no such run or sweep: no name below runs/, no path, no job id, and none that was recorded elsewhere"
+        rule = "no such run or sweep: not a name below runs/, a path, a job id, or a run recorded elsewhere"
         raise ConfigErrors([ConfigError("RUN", word, rule, known or ["launch status"])]) from None
     except Ambiguous as doubt:
         if ask and sys.stdin.isatty() and sys.stderr.isatty():
@@ -49,18 +49,18 @@ def _places(word: str, *, ask: bool) -> Sequence[Path]:
 
 
 def refusal(doubt: Ambiguous) -> ConfigError:
-    """The error of a word that several runs answer to, with words that tell them apart."""
+    """The error for a word that matches several runs, with words that tell them apart."""
     words = [run_names.name_of(path, Path.cwd()) for path in doubt.candidates]
     return ConfigError("RUN", doubt.name, f"{len(words)} runs match this name, and launch does not guess", words)
 
 
 def _choose(doubt: Ambiguous) -> Path:
     words = [run_names.name_of(path, Path.cwd()) for path in doubt.candidates]
-    say(f"launch: {len(words)} runs answer to {doubt.name}:")
+    say(f"launch: {len(words)} runs match {doubt.name}:")
     for number, (word, path) in enumerate(zip(words, doubt.candidates, strict=True), 1):
         what = "a sweep" if (path / state.SWEEP).is_file() else status.read(path).state
         say(f"  {number}  {word}  ({what})")
-    answer = ask_person("which one? its number, or nothing to stop: ")
+    answer = ask_person("which one? (a number, or Enter to stop) ")
     if answer.isdecimal() and 1 <= int(answer) <= len(words):
         return doubt.candidates[int(answer) - 1]
-    raise ConfigErrors([ConfigError("RUN", doubt.name, "none of them was chosen", words)])
+    raise ConfigErrors([ConfigError("RUN", doubt.name, "no run was chosen", words)])

@@ -1,7 +1,7 @@
-"""Watch a run on this machine: a progress bar while it trains, one table when it ends.
+"""Follow a run on this machine: a progress bar while it trains, one table when it ends.
 
-The run is a process of its own, seen through ``metrics.jsonl`` and ``state.json``. Ctrl-C and SIGTERM become the
-request to save and end, a second one the signal that kills; a closed terminal (SIGHUP) leaves the run alone.
+The run is a separate process, observed through ``metrics.jsonl`` and ``state.json``. Ctrl-C and SIGTERM ask it to save
+and end, a second one kills it; a closed terminal (SIGHUP) leaves the run alone.
 """
 
 import shlex
@@ -24,15 +24,15 @@ from launcher.spec import RunSpec
 from launcher.submission import interrupts
 from launcher.views.pairs import summary_table
 
-_RANK_0 = "logs/ranks/*/attempt_*/0"  # Torchrun's folder of what rank 0 prints, in each of its attempts.
-_POLL_S = 0.2  # Seconds between two looks at a run: short beside what a person notices.
+_RANK_0 = "logs/ranks/*/attempt_*/0"  # torchrun's folder of rank 0's output, in each attempt.
+_POLL_S = 0.2  # Seconds between polls of a run, too short for a person to notice.
 
 type Show = Callable[[list[JsonObject] | None], None]
-"""Takes new lines of metrics, and None at the end."""
+"""Receives new lines of metrics, and None at the end."""
 
 
 def follow(directory: Path, spec: RunSpec, *, show: Callable[[str], None] | None, summary: bool = True) -> int:
-    """Follow a run to its end; the exit status: 0, 5 the job failed, 130 interrupted."""
+    """Follow a run to its end and return the exit status: 0, 5 if the job failed, 130 if interrupted."""
     interrupted = watch_run(directory, spec, quiet=show is None)
     ending = status.read(directory)
     if ending.state == "finished":
@@ -44,15 +44,15 @@ def follow(directory: Path, spec: RunSpec, *, show: Callable[[str], None] | None
         return INTERRUPTED
     _say(f"the job failed: {ending.reason}")
     name = shlex.quote(ending.id)
-    _say(f"why: launch why {name}; its logs: launch logs {name}; go on: launch resume {name}")
+    _say(f"why: launch why {name}; its logs: launch logs {name}; continue: launch resume {name}")
     if spec.script is not None:
         copy = provenance.script_copy(directory, spec.script)
-        _say(f"a resumed run goes on with its copy of the script: fix {copy}, or start a new run")
+        _say(f"a resumed run uses its copy of the script: fix {copy}, or start a new run")
     return JobFailed.exit_status
 
 
 def watch_run(directory: Path, spec: RunSpec, *, quiet: bool) -> bool:
-    """Wait for a run's end and show its progress; True if Ctrl-C has asked for the end."""
+    """Wait for a run's end and show its progress; True if Ctrl-C requested the end."""
     interruptions = 0
     show = _show(spec, quiet) if spec.script is None or quiet else Printed(directory).show
     seen = len(events.news(directory))
@@ -69,9 +69,9 @@ def watch_run(directory: Path, spec: RunSpec, *, quiet: bool) -> bool:
                 break
             except KeyboardInterrupt as interruption:
                 if getattr(interruption, "number", None) == signal.SIGHUP:
-                    raise  # Nobody is there any more to watch it; the run goes on.
+                    raise  # Nobody is watching any more; the run continues.
                 interruptions += 1
-                _say("stopping after this step; Ctrl-C again ends it at once" if interruptions == 1 else "killed")
+                _say("stopping after this step; Ctrl-C again kills it at once" if interruptions == 1 else "killed")
                 stop(directory, signal.SIGTERM if interruptions == 1 else signal.SIGKILL)
         show(None)
         interrupts.note_ended(run_names.name_of(directory, Path.cwd()))
@@ -123,7 +123,7 @@ def _left(rows: list[JsonObject], spec: RunSpec) -> str:
 
 
 class Printed:
-    """Passes on what rank 0 of a run prints from now on; attempts that are there already, of a resumed run, are old."""
+    """Passes on what rank 0 prints from now on; attempts that already exist, in a resumed run, are skipped."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -131,7 +131,7 @@ class Printed:
         self._tails: dict[Path, files.Tail] = {}
 
     def show(self, _: list[JsonObject] | None) -> None:
-        """Pass on new output; its metrics are the script's own to print."""
+        """Pass on new output; the script prints its own metrics."""
         for folder in sorted(set(self._directory.glob(_RANK_0)) - self._old):
             self._pass_on(folder / "stdout.log", terminal.raw(sys.stdout))
             self._pass_on(folder / "stderr.log", terminal.raw(sys.stderr))

@@ -27,12 +27,12 @@ _POLL_S = 0.3  # Seconds between two looks at the run's file, which costs next t
 
 
 class Run:
-    """A run that was recorded, in its ``directory``: by its name below ``runs/``, its directory, or its job id."""
+    """A recorded run in its ``directory``, found by its name below ``runs/``, its directory or its job id."""
 
     directory: Path
 
     def __init__(self, name: str | Path) -> None:
-        """Find the run; raises ConfigErrors where there is no such run, or it is a sweep."""
+        """Find the run; raises ConfigErrors if it does not exist or is a sweep."""
         found = named([str(name)])
         if found.sweep is not None:
             raise ConfigErrors([ConfigError("RUN", str(name), f"it is a sweep: launcher.Sweep({str(found.sweep)!r})")])
@@ -40,7 +40,7 @@ class Run:
 
     @property
     def id(self) -> str:
-        """Its name; of a sweep's run with the sweep's name in front."""
+        """Its name, with the sweep's name in front for a run of a sweep."""
         return self.status.id
 
     @property
@@ -50,32 +50,32 @@ class Run:
 
     @property
     def spec(self) -> RunSpec:
-        """Its settings, as they were resolved: ``run.spec.train.steps``."""
+        """Its resolved settings: ``run.spec.train.steps``."""
         return contents.spec_of(self.directory)
 
     def steps(self) -> list[JsonObject]:
-        """The lines of ``metrics.jsonl`` so far, one a step that was logged."""
+        """The lines of ``metrics.jsonl`` so far, one per logged step."""
         return results.steps(self.directory)
 
     def metrics(self) -> "pandas.DataFrame":
-        """The same as a data frame of pandas, a row a step; raises ConfigErrors where pandas is not installed."""
+        """The same as a pandas data frame, a row per step; raises ConfigErrors if pandas is not installed."""
         return _frame(self.steps(), "Run.steps()")
 
     def logs(self, *, lines: int = 20, rank: int | None = None) -> str:
-        """The last lines of each of its files, errors first; raises ConfigErrors where there is no such rank."""
+        """The last lines of each of its files, errors first; raises ConfigErrors if there is no such rank."""
         files = diagnosis.document(self.status, lines=lines, rank=rank)["files"]
         return "\n".join("\n".join([f"==> {file['path']} <==", *file["lines"]]) for file in files)
 
     def why(self) -> Explained:
-        """Why it ended as it did, as ``launch why`` says: ``.cause``, ``.pile``, ``.ways``, ``.as_dict()``."""
+        """Why it ended, as from ``launch why``: ``.cause``, ``.pile``, ``.ways``, ``.as_dict()``."""
         return Explained.of(diagnosis.explain_end(self.directory))
 
     def cancel(self) -> bool:
-        """Stop it after it has saved a checkpoint; False where it is not running; SubmitError where Slurm refuses."""
+        """Stop it after it saves a checkpoint; False if it is not running; SubmitError if Slurm refuses."""
         return stop.stop(self.directory, signal.SIGTERM)
 
     def wait(self, timeout: float | None = None) -> RunState:
-        """Wait for its end, at most so many seconds, and return its state; raises TimeoutError where it goes on."""
+        """Wait up to ``timeout`` seconds for its end and return its state; TimeoutError if it still runs."""
         deadline, asked = math.inf if timeout is None else time.monotonic() + timeout, status.Asked(self.directory)
         while (now := asked.row).state not in state.ENDED:
             if time.monotonic() >= deadline:
@@ -91,11 +91,11 @@ class Run:
 class Sweep:
     """A sweep: its points, and the runs of those that were started."""
 
-    directory: Path | None  # The sweep's folder; None where the points were only judged.
-    points: tuple[Point, ...]  # Each with ``id``, ``overrides``, ``verdict``, and the ``reason`` why it is left out.
+    directory: Path | None  # The sweep's folder; None if the points were only checked.
+    points: tuple[Point, ...]  # Each with ``id``, ``overrides``, ``verdict``, and the ``reason`` if it is left out.
 
     def __init__(self, name: str | Path | None, points: Sequence[Point] | None = None) -> None:
-        """Find the sweep by its name below ``runs/`` or its folder; raises ConfigErrors where there is none."""
+        """Find the sweep by its name below ``runs/`` or its folder; raises ConfigErrors if it does not exist."""
         self.directory = None if name is None else named([str(name)]).sweep
         if name is not None and self.directory is None:
             raise ConfigErrors([ConfigError("SWEEP", str(name), "no such sweep", ["launch status"])])
@@ -109,13 +109,13 @@ class Sweep:
         return [] if directory is None else [Run(directory / point.id) for point in self.points if point.kept]
 
     def rows(self) -> list[JsonObject]:
-        """A row a point, as in ``launch status SWEEP --json``, or ``launch check -m --json``."""
+        """One row per point, as in ``launch status SWEEP --json`` or ``launch check -m --json``."""
         if self.directory is None:
             return [point.as_dict() for point in self.points]
         return [row.as_dict() for row in sweep.rows(self.directory)]
 
     def metrics(self) -> "pandas.DataFrame":
-        """The same as a data frame of pandas, a row a point; raises ConfigErrors where pandas is not installed."""
+        """The same as a pandas data frame, a row per point; raises ConfigErrors if pandas is not installed."""
         return _frame(self.rows(), "Sweep.rows()")
 
     def __str__(self) -> str:
@@ -126,8 +126,8 @@ class Sweep:
 
 def _frame(rows: list[JsonObject], otherwise: str) -> "pandas.DataFrame":
     try:
-        import pandas  # Late, because it takes half a second, and comes with the extras that train.
+        import pandas  # Late, because it takes half a second and comes with the training extras.
     except ImportError:
-        rule = f"metrics() gives a data frame of pandas, which is not installed; {otherwise} gives the same as a list"
+        rule = f"metrics() returns a data frame, and pandas is not installed; {otherwise} returns the same as a list"
         raise ConfigErrors([ConfigError("pandas", None, rule, [package.install(package.TRAINING)])]) from None
     return pandas.DataFrame(rows)

@@ -1,4 +1,4 @@
-"""Other programs' files on the command line: their options, reading them, and the gate of what matters in them."""
+"""Other programs' files on the command line: their options, reading them, and refusing what would be lost."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,16 +20,16 @@ _NAME = re.compile(r"(?:[A-Za-z_]\w*|[1-9]\d?)\Z", re.ASCII)
 
 
 def variables_of(words: Iterable[str]) -> dict[str, str]:
-    """The variables of ``--set NAME=VALUE``; raises ConfigErrors where a word is none, or a variable is given twice."""
+    """The variables of ``--set NAME=VALUE``; raises ConfigErrors for an invalid word or a variable set twice."""
     found: dict[str, str] = {}
     errors = []
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not _NAME.match(name):
-            rule = "it is NAME=VALUE, a variable as a shell names them"
+            rule = "must be NAME=VALUE, with a shell variable's name"
             errors.append(ConfigError("--set", word, rule, ["--set TP=8"]))
         elif name in found and found[name] != value:
-            errors.append(ConfigError("--set", word, f"{name} is {found[name]} already", [f"--set {name}={value}"]))
+            errors.append(ConfigError("--set", word, f"{name} is already {found[name]}", [f"--set {name}={value}"]))
         found[name] = value
     if errors:
         raise ConfigErrors(errors)
@@ -37,19 +37,19 @@ def variables_of(words: Iterable[str]) -> dict[str, str]:
 
 
 def kinds() -> tuple[str, ...]:
-    """The kinds of files that are read, as they are typed: ``megatron-bridge``."""
+    """The supported kinds of files, as they are typed: ``megatron-bridge``."""
     return tuple(name.replace("_", "-") for name in registry.names("importers"))
 
 
 def read(kind: str, path: Path, variables: Mapping[str, str]) -> "Imported":
-    """Read a foreign configuration, of ``hf`` also the folder of a model; raises ConfigErrors where it is none."""
+    """Read a foreign configuration, for ``hf`` also a model folder; raises ConfigErrors if it is not one."""
     kind = kind.replace("-", "_")
     if kind not in registry.names("importers"):
-        raise ConfigErrors([ConfigError("kind", kind, f"it is one of {', '.join(kinds())}")])
+        raise ConfigErrors([ConfigError("kind", kind, f"must be one of {', '.join(kinds())}")])
     importer = registry.load("importers", kind)
     if variables and not getattr(importer, "HAS_VARIABLES", False):
         words = " ".join(f"{name}={value}" for name, value in variables.items())
-        rule = f"it gives the variables of a script, and a file of the kind {kind} has none"
+        rule = f"it sets variables of a script, and a file of the kind {kind} has none"
         raise ConfigErrors([ConfigError("--set", words, rule)])
     imported: Imported
     if kind == "hf" and path.is_dir():
@@ -76,26 +76,26 @@ def _text(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Foreign:
-    """A file beside the words of a run, in our words."""
+    """A foreign file used with the words of a run, translated into our settings."""
 
-    kind: str  # What it is.
+    kind: str  # Its kind.
     path: Path  # The file.
-    imported: "Imported"  # Its settings, and what ends in which list.
+    imported: "Imported"  # Its settings, and the lists that its keys went to.
 
     def counted(self) -> str:
-        """The lists of its keys by their lengths."""
+        """The number of keys in each list."""
         from launcher.config import left_out
 
         return left_out.counted(self.imported)
 
     def words(self, typed: Sequence[str]) -> list[str]:
-        """Its settings as overrides, less its length where the user's words type one."""
+        """Its settings as overrides, without its run length if the user's words set one."""
         pairs = (text.lstrip("+").partition("=")[::2] for text in typed)
         displaced = open_values.displaced_lengths((key, value) for key, value in pairs)
         return [text for text in self.imported.overrides if not _keys([text]) & displaced]
 
     def source(self, typed: Sequence[str]) -> "Source":
-        """The file with its settings that act, less those that the user's words set."""
+        """The file with its settings that need consent, without those that the user's words set."""
         from launcher.config.trust import privileged_settings
         from launcher.config.trust.sources import Source
 
@@ -103,13 +103,13 @@ class Foreign:
         return Source(path=self.path, privileged=privileged_settings.of_words(typed, recipe["choose"] | recipe["set"]))
 
     def refusals(self, typed: Sequence[str]) -> list[ConfigError]:
-        """Errors of what matters in it and is left out."""
+        """Errors for settings that matter and are dropped."""
         from launcher.config import left_out
 
         return left_out.errors(str(self.path), self.imported.left_out, _keys(typed), partial="--partial")
 
     def remarks(self, typed: Sequence[str], *, partial: bool) -> list[ConfigError]:
-        """Warnings: what the user goes on without, and what of the file is not understood."""
+        """Warnings about dropped settings that the user accepts, and parts of the file that are not understood."""
         from launcher.config import left_out
 
         given = _keys(typed)
@@ -123,7 +123,7 @@ def _keys(typed: Sequence[str]) -> set[str]:
 
 
 def import_file(kind: str, path: Path, *, partial: bool, variables: Mapping[str, str]) -> "Imported":
-    """A file in our words; raises ConfigErrors where it is no run here, or words that matter are left out of it."""
+    """A file in our settings; raises ConfigErrors if it is no valid run, or settings that matter are dropped."""
     found = read(kind, path, variables)
     if errors := refusals(found, path, partial=partial):
         raise ConfigErrors(errors)
@@ -131,7 +131,7 @@ def import_file(kind: str, path: Path, *, partial: bool, variables: Mapping[str,
 
 
 def refusals(imported: "Imported", path: Path, typed: Sequence[str] = (), *, partial: bool) -> list[ConfigError]:
-    """Why a file is not imported beside words that the user types; nothing where it is."""
+    """Why a file is not imported with the words that the user types; empty if it is."""
     from launcher.config import left_out
 
     if imported.errors or partial:
@@ -140,7 +140,7 @@ def refusals(imported: "Imported", path: Path, typed: Sequence[str] = (), *, par
 
 
 def with_words(imported: "Imported", typed: Sequence[str]) -> "Imported":
-    """A file in our words with the user's in place of its own; raises ConfigErrors where one of them is none."""
+    """A file in our settings, overridden by the user's words; raises ConfigErrors for an invalid word."""
     if not typed:
         return imported
     from launcher.config import overrides, recipes
@@ -154,7 +154,7 @@ def with_words(imported: "Imported", typed: Sequence[str]) -> "Imported":
     for word in found:
         recipe["choose" if word.group else "set"][word.key] = value = value_of(word)
         if word.sweeps or not (word.group or word.key.startswith(OPEN_NODES) or accepts(word.key, value)):
-            errors.append(ConfigError(word.key, word.value, "it takes no such value", ways_out(word.key, value)))
+            errors.append(ConfigError(word.key, word.value, "invalid value for this key", ways_out(word.key, value)))
     if errors:
         raise ConfigErrors(errors)
     words = [f"{key}={value}" for key, value in recipe["choose"].items()]

@@ -1,4 +1,4 @@
-"""Searches of layouts with their progress on stderr, where that is a terminal; and the layout of ``plan=best``."""
+"""Layout searches with progress on stderr if that is a terminal, and the layout for ``plan=best``."""
 
 import contextlib
 import itertools
@@ -25,11 +25,11 @@ from launcher.preflight.measured.known import Measured
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
 
-_OFTEN_S = 0.1  # Seconds between two looks at what has been found.
+_OFTEN_S = 0.1  # Seconds between updates of the progress.
 
 
 def search_interruptibly(question: Question, judge: Preflight) -> Plan:
-    """Search with the progress shown; Ctrl-C ends the search with the best so far."""
+    """Search with progress; Ctrl-C ends the search and returns the best so far."""
     began, last = time.monotonic(), Found()
     try:
         with show_progress() as show:
@@ -41,26 +41,26 @@ def search_interruptibly(question: Question, judge: Preflight) -> Plan:
 
             return planning.plan(question, judge=judge, progress=note)
     except KeyboardInterrupt:
-        say("launch: interrupted; this is what was found until then, and not the whole answer")
+        say("launch: interrupted; this is what was found so far, not the full answer")
         return planning.answer(question, last, judge, seconds=time.monotonic() - began, finished=False)
 
 
 def search(question: Question, judge: Preflight) -> Plan:
-    """Search with the progress shown; Ctrl-C ends the command, as a part of an answer is no layout to go on with."""
+    """Search with progress; Ctrl-C ends the command, because a run cannot start from a partial answer."""
     with show_progress() as show:
         return planning.plan(question, judge=judge, progress=show)
 
 
 @contextlib.contextmanager
 def show_progress() -> Iterator[Progress]:
-    """A function that shows the best so far; nothing where nobody looks."""
+    """Yield a function that shows the best layout so far; it does nothing without a terminal."""
     with _bar() as show:
         yield lambda found: show(lambda: (found.considered, _best_text(found)))
 
 
 @contextlib.contextmanager
 def watch_judge(judge: Preflight) -> Iterator[Preflight]:
-    """The judge, with a bar of the run that it looks at: for searches over clusters and sizes of a run."""
+    """Yield the judge with a progress bar of the run that it checks, for searches over clusters and run sizes."""
     counted = itertools.count(1)
     with _bar() as show:
 
@@ -73,7 +73,7 @@ def watch_judge(judge: Preflight) -> Iterator[Preflight]:
 
 
 class _Watched:
-    """A judge that reports each run before it judges its memory."""
+    """A judge that reports each run before checking its memory."""
 
     def __init__(self, judge: Preflight, tell: Callable[[RunSpec], None]) -> None:
         self._judge, self._tell = judge, tell
@@ -88,7 +88,7 @@ class _Watched:
 
 @contextlib.contextmanager
 def _bar() -> Iterator[Callable[[Callable[[], tuple[int, str]]], None]]:
-    """A function that shows a number of layouts and words beside it, now and then; nothing where nobody looks."""
+    """Yield a function that shows a number of layouts with a text, throttled; it does nothing without a terminal."""
     stream = terminal.raw(sys.stderr)
     if not stream.isatty():
         yield lambda state: None
@@ -101,7 +101,7 @@ def _bar() -> Iterator[Callable[[Callable[[], tuple[int, str]]], None]]:
     words = TextColumn("{task.fields[best]}", markup=False, table_column=Column(no_wrap=True, ratio=1))
     count = TextColumn("{task.description}", table_column=Column(no_wrap=True))
     columns = (count, BarColumn(bar_width=10), TimeElapsedColumn(), words)
-    # Without a thread that draws: a process that has one is not forked, and half of the search would wait.
+    # No drawing thread: a process with threads is not forked, and half of the search would wait.
     bar = Bar(*columns, console=Console(file=stream), transient=True, auto_refresh=False, expand=True)
     task, draw = bar.add_task("looking at layouts", total=None, best=""), Every(_OFTEN_S)
 
@@ -125,13 +125,13 @@ def _best_text(found: Found) -> str:
 
 
 def choose_layout(words: Sequence[str], catalog: Catalog, own: Measured | None) -> tuple[str, ...]:
-    """The words of a run with its best layout behind them; as they are typed where nothing fits."""
+    """The words of a run followed by its best layout; the typed words if nothing fits."""
     plan = Searches(catalog, machine.facts(), partial(search, judge=Preflight(own))).plan(words)
     for line in remarks(plan):
         say(f"launch: {line}")
     if plan.layouts:
         say(f"launch: {synonyms.BEST} is {' '.join(chosen(plan)) or 'these words alone'}")
     else:
-        say(f"launch: {synonyms.BEST}: {none_fits(plan)}; the run is judged as it is typed")
+        say(f"launch: {synonyms.BEST}: {none_fits(plan)}; the run is checked as typed")
     kept = [word for word in words if word in plan.single or asks_nothing(word)]
     return (*kept, *chosen(plan)) if plan.layouts else (*words, *chosen(plan))

@@ -35,14 +35,14 @@ type Show = Callable[[str], None]
 
 
 def require_measurable(request: MeasureRequest, question: Question) -> None:
-    """Refuse by ConfigErrors, before anything is searched, runs that nobody can agree to or that cannot start here."""
+    """Raise ConfigErrors, before any search, for runs that nobody can agree to or that cannot start here."""
     if request.measure is not None and request.measure < 1:
-        raise ConfigErrors([ConfigError("--measure", request.measure, "how many layouts: 1 or more", ["--measure 3"])])
+        raise ConfigErrors([ConfigError("--measure", request.measure, "must be 1 or more layouts", ["--measure 3"])])
     if request.steps is not None:
         shortlist.require_steps(request.steps)
     require_trust(request.command_line(), trusted=request.trust)
     if not (request.yes or request.dry_run or request.ask):
-        rule = "GPU-hours are asked about before a run starts, and there is no terminal to ask at"
+        rule = "spending GPU-hours needs consent before a run starts, and there is no terminal to ask on"
         raise ConfigErrors([ConfigError("--measure", request.measure, rule, ["--yes", "--dry-run"])])
     errors = [obstacles(opening.spec, question.facts) for opening in question.openings]
     if all(errors):
@@ -50,7 +50,7 @@ def require_measurable(request: MeasureRequest, question: Question) -> None:
 
 
 def measure(request: MeasureRequest, question: Question, found: Plan, show: Show | None) -> Output:
-    """Start the best layouts of a plan as short runs, or show what would be started."""
+    """Start the best layouts of a plan as short runs, or show what would start."""
     layouts = _startable(question, found.layouts, request.measure or 1)
     chosen = shortlist.shortlist(question, layouts, steps=request.steps or shortlist.STEPS)
     swept = measurement.sweep_of(
@@ -79,7 +79,7 @@ def _startable(question: Question, layouts: Sequence[Layout], count: int) -> lis
     if not chosen:
         raise ConfigErrors(errors)
     if len(chosen) < count:
-        say(f"launch: {count} layouts were asked for, and there are {len(chosen)}: these are measured")
+        say(f"launch: {count} layouts were requested and there are only {len(chosen)}: these are measured")
     return chosen[:count]
 
 
@@ -173,10 +173,10 @@ def _report_runs(chosen: Shortlist, directory: Path, points: Sequence[Point], en
 
 
 def read_results(run: str, *, save: str | None, ask: bool) -> Results:
-    """The results of a measurement so far; raises ConfigErrors where it is none, or has nothing yet to be saved."""
+    """The results of a measurement so far; raises ConfigErrors if it is not one, or has nothing to save yet."""
     directory = named([run], ask=ask).sweep
     if directory is None:
-        rule = "a run, and no measurement of layouts"
+        rule = "it is a run, not a measurement of layouts"
         raise ConfigErrors([ConfigError("--results", run, rule, [f"launch status {run}"])])
     found = measurement.read(directory)
     if save is not None:
@@ -192,7 +192,7 @@ def _typed_name(directory: Path) -> str:
 
 
 def results_text(found: Results) -> str:
-    """The layouts for a terminal, those with a result first; below each its words, and why it has none."""
+    """The layouts for a terminal, those with a result first; below each its words, or why it has no result."""
     lines = [_FORM.format(*_HEADINGS)]
     for place, row in _ranked(found):
         figures = [_number(row.tokens_per_second_per_gpu), _number(row.predicted_per_gpu)]
@@ -250,9 +250,9 @@ def results_document(found: Results, recipe: Path | None) -> JsonObject:
 
 
 def write_winner(found: Results, save: str | None, *, trusted: bool) -> Path | None:
-    """The recipe of the fastest layout: by ``--save`` of those so far, else once all runs have ended.
+    """Write the recipe of the fastest layout: with ``--save`` of those so far, else once all runs have ended.
 
-    One that was written before from the same results stays; another one of this name raises SubmitError.
+    A recipe already written from the same results stays; a different one of this name raises SubmitError.
     """
     if not found.measured or (save is None and found.waits):
         return None

@@ -1,4 +1,4 @@
-"""``launch plan --measurements`` and ``--forget RUN``: the measured runs that estimates take their constants from."""
+"""The measured runs that estimates take constants from: ``launch plan --measurements`` and ``--forget RUN``."""
 
 import difflib
 import shlex
@@ -16,19 +16,19 @@ from launcher.rundir import measured_run
 
 
 def list_runs(words: Sequence[str]) -> Output:
-    """The measured runs of the user, or of the cluster that is named; raises ConfigErrors where they cannot be read."""
+    """The measured runs of the user, or of the named cluster; raises ConfigErrors if they cannot be read."""
     content = measured_run.read(request(words).require().cluster)
     return Output(document={"schema": 1, "measurements": _as_dict(content)}, text="\n".join(_as_text(content)))
 
 
 def forget(words: Sequence[str], run: str) -> Output:
-    """Take a run out of the measured ones; raises ConfigErrors where it is none of them."""
+    """Remove a run from the measured ones; raises ConfigErrors if it is not among them."""
     content = measured_run.read(request(words).require().cluster)
     lost = _find_row(content, run)
     file.forget(content.path, lost)
     return Output(
         document={"schema": 1, "measurements": {"file": str(content.path), "forgotten": lost.as_dict()}},
-        text=f"{lost.id} is taken out of {content.path}",
+        text=f"{lost.id} is removed from {content.path}",
     )
 
 
@@ -38,7 +38,7 @@ def _find_row(content: Content, word: str) -> Row:
     if len(found) == 1:
         return found[0]
     if found:
-        rule, ways = "several runs have this name: say its directory", [row.directory for row in found]
+        rule, ways = "several runs have this name: give its directory", [row.directory for row in found]
     else:
         rule = f"{content.path} has no run of this name"
         ways = difflib.get_close_matches(word, dict.fromkeys(row.id for row in content.rows))
@@ -60,7 +60,7 @@ def _as_dict(content: Content) -> JsonObject:
 
 def _as_text(content: Content) -> Iterator[str]:
     if not content.rows:
-        yield f"no measured run in {content.path}: a run that finishes is entered there"
+        yield f"no measured run in {content.path}: a run that finishes is added there"
     else:
         yield f"{counted(len(content.rows), 'measured run')} in {content.path}:"
     for row in content.rows:
@@ -70,7 +70,7 @@ def _as_text(content: Content) -> Iterator[str]:
         yield "constants that predictions take from these runs:"
         yield from _constants(content.rows)
     for reason in content.unreadable:
-        yield f"a line is left out that is no measured run: {reason}"
+        yield f"a line is skipped because it is not a measured run: {reason}"
 
 
 def _row(row: Row) -> Iterator[str]:
@@ -86,7 +86,7 @@ def _row(row: Row) -> Iterator[str]:
         parts.append(f"peak {gib(row.measured.allocated_bytes)}{of}")
     yield f"    {'; '.join(parts) or 'nothing was measured'}"
     if (reason := constants.why_not(row)) is not None:
-        yield f"    in no constant: {reason}"
+        yield f"    used in no constant: {reason}"
 
 
 def _constants(rows: tuple[Row, ...]) -> Iterator[str]:

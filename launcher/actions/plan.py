@@ -1,4 +1,4 @@
-"""Search the layouts that a run's words leave open, as ``launch plan`` and ``launcher.plan`` do."""
+"""Search the layouts that a run's words leave open, for ``launch plan`` and ``launcher.plan``."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -21,26 +21,26 @@ from launcher.preflight.assess import judge_all, validator
 from launcher.preflight.measured.known import Measured
 from launcher.views.plan import sentences
 
-clock = time.monotonic  # Seconds, by which the time of a whole command is measured.
-_ROUNDS = 4  # Searches at most: each leaves out what the engines' validators refuse of the one before.
+clock = time.monotonic  # Clock, in seconds, that times a whole command.
+_ROUNDS = 4  # Limit on searches: each excludes what the engines' validators refused in the one before.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """The answer to a question."""
 
-    question: Question  # Of the layouts: for a smallest or largest run, the one with it.
+    question: Question  # The question of the layouts; for a smallest or largest run, the one with that size.
     plan: Plan  # The layouts.
-    sentences: tuple[str, ...] = ()  # They stand before the layouts.
-    keys: Mapping[str, Any] = field(default_factory=dict)  # Keys of the document beside theirs.
-    is_enough: bool = True  # False where nothing fits, or not in time.
+    sentences: tuple[str, ...] = ()  # Sentences shown before the layouts.
+    keys: Mapping[str, Any] = field(default_factory=dict)  # Keys of the document besides those of the layouts.
+    is_enough: bool = True  # False if nothing fits, or nothing fits in time.
 
 
 def question_of(request: MeasureRequest) -> Question:
-    """Read the question of a command line; ConfigErrors for options that do not go together, before any search."""
+    """Read the question of a command line; ConfigErrors for conflicting options, before any search."""
     if request.largest is not None:
         beside = {"--smallest": request.smallest, "--days": request.days is not None}
-        rule = "--largest asks for a size of the run on this cluster, and not for time or the cluster's size"
+        rule = "--largest asks for the size of a run on this cluster, not for its time or the cluster's size"
         errors = [ConfigError(flag, None, rule, ["--smallest"]) for flag, given in beside.items() if given]
         if errors:
             raise ConfigErrors(errors)
@@ -54,16 +54,16 @@ def question_of(request: MeasureRequest) -> Question:
 
 
 def own_runs(request: PlanRequest, question: Question) -> Measured | None:
-    """The measured runs of the user or of the cluster; None where the shipped constants are wanted."""
+    """The measured runs of the user or the cluster; None if only the shipped constants are wanted."""
     if not question.openings:
         return None
     return own_measurements(wanted=request.measured, cluster=question.openings[0].spec.cluster, anchor=request.anchor)
 
 
 class Search:
-    """The search for the answer to a question, first as it is, then past what the engines' own validators refuse.
+    """Searches for the answer to a question, then again without what the engines' own validators refuse.
 
-    ``began`` is when the command began, by :data:`clock`; ``quiet`` shows no progress, and leaves Ctrl-C to the caller.
+    ``began`` is the start of the command by :data:`clock`; ``quiet`` shows no progress and leaves Ctrl-C to the caller.
     """
 
     def __init__(self, request: PlanRequest, question: Question, *, began: float, quiet: bool = False) -> None:
@@ -71,7 +71,7 @@ class Search:
         self._judge = Preflight(own_runs(request, question), unmeasured=request.unmeasured)
 
     def answer(self) -> Answer:
-        """Search the layouts, and answer the other questions; with the seconds of the command so far."""
+        """Search the layouts and answer the other questions; includes the seconds of the command so far."""
         found = self._answer()
         return replace(found, plan=replace(found.plan, seconds=clock() - self._began))
 
@@ -93,7 +93,7 @@ class Search:
         return self._with_help(plan)
 
     def sound(self, answer: Answer) -> Answer:
-        """The answer, searched again until the engines' own validators take it; ConfigErrors after some rounds."""
+        """The answer, searched again until the engines' own validators accept it; ConfigErrors after some rounds."""
         if not self._request.native or not answer.plan.finished or not answer.plan.layouts:
             return answer
         before = set[str]()
@@ -158,7 +158,7 @@ class Search:
         beside = (each for each in (plan.tight, plan.untried) if each is not None)
         shown = (*plan.layouts, *plan.others, *beside)
         named = " and ".join(sorted({f"{name}'s" for each in shown if (name := validator(each.spec))}))
-        with sign(f"asking {named or "the engines'"} own validators about these layouts; --no-native leaves them out"):
+        with sign(f"asking {named or "the engines'"} own validators about these layouts; --no-native skips them"):
             judged = list(zip(shown, judge_all([each.spec for each in shown]), strict=True))
         for remark in dict.fromkeys(remark.rule for _, judgement in judged for remark in judgement.warnings):
             say(f"launch: {remark}")

@@ -1,7 +1,7 @@
-"""``check --points``: many runs judged in one go, by as many processes as there are CPUs, answered in order.
+"""``check --points``: check many runs at once, with one process per CPU, and answer in order.
 
-The ways out of a point are single changes: pairs and chains of them take ten times as long as all the rest, and
-``check`` looks for them where one point is asked about.
+A point's ways out are single changes: searching pairs and chains of changes takes ten times as long as all the rest,
+and ``check`` does it for a single run.
 """
 
 import os
@@ -32,27 +32,27 @@ if TYPE_CHECKING:
     from concurrent.futures import ProcessPoolExecutor
 
 _TOGETHER = 16
-"""Points that a process takes at a time: enough to make the way to it short, few enough to share them out evenly."""
+"""Points per batch sent to a worker process: enough to amortize the round trip, few enough to balance the load."""
 
-_PROCESSES = 16  # The most processes: each takes the memory of an interpreter.
-_CHUNK = 1 << 16  # Bytes of one read: what a pipe of Linux holds (pipe(7)).
-_LONGEST = 200  # Letters of a line in a message.
-_look = look.Remembered()  # Many points share their data, which are looked at once.
+_PROCESSES = 16  # Limit on processes: each takes the memory of an interpreter.
+_CHUNK = 1 << 16  # Bytes per read: the capacity of a Linux pipe (pipe(7)).
+_LONGEST = 200  # Longest excerpt of a line quoted in a message, in characters.
+_look = look.Remembered()  # Many points share their data, which is surveyed once.
 
 type Answer = tuple[VerdictName, str]
-"""The verdict, and the answer's line of JSON."""
+"""The verdict, and the JSON line of the answer."""
 
 type _Line = tuple[int, bytes | None]
-"""The line's number and content; None in place of one that is too long."""
+"""The line's number and content; None if it is too long."""
 
 type _Batch = list[_Line]
 
 
 def answers(path: Path, own: Measured | None = None) -> Iterator[Answer]:
-    """Answer every line in order, of a file, a pipe (``/dev/fd/63``) or ``-``; a bad point is an answer, not a crash.
+    """Answer every line of a file, a pipe (``/dev/fd/63``) or ``-``, in order; a bad point is an answer, not a crash.
 
-    The first points are answered here, so that few of them need no other process; so are those that come one by one,
-    from a program that waits for each answer. Raises ConfigErrors where the file cannot be read.
+    The first points are answered in this process, so that a few need no other; so are points that arrive one by one
+    from a program that waits for each answer. Raises ConfigErrors if the file cannot be read.
     """
     facts = machine.facts()
     answer = partial(_answer_batch, facts=facts, catalog=Catalog(folder=folder()), own=own)
@@ -75,7 +75,7 @@ def answers(path: Path, own: Measured | None = None) -> Iterator[Answer]:
 
 
 class _Lines:
-    """Lines of a file or pipe, as they come; of one that is too long only that it was there is kept."""
+    """Lines of a file or pipe as they arrive; a line that is too long is kept only as a placeholder."""
 
     def __init__(self, file: FileIO) -> None:
         self._file, self._number, self._rest, self._ended = file, 0, b"", False
@@ -83,13 +83,13 @@ class _Lines:
         self._is_too_long = False
 
     def take(self, most: int) -> _Batch:
-        """Some lines, as many as are there but at least one; none at the end. Waits for them."""
+        """Up to ``most`` available lines, waiting for at least one; empty at the end."""
         while not self._found and not self._ended:
             self._read()
         return [self._found.popleft() for _ in range(min(most, len(self._found)))]
 
     def ready(self) -> bool:
-        """True if there is a line for which nothing has to be waited."""
+        """True if a line is available without waiting."""
         while not self._found and not self._ended and select.select([self._file], [], [], 0)[0]:
             self._read()
         return bool(self._found)
@@ -112,7 +112,7 @@ class _Lines:
 
 
 def _processes(cpus: int) -> "ProcessPoolExecutor":
-    from concurrent.futures import ProcessPoolExecutor  # Late, because one point needs none.
+    from concurrent.futures import ProcessPoolExecutor  # Late, because a single point needs no other process.
 
     ignored = (signal.SIGINT, signal.SIG_IGN)  # The first process alone is interrupted.
     return ProcessPoolExecutor(min(cpus, _PROCESSES), initializer=signal.signal, initargs=ignored)
@@ -142,11 +142,11 @@ def _answer(line: bytes | None, number: int, facts: machine.Machine, catalog: Ca
         document = invalid_as_json(error.errors)
     except DataError as error:
         document = invalid_as_json(as_errors(error).errors)
-    except OSError as error:  # A path that is too long, a folder that may not be read.
+    except OSError as error:  # For example a path that is too long or an unreadable folder.
         rule = f"the system refuses it: {unreadable(error)}"
         document = invalid_as_json([ConfigError(f"line {number}", _shorten(error.filename), rule)])
-    except Exception as fault:  # The lines behind it are answered all the same.
-        rule = f"a fault of launch itself: {type(fault).__name__}: {_shorten(fault)}"
+    except Exception as fault:  # The lines after it are still answered.
+        rule = f"internal error of launch: {type(fault).__name__}: {_shorten(fault)}"
         document = invalid_as_json([ConfigError(f"line {number}", None, rule)])
     return document["verdict"], terminal.as_json({"id": identity, **document})
 

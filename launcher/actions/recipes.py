@@ -1,6 +1,6 @@
-"""``launch recipe list``, ``show``, ``lock``, ``save`` and ``fetch``: recipes and locks, read and written.
+"""Read and write recipes and locks: ``launch recipe list``, ``show``, ``lock``, ``save`` and ``fetch``.
 
-Whether a file is the user's own or from elsewhere is recorded before it appears, and where that fails it does not.
+Whether a file is the user's own or from elsewhere is recorded before it appears; if that fails, no file appears.
 """
 
 import os
@@ -53,10 +53,10 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
 
 
 def save(name: str, texts: Sequence[str], *, run: str | None, summary: str | None, trusted: bool) -> Output:
-    """Write overrides behind the command line of a ``run``, if any, as a recipe of the working folder."""
+    """Write overrides, after the command line of a ``run`` if given, as a recipe in the working folder."""
     name = name.removesuffix(".yaml")
     if not texts and run is None:
-        rule = "a recipe is made of overrides, or of the command line of a run"
+        rule = "a recipe is made from overrides or from a run's command line"
         ways = [f"launch recipe save {name} model=tiny", f"launch recipe save {name} --run RUN"]
         raise ConfigErrors([ConfigError("OVERRIDES", None, rule, ways)])
     require_name("NAME", name, "my_recipe")
@@ -80,24 +80,24 @@ def keep(
     run: Path | None = None,
     trusted: bool = False,
 ) -> Path:
-    """Write overrides as a recipe of the working folder, with the source of its numbers; its path.
+    """Write overrides as a recipe in the working folder, with the source of its numbers; returns its path.
 
-    ``run`` is the one that the words are of; ``trusted`` trusts it, and a recipe from elsewhere that they name. Raises
-    ConfigErrors where a word is wrong or a secret, SubmitError where there is such a recipe, or it cannot be written.
+    ``run`` is the run that the words come from; ``trusted`` trusts it and a recipe from elsewhere that they name.
+    Raises ConfigErrors if a word is wrong or a secret, SubmitError if the recipe exists or cannot be written.
     """
     content = {**recipe_file.content_of(texts, catalog, summary=summary), "source": source}
     return _written(name, content, _origin(run, texts, catalog, trusted=trusted))
 
 
 def place(name: str) -> Path:
-    """The file of a recipe of the working folder."""
+    """The file of a recipe in the working folder."""
     return folder() / "recipes" / f"{name}.yaml"
 
 
 def require_name(where: str, name: str, way_out: str) -> None:
-    """Refuse by ConfigErrors a name that no recipe can have."""
+    """Raise ConfigErrors for a name that is invalid for a recipe."""
     if not _NAME.match(name):
-        raise ConfigErrors([ConfigError(where, name, "a recipe's name is letters, digits and _ . -", [way_out])])
+        raise ConfigErrors([ConfigError(where, name, "a recipe's name must be letters, digits and _ . -", [way_out])])
 
 
 def _written(name: str, content: Mapping[str, Any], origin: str | None) -> Path:
@@ -110,7 +110,7 @@ def _written(name: str, content: Mapping[str, Any], origin: str | None) -> Path:
     )
     write_new(path, recipe_file.as_text(name, content), otherwise=": choose another name", before=note)
     if origin is not None:
-        say(f"launch: it is from {origin}, which is not trusted, and so is as foreign: launch recipe trust {name}")
+        say(f"launch: it is from {origin}, which is not trusted, so neither is this: launch recipe trust {name}")
     return path
 
 
@@ -131,21 +131,21 @@ def _origin(run: Path | None, texts: Sequence[str], catalog: Catalog, *, trusted
 def _words_of(run: Path, catalog: Catalog) -> list[str]:
     words: list[str] | None = (contents.read(run, contents.PLAN) or {}).get("overrides")
     if words is None:
-        raise contents.BadRecord(run / contents.PLAN, "it does not say the command line of the run")
+        raise contents.BadRecord(run / contents.PLAN, "it does not contain the run's command line")
     if not any(word.startswith("--from=") for word in words):
         return words
     return recipe_file.words_for(contents.spec_of(run), catalog)
 
 
 def typed_in(run: Path) -> Path:
-    """The folder in which a run's command line was typed, whose recipes it may name; this one where that is gone."""
+    """The folder where a run's command line was typed, whose recipes it may name; the current one if that is gone."""
     there = Path(contents.known(run, contents.JOB).get("working_directory", ""))
     return there if there.is_absolute() and there.is_dir() else folder()
 
 
 def fetch(source: str, name: str | None) -> Output:
-    """Write a recipe or lock from the network into the working folder."""
-    from launcher.config.trust import fetch  # Late, because it brings HTTP.
+    """Download a recipe or lock into the working folder."""
+    from launcher.config.trust import fetch  # Late, because it imports HTTP.
 
     name = name or Path(source.partition("#sha256=")[0].rpartition("#")[2]).stem
     require_name("--name", name, "--name mine")
@@ -170,7 +170,7 @@ _UNKNOWN = {"model": None, "gpus": None, "strategy": None, "predicted_bytes": No
 
 
 def show(name: str) -> Output:
-    """The overrides that a recipe stands for; raises ConfigErrors where there is no such recipe, or none that reads."""
+    """The overrides that a recipe stands for; raises ConfigErrors if it does not exist or cannot be read."""
     recipe = recipes.load(Catalog(folder=folder()).recipe(name))
     content = {"choose": dict(recipe.choose), "set": dict(recipe.set), "sweep": dict(recipe.sweep)}
     words = [*(["-m"] if recipe.sweep else []), *recipe.overrides(), *recipe.sweeps()]
@@ -182,7 +182,7 @@ def show(name: str) -> Output:
 
 
 def lock_of(words: Sequence[str], script_args: Sequence[str]) -> Output:
-    """The lock of a run with its first losses, or of a command line that was not started yet."""
+    """The lock of a run with its first losses, or of a command line that has not been started."""
     if len(words) == 1 and "=" not in words[0]:
         [directory, *_] = named(words).runs
         results.add_losses(directory)
@@ -247,7 +247,7 @@ def strategy(spec: RunSpec) -> str:
 
 
 def free_name(name: str) -> str:
-    """A recipe's name without its suffix; raises ConfigErrors where it is none, SubmitError where it is taken."""
+    """A recipe's name without its suffix; raises ConfigErrors if it is invalid, SubmitError if it is taken."""
     name = name.removesuffix(".yaml")
     require_name("--save", name, "--save my_recipe")
     path = place(name)
@@ -257,15 +257,15 @@ def free_name(name: str) -> str:
 
 
 def save_layout(request: PlanRequest, question: Question, found: Plan) -> dict[str, str] | None:
-    """Write the first layout, and say where; its path and use as ``recipe save --json`` has them; None without one.
+    """Write the first layout as a recipe; returns path and use as in ``recipe save --json``, or None without one.
 
-    Raises ConfigErrors where the words hold a secret, SubmitError where it cannot be written.
+    Raises ConfigErrors if the words contain a secret, SubmitError if it cannot be written.
     """
     if request.save is None:
         return None
     if not (found.layouts and found.finished):
         why = "no layout fits" if found.finished else "the search was interrupted"
-        say(f"launch: no recipe is written, as {why}")
+        say(f"launch: no recipe is written, because {why}")
         return None
     layout, typed = found.layouts[0], shlex.join(("launch", "plan", *question.words, *_flags(request)))
     spec = layout.spec

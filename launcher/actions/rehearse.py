@@ -1,7 +1,7 @@
-"""Measure one rank of a run alone, as ``launch rehearse`` does: here, or as a Slurm job of one GPU, read back.
+"""Measure one rank of a run alone, for ``launch rehearse``: here, or as a one-GPU Slurm job whose answer is read later.
 
-The job has the profile of the run's cluster, on one node with one GPU, its share of the node's processors and memory,
-and a time limit of minutes. It shows in ``launch status`` like any run.
+The job uses the profile of the run's cluster, on one node with one GPU, its share of the node's processors and memory,
+and a time limit of minutes. ``launch status`` lists it like any run.
 """
 
 import json
@@ -50,26 +50,26 @@ class RehearseRequest(JudgeRequest):
 
     stage: int | None = None  # A rank of this pipeline stage.
     rank: int | None = None  # This rank.
-    all_stages: bool = False  # A rank of every stage that holds something else.
+    all_stages: bool = False  # One rank of every stage that holds something different.
     steps: int = STEPS  # Training steps.
-    layers: str | None = None  # Build models of these layers, as typed: ``4`` or ``4,6``.
-    minutes: float = MINUTES  # The limit on all of it.
+    layers: str | None = None  # Build models with these numbers of layers, as typed: ``4`` or ``4,6``.
+    minutes: float = MINUTES  # Limit on the whole rehearsal.
 
 
 def question_of(options: RehearseRequest) -> Request:
-    """Check the options of a rehearsal and make its question; raises ConfigErrors where an option is wrong."""
+    """Check the options of a rehearsal and make its request; raises ConfigErrors if an option is wrong."""
     errors, layers = [], tuple[int, ...]()
     if options.steps < 1:
-        errors.append(ConfigError("--steps", options.steps, "at least one step is trained", [f"--steps {STEPS}"]))
+        errors.append(ConfigError("--steps", options.steps, "must train at least one step", [f"--steps {STEPS}"]))
     if not 0 < options.minutes < float("inf"):
-        rule = "a time in minutes above zero"
+        rule = "must be a time in minutes above zero"
         errors.append(ConfigError("--minutes", options.minutes, rule, [f"--minutes {MINUTES}"]))
     if options.layers is not None:
         words = [word.strip() for word in str(options.layers).split(",")]
         if all(word.isdecimal() and len(word) < 6 for word in words):
             layers = tuple(map(int, words))
         else:
-            errors.append(ConfigError("--layers", options.layers, "one number of layers, or two", ["--layers 4,6"]))
+            errors.append(ConfigError("--layers", options.layers, "one or two numbers of layers", ["--layers 4,6"]))
     if errors:
         raise ConfigErrors(errors)
     same = {name: getattr(options, name) for name in ("stage", "rank", "all_stages", "steps", "minutes")}
@@ -77,7 +77,7 @@ def question_of(options: RehearseRequest) -> Request:
 
 
 def judge_rehearsed(request: RehearseRequest) -> Assessment:
-    """The pre-flight's answer about a valid run, wherever it is for; raises ConfigErrors where the run is wrong."""
+    """The check of a valid run, for whatever machine it is meant; raises ConfigErrors if the run is invalid."""
     line, own = request.command_line(), own_measurements(wanted=request.measured)
     require_trust(line, trusted=request.trust)
     found = compose_run(line, own)
@@ -89,7 +89,7 @@ def judge_rehearsed(request: RehearseRequest) -> Assessment:
 
 
 def rehearse_here(assessment: Assessment, request: Request, say: Callable[[str], None]) -> Rehearsed:
-    """Rehearse a valid run on this machine, and keep the answer as evidence for it; JobFailed where that fails."""
+    """Rehearse a valid run on this machine and keep the answer as evidence for it; JobFailed if that fails."""
     spec = assessment.spec
     assert assessment.estimate is not None, "a rehearsal of a run that is not valid"
     try:
@@ -105,36 +105,36 @@ def rehearse_here(assessment: Assessment, request: Request, say: Callable[[str],
 
 
 def answer_of(assessment: Assessment, rehearsal: Rehearsal) -> Rehearsed:
-    """The answer with the run as it is judged beside it."""
+    """The answer, with the check of the run."""
     evidence = assessment.rehearsed if rehearsal.stands_in else rehearsal.evidence
     return Rehearsed(rehearsal=rehearsal, assessment=replace(assessment, rehearsed=evidence))
 
 
 _START_MIN = 5
-"""Minutes for the start of the job beside those of the rehearsal: imports, and a container that is pulled."""
+"""Minutes added for the start of the job: imports, and pulling a container."""
 
 _LEAST_GIB = 32  # Host memory of a job that shares a node: Python, torch, CUDA and a model while it is loaded.
 _LIVE = ("queued", "running", "requeued")
 
 
 def submit(run: JudgeRequest, assessment: Assessment, request: Request, *, again: bool) -> Rehearsed | Output:
-    """Submit a rehearsal, unless these words have an answer or one is on its way; the answer, else the job.
+    """Submit a rehearsal, unless these words have an answer or one is pending; returns the answer, else the job.
 
-    ``again`` submits it all the same. Raises ConfigErrors where the words are wrong or Slurm refuses the job as it is,
-    SubmitError where it could not be submitted, or recorded.
+    ``again`` submits it anyway. Raises ConfigErrors if the words are wrong or Slurm refuses the job, SubmitError if it
+    could not be submitted or recorded.
     """
     spec = assessment.spec
     earlier = None if again else evidence.submitted(evidence.place(spec))
     if earlier is not None and contents.exists(earlier, FILE) and _request(earlier) == request:
         rehearsal = result.read(earlier)
         if rehearsal is not None:
-            say(f"launch: this is the answer of {earlier}; --again measures anew")
+            say(f"launch: this is the answer of {earlier}; --again measures again")
             return answer_of(assessment, rehearsal)
         row = status.read(earlier)
         if row.state in _LIVE:
             return _job(row, assessment)
     assert assessment.estimate is not None, "a rehearsal of a run that is not valid"
-    choice.ranks(spec, assessment.estimate, request)  # Refused here, as the job would be after it has waited.
+    choice.ranks(spec, assessment.estimate, request)  # Refused here, since the job would refuse it after it has waited.
     if request.layers:
         choice.asked(spec, request.layers)
     with interrupts.held():
@@ -143,8 +143,8 @@ def submit(run: JudgeRequest, assessment: Assessment, request: Request, *, again
         try:
             result.note_submitted(spec, directory)
         except OSError as error:
-            by_name = "`launch rehearse --results` finds it by its name"
-            say(f"launch: the rehearsal is not noted: {unreadable(error)}; {by_name}")
+            by_name = "`launch rehearse --results` finds it by name"
+            say(f"launch: the rehearsal could not be recorded: {unreadable(error)}; {by_name}")
     return _job(status.read(directory), assessment)
 
 
@@ -189,7 +189,7 @@ def _on_one_gpu(spec: RunSpec, request: Request) -> RunSpec:
 
 
 def _memory(spec: RunSpec) -> str | None:
-    """One GPU's share of the node's memory; a request by GPU or CPU, and that of a whole node, stays as it is."""
+    """One GPU's share of the node's memory; a request per GPU or CPU, or for a whole node, stays as it is."""
     cluster = spec.cluster
     size = None if cluster.memory is None else bytes_of(cluster.memory)
     if cluster.memory_request != "mem" or size is None or size == 0 or cluster.exclusive:
@@ -206,13 +206,13 @@ def _job(row: RunState, assessment: Assessment) -> Output:
 
 
 def read_answer(run: str, words: Sequence[str]) -> Rehearsed | Output:
-    """The answer of a rehearsal that was submitted, kept as evidence; its job while it waits; raises JobFailed."""
+    """The answer of a submitted rehearsal, kept as evidence, or its job while it is pending; raises JobFailed."""
     if words:
-        rule = "it shows what was submitted, and takes no words of a run"
+        rule = "it shows a submitted rehearsal and takes no words of a run"
         raise ConfigErrors([ConfigError("--results", " ".join(words), rule, [f"--results {run}"])])
     [directory, *more] = named([run]).runs
     if more or not contents.exists(directory, FILE):
-        rule = "it is no rehearsal that was submitted"
+        rule = "it is not a submitted rehearsal"
         raise ConfigErrors([ConfigError("--results", run, rule, ["launch status"])])
     spec, rehearsal = parse(_question(directory)["spec"]), result.read(directory)
     assessment = assess.assess(spec)
@@ -220,10 +220,10 @@ def read_answer(run: str, words: Sequence[str]) -> Rehearsed | Output:
         row = status.read(directory)
         if row.state in _LIVE:
             return _job(row, assessment)
-        why = row.reason or f"it is {row.state}, and has no answer"
+        why = row.reason or f"it is {row.state} and has no answer"
         raise JobFailed(f"the rehearsal failed: {why}; its logs: launch logs {shlex.quote(row.id)}")
     try:
-        if not rehearsal.stands_in and signature.is_own(directory):  # A verdict rests on what was measured here.
+        if not rehearsal.stands_in and signature.is_own(directory):  # A verdict uses only the user's own results.
             result.keep_as_evidence(spec, rehearsal)
     except OSError as error:
         say(f"launch: the answer is not kept for later runs: {unreadable(error)}")

@@ -1,7 +1,7 @@
-"""Repeat a run from its lock, compare what comes of it, and say what differs between two runs.
+"""Repeat a run from its lock and compare the results, and list the differences between two runs.
 
-``recipe verify`` stops the repeated run once the locked steps are in its metrics, and compares losses and gradient
-norms bit by bit; the schedule is that of the whole run, so its first steps are the same.
+``recipe verify`` stops the repeated run when the locked steps are in its metrics, and compares losses and gradient
+norms bit by bit; the schedule is the whole run's, so the first steps are the same.
 """
 
 import shutil
@@ -40,12 +40,12 @@ from launcher.spec.training import ALONE
 from launcher.submission import interrupts
 from launcher.submission.submit import forget, submit
 
-_POLL_S = 0.1  # Seconds between two looks at the metrics of a run that is verified.
-_SHOWN = 12  # Differences that are shown before the rest is counted, so that they stay on one screen.
+_POLL_S = 0.1  # Seconds between polls of the metrics of a verified run.
+_SHOWN = 12  # Differences listed before the rest is counted, to fit one screen.
 
 
 def request_of_lock(path: Path, texts: Sequence[str], *, trusted: bool) -> Request:
-    """The request of ``launch run --from``: the lock's run with keys set over it; what differs here is reported."""
+    """The request of ``launch run --from``: the lock's run with overridden keys; reports what differs here."""
     found = lock.read(_locate(path))
     _require_trust(found, texts, given=trusted)
     spec = _respecify(found, texts)
@@ -93,7 +93,7 @@ def _short(value: object, nothing: str = "absent") -> str:
 
 
 def verify(path: Path, texts: Sequence[str], *, steps: int, trusted: bool) -> Output:
-    """Run the first steps of a lock here and compare their losses; 0 when they are the same to the last bit, else 5."""
+    """Run the first steps of a lock here and compare their losses; status 0 if they are bit-identical, else 5."""
     found = lock.read(_locate(path))
     _require_trust(found, texts, given=trusted)
     wanted = found.losses[:steps]
@@ -110,7 +110,7 @@ def verify(path: Path, texts: Sequence[str], *, steps: int, trusted: bool) -> Ou
     kept = None if same else str(directory)
     content = {"identical": same, "steps": pairs, "ingredients": lines, "directory": kept}
     if same:
-        shutil.rmtree(directory, ignore_errors=True)  # Its keeper takes the heartbeat away after the end is written.
+        shutil.rmtree(directory, ignore_errors=True)  # Its keeper removes the heartbeat after writing the end.
     return Output(
         document={"schema": 1, "recipe": content},
         text=_verdict_text(pairs, len(wanted), lines, same=same),
@@ -122,18 +122,18 @@ def verify(path: Path, texts: Sequence[str], *, steps: int, trusted: bool) -> Ou
 def _not_verifiable(found: Lock, spec: RunSpec, steps: int) -> list[ConfigError]:
     errors = []
     if steps < 1:
-        errors.append(ConfigError("--steps", steps, "at least one step is compared", ["--steps 1"]))
+        errors.append(ConfigError("--steps", steps, "must compare at least one step", ["--steps 1"]))
     if not found.losses:
-        rule = "the lock holds no losses to compare with: its run had not ended when it was taken"
+        rule = "the lock has no losses to compare with: its run had not ended when it was written"
         errors.append(ConfigError("LOCK", str(found.path), rule, ["launch recipe lock RUN"]))
     if spec.cluster.kind != "local":
-        rule = "verify waits for the run and so runs on this machine"
+        rule = "verify waits for the run, so it runs on this machine"
         errors.append(ConfigError("cluster.kind", spec.cluster.kind, rule, ["cluster.kind=local"]))
     return errors
 
 
 def _first_steps(spec: RunSpec, directory: Path, last: int) -> tuple[Path, list[JsonObject]]:
-    """Run until a step is in the metrics, then stop; the directory, numbered where its name is taken, and metrics."""
+    """Run until a step is in the metrics, then stop; returns the directory, numbered if taken, and the metrics."""
     planned = plan(assess.assess(spec), python=sys.executable)
     made_of = lock.here(spec.data, with_diff=spec.run.record_diff)
     with interrupts.held():
@@ -141,10 +141,10 @@ def _first_steps(spec: RunSpec, directory: Path, last: int) -> tuple[Path, list[
         try:
             submit(directory, spec)
             now = _wait_for_end(directory, last)
-        except KeyboardInterrupt:  # The run does not see it.
+        except KeyboardInterrupt:  # The run does not receive it.
             forget(directory)
             if stop(directory, signal.SIGTERM):
-                say(f"launch: interrupted; the run in {directory} is told to end")
+                say(f"launch: interrupted; the run in {directory} was asked to end")
             raise
         finally:
             interrupts.note_ended(run_names.name_of(directory, folder()))
@@ -180,15 +180,15 @@ def _verdict_text(rows: Sequence[Mapping[str, Any]], wanted: int, lines: Sequenc
     for row in differing[:_SHOWN]:
         relative = row["loss"] / row["locked_loss"] - 1 if row["locked_loss"] else float("nan")
         text.append(f"  step {row['step']}: loss {row['loss']!r}, locked {row['locked_loss']!r} ({relative:+.2e})")
-    why = [f"  {line}" for line in lines] or ["  nothing that a lock holds differs"]
+    why = [f"  {line}" for line in lines] or ["  nothing recorded in a lock differs"]
     return "\n".join([*text, "what differs from the lock:", *why])
 
 
 def diff(first: str, second: str) -> Output:
-    """The differences in meaning between two recipes, locks or runs."""
+    """The settings that differ between two recipes, locks or runs."""
     (spec_a, parts_a), (spec_b, parts_b) = (_describe(name) for name in (first, second))
     rows = lock.spec_differences(spec_a, spec_b)
-    settings = {key for key, _, _ in rows if key.count(".") <= 1}  # Deeper are keys that one side may not have at all.
+    settings = {key for key, _, _ in rows if key.count(".") <= 1}  # Deeper keys may be absent on one side.
     if parts_a is not None and parts_b is not None:
         rows += lock.differences(lock.ingredients(parts_a), lock.ingredients(parts_b))
     document = {"schema": 1, "recipe": [{"path": key, "first": a, "second": b} for key, a, b in rows]}

@@ -1,4 +1,4 @@
-"""From the options of a verb to a judged run: composed by :func:`compose_run`, judged by :func:`judge_run`."""
+"""From a command's options to a checked run: composed by :func:`compose_run`, checked by :func:`judge_run`."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -26,44 +26,44 @@ from launcher.spec.parse import applied, known_keys
 
 type Engine = Literal["formula", "trace"]
 
-_PARTIAL = "run.partial=true"  # The word that ``--partial`` stands for: a run that goes on with it is recorded with it.
+_PARTIAL = "run.partial=true"  # The override that ``--partial`` stands for: a run started with it records it.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeRequest:
-    """Options with which several verbs judge a run."""
+    """Options that several commands use to check a run."""
 
-    overrides: tuple[str, ...] = ()  # The words of the run as typed.
+    overrides: tuple[str, ...] = ()  # The overrides of the run as typed.
     script_args: tuple[str, ...] = ()  # The words after ``--``.
     hf: Path | None = None  # Take the model from this folder or config.json.
-    engine: Engine = "formula"  # Predict memory by formulas, or trace the worker under fake tensors.
+    engine: Engine = "formula"  # Predict memory by formulas, or by tracing the worker with fake tensors.
     plot: Path | None = None  # Draw memory and time into this file.
-    native: bool = True  # Ask the engine's own validator, too.
-    measured: bool = True  # Predict with what was measured of the cluster.
-    anchor: str | None = None  # Predict runs that are like this measured one by what was measured of it.
-    partial: bool = False  # Go on although words of foreign files that matter are left out.
-    trust: bool = False  # Let what is from elsewhere do what needs the user's word.
+    native: bool = True  # Also ask the engine's own validator.
+    measured: bool = True  # Predict with what was measured on the cluster.
+    anchor: str | None = None  # Predict runs like this measured one from its measurements.
+    partial: bool = False  # Continue although settings of foreign files that matter are dropped.
+    trust: bool = False  # Let files from elsewhere do what needs the user's consent.
 
     @property
     def typed(self) -> tuple[str, ...]:
-        """The words, ``model=PATH`` in front for ``--hf PATH``; raises ConfigErrors where they choose a model, too."""
+        """The words, with ``model=PATH`` in front for ``--hf PATH``; ConfigErrors if they choose a model, too."""
         if self.hf is None:
             return self.overrides
         word = f"model={as_model(self.hf)}"
         models = [text for text in self.overrides if text.startswith("model=")]
         if models:
-            rule = "--hf chooses the model, and so does this word: one of them"
+            rule = "--hf and this word both choose the model: use one of them"
             raise ConfigErrors([ConfigError("model", models[0].partition("=")[2], rule, [word])])
         return (word, *self.overrides)
 
     def command_line(self, further: Iterable[str] = ()) -> CommandLine:
-        """The words behind those of other programs' files (``further``), and behind what ``--partial`` stands for."""
+        """The words, after those of other programs' files (``further``) and the override of ``--partial``."""
         words = (*further, *([_PARTIAL] if self.partial else []), *self.typed)
         return CommandLine(words=words, script_args=self.script_args, catalog=Catalog(folder=folder()))
 
 
 def as_model(path: Path) -> str:
-    """A path as ``model=`` takes it, and not as an option or a name of the Hub."""
+    """A path as ``model=`` takes it, not to be confused with an option or a Hub name."""
     from launcher.config.hub import repository as hub  # Late, because few commands need it.
 
     text = str(path)
@@ -71,13 +71,13 @@ def as_model(path: Path) -> str:
 
 
 def compose_run(line: CommandLine, own: Measured | None, facts: Machine | None = None) -> Request:
-    """Compose the one run of a command line, with the best layout in place of ``plan=best``; no axes of its recipe."""
+    """Compose the one run of a command line, with the best layout for ``plan=best``, without its recipe's sweep."""
     words, has_auto = synonyms.without_auto(line.words)
     words, has_best = synonyms.without_best(words)
     if has_auto and not has_best:
         line = replace(line, words=(*words, *_least_recomputation(replace(line, words=words), own)))
     if has_best:
-        from launcher.actions.layout_search import choose_layout  # Late, because few command lines ask for a layout.
+        from launcher.actions.layout_search import choose_layout  # Late, because few command lines request a layout.
 
         line = replace(line, words=choose_layout(words, line.catalog, own))
     found = request_of(line, facts)
@@ -88,8 +88,8 @@ def compose_run(line: CommandLine, own: Measured | None, facts: Machine | None =
 
 
 def _least_recomputation(line: CommandLine, own: Measured | None) -> tuple[str, ...]:
-    """The words in the place of ``checkpointing=auto``; none where the run is not valid, whatever is recomputed."""
-    from launcher.planner import recomputation  # Late, because few command lines ask for it.
+    """The words that replace ``checkpointing=auto``; none if the run is invalid whatever is recomputed."""
+    from launcher.planner import recomputation  # Late, because few command lines use it.
 
     request = request_of(replace(line, words=(*line.words, "checkpointing=none")))
     spec = request.spec
@@ -101,7 +101,7 @@ def _least_recomputation(line: CommandLine, own: Measured | None) -> tuple[str, 
 
 
 def memory_engine(engine: Engine) -> Refinement | None:
-    """The memory engine beside the formulas; None where these alone are wanted."""
+    """The memory engine besides the formulas; None if only these are wanted."""
     if engine != "trace":
         return None
     from launcher.preflight import traced  # Late, because the formulas need none of what it imports.
@@ -110,9 +110,9 @@ def memory_engine(engine: Engine) -> Refinement | None:
 
 
 def own_measurements(*, wanted: bool, anchor: str | None = None, cluster: ClusterSpec | None = None) -> Measured | None:
-    """The user's measured runs, and the cluster's where one is given; None unless they are wanted.
+    """The user's measured runs, and the cluster's if one is given; None unless they are wanted.
 
-    With ``anchor`` it is what that run says of runs like it, and they of the others.
+    With ``anchor``, runs like that run are predicted from it and the others from the measured runs.
     """
     if anchor is not None:
         from launcher.actions.find_runs import named  # Late, because few commands read a run.
@@ -127,10 +127,10 @@ def own_measurements(*, wanted: bool, anchor: str | None = None, cluster: Cluste
 
 
 def judge_run(found: Request, judging: Judging, *, resumed: bool = False) -> Assessment:
-    """Judge a request and look at its data; errors of its words stand first, obstacles of this machine last.
+    """Check a request and its data; errors of its words come first, obstacles of this machine last.
 
-    A run that is ``resumed`` goes on from a checkpoint of its own, and ``save.load`` is not looked at. Raises
-    ConfigErrors where nothing could be read that could be judged.
+    A ``resumed`` run continues from its own checkpoint, so ``save.load`` is not checked. Raises ConfigErrors if the
+    words cannot be read as a run.
     """
     if found.spec is None:
         raise ConfigErrors(found.errors)
@@ -148,7 +148,7 @@ def judge_run(found: Request, judging: Judging, *, resumed: bool = False) -> Ass
 
 
 def _tried(found: Request, spec: RunSpec, errors: tuple[ConfigError, ...], catalog: Catalog) -> tuple[ConfigError, ...]:
-    """The errors without ways out that lead to others, all where each does; by a typed key what that would outdo."""
+    """The errors with only the ways out that cause no others; a preset that a typed key outdoes becomes that key."""
     known = {error.path for error in errors}
 
     def typed(way: str, *but: str) -> Request:
@@ -191,7 +191,7 @@ def _resolve_load(spec: RunSpec) -> tuple[RunSpec, tuple[ConfigError, ...]]:
 
 
 def draw_figure(path: Path | None, assessment: Assessment) -> None:
-    """Draw the figure of a valid run with an estimate; ``path`` None draws none."""
+    """Draw the figure of a valid run with an estimate; draws none if ``path`` is None."""
     if path is None or assessment.errors:
         return
     if assessment.estimate is None:
@@ -206,10 +206,10 @@ def draw_figure(path: Path | None, assessment: Assessment) -> None:
 def write_new(
     path: Path, content: str | bytes, *, otherwise: str = "", before: Callable[[bytes], None] | None = None
 ) -> None:
-    """Write a file that must not exist yet, with its folder, whole or not at all; raises SubmitError where it cannot.
+    """Write a file that must not exist yet, with its folder, whole or not at all; raises SubmitError if it cannot.
 
-    ``before`` is called with the bytes before the file appears: where it fails, no file does. ``otherwise`` is another
-    way for the user where it exists, for the message.
+    ``before`` is called with the bytes before the file appears; if it fails, no file appears. ``otherwise`` is appended
+    to the message if the file exists, and names another way.
     """
     data = content if isinstance(content, bytes) else content.encode()
     exists = SubmitError(f"{path} exists and is not overwritten{otherwise}")
@@ -233,41 +233,41 @@ def folder() -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """One answer in both forms."""
+    """One answer as a document and as text."""
 
-    document: JsonObject  # Of ``--json``.
+    document: JsonObject  # For ``--json``.
     text: str  # For a terminal; empty prints nothing.
-    exit_status: int = 0  # Of the command.
-    said: tuple[str, ...] = ()  # Messages behind it, on stderr.
+    exit_status: int = 0  # Exit status of the command.
+    said: tuple[str, ...] = ()  # Messages after it, on stderr.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest(JudgeRequest):
-    """A question of layouts."""
+    """A search for layouts."""
 
-    vary: tuple[str, ...] = ()  # Groups whose options are searched, too.
-    unmeasured: bool = False  # Rank modes that nothing measured backs like the others.
+    vary: tuple[str, ...] = ()  # Groups whose options are also searched.
+    unmeasured: bool = False  # Rank modes without measured evidence like the others.
     smallest: bool = False  # Ask for the fewest GPUs.
     largest: str | None = None  # Ask for the largest ``micro-batch``, ``sequence`` or ``model``.
-    tokens: str | None = None  # Of the whole training, as typed: ``1T``.
-    days: float | None = None  # The limit on its time.
-    price: float | None = None  # Money of a GPU-hour.
-    save: str | None = None  # Write the first layout as the recipe of this name.
+    tokens: str | None = None  # Tokens of the whole training, as typed: ``1T``.
+    days: float | None = None  # Limit on its time, in days.
+    price: float | None = None  # Price of a GPU-hour.
+    save: str | None = None  # Write the first layout as a recipe of this name.
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The words, with those that ``--tokens`` and ``--price`` are short for; ConfigErrors where both are there."""
-        from launcher.planner import length  # Late, because only a plan asks for it.
+        """The words, with those that ``--tokens`` and ``--price`` stand for; ConfigErrors if both are given."""
+        from launcher.planner import length  # Late, because only a plan needs it.
 
         return (*self.overrides, *length.words(self.overrides, tokens=self.tokens, price=self.price))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasureRequest(PlanRequest):
-    """A question of layouts, and how the best of them are measured."""
+    """A search for layouts, and how the best of them are measured."""
 
-    measure: int | None = None  # How many; None measures none.
-    steps: int | None = None  # Of each run.
-    yes: bool = False  # Do not ask about the GPU-hours.
+    measure: int | None = None  # Number of layouts to measure; None measures none.
+    steps: int | None = None  # Steps of each run.
+    yes: bool = False  # Do not ask for consent to the GPU-hours.
     dry_run: bool = False  # Show what would be started, and start nothing.
-    ask: bool = False  # True where a person at the terminal may be asked.
+    ask: bool = False  # True if a person at the terminal can be asked.

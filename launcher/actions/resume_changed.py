@@ -1,7 +1,7 @@
-"""``launch resume RUN KEY=VALUE``: a run goes on with some of its settings changed, and with the same training.
+"""``launch resume RUN KEY=VALUE``: a run continues with changed settings and the same training.
 
-What is not typed stays, and so does the global batch where the ranks change: it is then made of other micro-batches, or
-the change is refused. Every difference is reported and kept (``launcher.rundir.changes``) before it is submitted.
+Everything else stays, including the global batch when the ranks change: it is then split into other micro-batches, or
+the change is refused. Every difference is reported and recorded (``launcher.rundir.changes``) before submission.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ from launcher.submission.submit import resubmit
 from launcher.views.check.text import as_text
 
 _WHOLE = ("model", "parallel", "backend", "recipe")
-"""Groups whose options say too much of a run to be chosen anew: of theirs, single keys can be set."""
+"""Groups whose options set too much to be chosen again; only their single keys can be set."""
 
 _BATCH, _MICRO, _COUNT = "train.global_batch_size", "train.micro_batch_size", "train.gradient_accumulation"
 
@@ -51,24 +51,24 @@ _SCHEDULED = {
 class _Changed:
     before: RunSpec
     after: RunSpec
-    words: tuple[str, ...]  # The words as typed, and those that follow from them to keep the training the same.
+    words: tuple[str, ...]  # The words as typed, and those added to keep the training the same.
 
 
 def submit_changed(directory: Path, texts: Sequence[str], *, trusted: bool) -> tuple[str, RunSpec]:
-    """Submit a run again with changed settings; the job id, and the run as it is now.
+    """Submit a run again with changed settings; returns the job id and the run as it is now.
 
-    ``trusted`` lets it start from a checkpoint from elsewhere that runs code as it is read. Raises ConfigErrors where
-    it cannot go on like that, DoesNotFit, and SubmitError where it waits or runs, or its submission failed.
+    ``trusted`` lets it start from a checkpoint from elsewhere that can run code when read. Raises ConfigErrors if it
+    cannot continue this way, DoesNotFit, and SubmitError if it is queued or running or its submission failed.
     """
     name, found = run_names.name_of(directory, folder()), status.read(directory)
     if contents.exists(directory, REHEARSAL):
-        rule = "it is the rehearsal of a run: another one is asked for by its own words"
+        rule = "it is the rehearsal of a run: start another with the run's own words"
         raise ConfigErrors([ConfigError("RUN", name, rule, ["launch rehearse"])])
     if found.state == "unreadable":
         raise SubmitError(f"{name} cannot continue: {found.reason}")
     if found.state in ("queued", "running", "requeued"):
         why = f" ({found.reason})" if found.reason else ""
-        raise SubmitError(f"{name} is {found.state}: `launch cancel {name}` first, or wait, and then change it{why}")
+        raise SubmitError(f"{name} is {found.state}: `launch cancel {name}` first, or wait for it to end{why}")
     directory = directory.absolute()
     with interrupts.let_through(), contextlib.chdir(submit.working_folder(directory, texts)):
         changed, then, step = _plan_change(directory, texts, trusted=trusted)
@@ -84,7 +84,7 @@ def submit_changed(directory: Path, texts: Sequence[str], *, trusted: bool) -> t
 
 
 def plan_changed(directory: Path, texts: Sequence[str], *, trusted: bool) -> Plan:
-    """The plan of a run with changed settings, as :func:`submit_changed` would submit it; the errors are its, too."""
+    """The plan of a run with changed settings, as :func:`submit_changed` would submit it; raises the same errors."""
     directory = directory.absolute()
     with contextlib.chdir(submit.working_folder(directory, texts)):
         return _plan_change(directory, texts, trusted=trusted)[1]
@@ -111,7 +111,7 @@ def _plan_change(directory: Path, texts: Sequence[str], *, trusted: bool) -> tup
 def _change(before: RunSpec, texts: Sequence[str], *, trusted: bool) -> _Changed:
     line = CommandLine(words=tuple(texts), catalog=Catalog(folder=folder()))
     overrides = line.overrides
-    if any(override.group for override in overrides):  # Their options are composed from the user's conf/, too.
+    if any(override.group for override in overrides):  # Their options are also composed from the user's conf/.
         require_trust(line, trusted=trusted)
     whole = (override for override in overrides if override.group and override.key in _WHOLE)
     errors = [*line.errors, *map(_no_option, whole)]
@@ -133,18 +133,18 @@ def _change(before: RunSpec, texts: Sequence[str], *, trusted: bool) -> _Changed
 
 
 def _no_option(override: Override) -> ConfigError:
-    rule = "a recorded run holds all of its settings: single keys of this group can be set over it, no option chosen"
+    rule = "a recorded run has all settings fixed: set single keys of this group instead of choosing an option"
     return ConfigError(override.key, override.value, rule, [f"launch show {override.key}"])
 
 
 def _keep_batch(before: RunSpec, after: RunSpec, typed: set[str]) -> dict[str, int | None]:
-    """Settings with which the changed run has the global batch of the one before, where nobody asked for another."""
+    """Settings that keep the global batch in the changed run, unless another was requested."""
     if _BATCH in typed or before.data_degree == after.data_degree:
         return {}
     batch, ranks = before.global_batch_size, after.data_degree
     if after.gpus % after.model_parallel == 0 and batch % ranks:
-        uneven = f"{ranks} ranks cannot share out the run's global batch of {batch} sequences evenly"
-        rule = f"{uneven}, and another batch is another training"
+        uneven = f"{ranks} ranks cannot evenly split the run's global batch of {batch} sequences"
+        rule = f"{uneven}, and another batch would change the training"
         divisors = [count for count in range(1, batch + 1) if batch % count == 0]
         whole = [count for count in divisors if count * after.model_parallel % after.cluster.nodes == 0]
         near = sorted(whole, key=lambda count: (abs(count - ranks), -count))[:3]
@@ -164,7 +164,7 @@ def _keep_batch(before: RunSpec, after: RunSpec, typed: set[str]) -> dict[str, i
 
 
 def _keep_tokens(changed: _Changed, there: Mapping[str, Any]) -> _Changed:
-    """Keep the total tokens where steps of another batch, by the ``state.json`` ``there``, are behind: set steps."""
+    """Keep the total tokens if the steps so far, by the ``state.json`` ``there``, had another batch: set steps."""
     after = changed.after
     if after.train.tokens is None or "step" not in there or after.script is not None:
         return changed
@@ -181,19 +181,19 @@ def _keep_tokens(changed: _Changed, there: Mapping[str, Any]) -> _Changed:
 def _nothing_left(directory: Path, after: RunSpec, step: int) -> list[ConfigError]:
     if status.read(directory).state != "finished" or after.steps != step or after.save.export != "none":
         return []
-    rule = f"the run is finished with step {step}: only more steps go on with it, or save.export=safetensors exports it"
+    rule = f"the run finished at step {step}: set more steps to continue it, or save.export=safetensors to export it"
     way_out = edit.length_override(after, 2 * step)
     return [ConfigError(edit.length_key(after), edit.length_value(after), rule, [way_out])]
 
 
 def _names(before: RunSpec, after: RunSpec) -> list[ConfigError]:
-    rule = "a resumed run stays in its own directory: `launch run --from RUN` makes another of it"
+    rule = "a resumed run stays in its own directory: `launch run --from RUN` starts a copy"
     groups = {"run": asdict(before.run), "sweep": asdict(before.sweep)}
     pairs = [(f"{group}.{key}", was) for group, content in groups.items() for key, was in content.items()]
     changed = [(path, was, now) for path, was in pairs if (now := edit.value_at(after, path)) != was]
     errors = [ConfigError(path, now, rule, [edit.override(path, was)]) for path, was, now in changed]
     if after.script != before.script:
-        rule = "a resumed run goes on with its own copy of its script: `launch run --from RUN` starts one with another"
+        rule = "a resumed run uses its own copy of the script: `launch run --from RUN` starts a run with another"
         errors.append(ConfigError("script", after.script, rule, [edit.override("script", before.script)]))
     return errors
 
@@ -203,23 +203,23 @@ def _judge(changed: _Changed, refused: Sequence[ConfigError], *, forced: bool, r
     refined = (lambda spec, formula: assess.estimated(assess.going_on(spec))) if resumed else None
     assessment = judge_run(request, Judging(refined=refined, measured=Measured()), resumed=resumed)
     lacks = obstacles(assessment.spec, machine.facts())
-    started_from = {"save.load"} if resumed else set()  # It may be gone: the run has a checkpoint of its own.
+    started_from = {"save.load"} if resumed else set()  # It may be gone, since the run has its own checkpoint.
     errors = [*assessment.errors] or [error for error in lacks if error.path not in started_from]
     if errors:
         raise ConfigErrors(errors)
     if assessment.verdict.name == "does_not_fit" and not forced:
         say(as_text(assessment, width()))
-        raise DoesNotFit("not resumed, because with these settings it does not fit; the run is as it was")
+        raise DoesNotFit("not resumed, because it does not fit with these settings; the run is unchanged")
     return assessment
 
 
 def _report(directory: Path, differences: Sequence[changes.Change], step: int) -> None:
     name = run_names.name_of(directory, folder())
     if not differences:
-        say(f"launch: {name} has these settings already")
+        say(f"launch: {name} already has these settings")
         return
-    say(f"launch: {name} goes on from step {step} with other settings; those before are kept in {changes.KEPT}/")
+    say(f"launch: {name} continues from step {step} with changed settings; earlier ones are kept in {changes.KEPT}/")
     for path, before, after in differences:
         say(f"  {path}: {typed(before)} -> {typed(after)}")
     if {path for path, _, _ in differences} & _SCHEDULED:
-        say(f"  learning rates from step {step + 1} on are those of the schedule with these settings")
+        say(f"  learning rates from step {step + 1} on follow the schedule with these settings")

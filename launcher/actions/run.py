@@ -1,4 +1,4 @@
-"""Check, record and start one run, as ``launch`` and ``launcher.run`` do."""
+"""Check, record and start one run, for ``launch`` and ``launcher.run``."""
 
 import os
 import shlex
@@ -48,37 +48,37 @@ from launcher.views.pairs import summary_table
 if TYPE_CHECKING:
     from launcher.data.encoding import Preview
 
-_POLL_S = 0.1  # Seconds between two looks at a rank in the foreground.
+_POLL_S = 0.1  # Seconds between polls of a rank in the foreground.
 
 _FILES = {
     "save.load", "model.weights", "data.path", "data.mix", "data.eval_path", "data.eval_sets", "data.column",
     "data.source", "data.tokenizer",
 }  # fmt: skip
-"""Settings that name files; where they alone are wrong, obstacles of this machine are errors beside them."""
+"""Settings that name files; if only these are wrong, obstacles of this machine are also reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest(JudgeRequest):
     """One run to start."""
 
-    # Repeat this run: a lock, a run directory, or a run's name; the words then only set keys over it.
+    # Repeat this run: a lock, a run directory or a run's name; the words then only override its keys.
     lock: Path | None = None
     force: bool = False  # Start what does not fit; the record says so.
-    rehearsed: bool = False  # Take the verdict of its rehearsal in place of the memory estimate's.
+    rehearsed: bool = False  # Use the verdict of its rehearsal instead of the memory estimate's.
     debug: bool = False  # One rank in the foreground.
 
 
 class Unfit(DoesNotFit):
-    """The run was judged and refused because it does not fit; ``assessment`` says why."""
+    """The run was refused because it does not fit; ``assessment`` says why."""
 
     def __init__(self, assessment: Assessment) -> None:
         self.assessment = assessment
-        super().__init__("not started, because it does not fit; --force starts it all the same")
+        super().__init__("not started, because it does not fit; --force starts it anyway")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """A run that was judged, with all that its record takes; ``samples`` are the previews of its data."""
+    """A checked run with everything that its record needs; ``samples`` are the previews of its data."""
 
     plan: Plan
     overrides: tuple[str, ...]
@@ -89,9 +89,9 @@ class Ready:
 
 
 def prepare_run(request: RunRequest, *, quiet: bool) -> Ready:
-    """Judge one run, and make its token ids here; ConfigErrors where it cannot run, Unfit where it does not fit."""
+    """Check one run and make its token ids here; ConfigErrors if it cannot run, Unfit if it does not fit."""
     if request.lock is not None and request.hf is not None:
-        rule = "--from repeats the run of a lock, and that has a model"
+        rule = "--from repeats the run of a lock, which already has a model"
         raise ConfigErrors([ConfigError("--hf", str(request.hf), rule, [f"model.weights={request.hf}"])])
     line, own = request.command_line(), own_measurements(wanted=request.measured)
     if request.lock is None:
@@ -124,7 +124,7 @@ def prepare_run(request: RunRequest, *, quiet: bool) -> Ready:
 
 
 def record_run(run: Ready) -> Path:
-    """Record a run that is ready, which takes no time; its directory; raises SubmitError where that is taken."""
+    """Record a ready run, which is instant, and return its directory; raises SubmitError if that exists."""
     named = directory_of(run.plan, folder=folder())
     return record(run.plan, named, overrides=run.overrides, forced=run.forced, made_of=run.made_of, tokens=run.tokens)
 
@@ -132,7 +132,7 @@ def record_run(run: Ready) -> Path:
 def _refuse(assessment: Assessment, request: RunRequest) -> None:
     errors = list(assessment.errors)
     wrong = {error.path for error in errors}
-    if wrong <= _FILES:  # The files that it starts from are no rule that others rest on.
+    if wrong <= _FILES:  # No other rule depends on the files that it starts from.
         errors += [error for error in obstacles(assessment.spec, machine.facts()) if error.path not in wrong]
         errors += [] if request.trust or "save.load" in wrong else loading.foreign_pickles(assessment.spec)
         if request.debug and assessment.spec.gpus != 1:
@@ -154,9 +154,9 @@ def _refuse(assessment: Assessment, request: RunRequest) -> None:
 
 
 def _token_ids(planned: Plan, *, quiet: bool) -> TokenFolder | None:
-    """The token ids of a run on this machine, made before anything is recorded; a Slurm job makes its own.
+    """The token ids of a run on this machine, made before anything is recorded; None if a Slurm job makes its own.
 
-    Those of a data set or tokenizer of the Hub that were made before are noted, as its nodes may not reach the Hub.
+    For a data set or tokenizer of the Hub, ids made earlier are recorded, since a job's nodes may not reach the Hub.
     """
     spec = planned.spec
     if not token_folder.is_tokenised(spec):
@@ -170,7 +170,7 @@ def _token_ids(planned: Plan, *, quiet: bool) -> TokenFolder | None:
 
 
 def start(planned: Plan, directory: Path, *, show: Callable[[str], None] | None) -> int:
-    """Start a recorded run: on Slurm it is submitted, on this machine it is followed to its end; the exit status."""
+    """Submit a recorded run to Slurm, or run it on this machine to its end; returns the exit status."""
     job_id = submit(directory, planned.spec)
     if planned.spec.cluster.kind == "slurm":
         if show is not None:
@@ -180,7 +180,7 @@ def start(planned: Plan, directory: Path, *, show: Callable[[str], None] | None)
 
 
 def see_through(directory: Path, spec: RunSpec, *, show: Callable[[str], None] | None) -> None:
-    """Wait for the end of a run on this machine; raises JobFailed, or KeyboardInterrupt where Ctrl-C has ended it."""
+    """Wait for the end of a run on this machine; raises JobFailed, or KeyboardInterrupt if Ctrl-C ended it."""
     if watch_run(directory, spec, quiet=show is None):
         raise KeyboardInterrupt
     ending = status.read(directory)
@@ -191,7 +191,7 @@ def see_through(directory: Path, spec: RunSpec, *, show: Callable[[str], None] |
 
 
 def _wait(rank: subprocess.Popen[bytes]) -> int:
-    """Wait for the end of a rank to which Ctrl-C belongs, as its debugger's; other signals are passed on."""
+    """Wait for the end of a rank that handles Ctrl-C itself, for its debugger; other signals are passed on."""
     while rank.poll() is None:
         time.sleep(_POLL_S)
         try:
@@ -203,7 +203,7 @@ def _wait(rank: subprocess.Popen[bytes]) -> int:
 
 
 def debug(directory: Path, job: Job) -> int:
-    """Run the one rank in the foreground with the terminal as its own, so that breakpoints work."""
+    """Run the one rank in the foreground, attached to the terminal, so that breakpoints work."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

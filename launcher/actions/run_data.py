@@ -1,4 +1,4 @@
-"""A run's data on this machine: token ids made with a progress bar, and samples of conversations token by token."""
+"""A run's data on this machine: making token ids with a progress bar, and previews of conversations by token."""
 
 import os
 import sys
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 
 def token_root(spec: RunSpec) -> Path:
-    """The cache that the run's token ids go to."""
-    from launcher.data import token_folder  # Late, because a check shows samples and makes no token ids.
+    """The cache folder for the run's token ids."""
+    from launcher.data import token_folder  # Late, because a check shows previews but makes no token ids.
 
     return token_folder.root(spec, {**os.environ, **spec.cluster.environment}, folder(), None)
 
 
 def make_token_ids(spec: RunSpec, *, quiet: bool) -> "tuple[TokenFolder, bool]":
-    """Make the token ids of a run's data, or find them made; True beside them if they were made just now."""
+    """Make the token ids of a run's data, or find them; also returns True if they were made just now."""
     from launcher.data.prepare import Progress, prepared  # Late, because numpy takes 0.1 s.
 
     place, made, began = token_root(spec), False, time.monotonic()
@@ -49,13 +49,13 @@ def make_token_ids(spec: RunSpec, *, quiet: bool) -> "tuple[TokenFolder, bool]":
             text = f"{megabytes:,.0f} MB of text, {rate:,.1f} MB/s, " if megabytes else ""
             say_now(f"token ids: {text}{count(progress.tokens)} tokens")
 
-        waits = f"launch: another process makes the same token ids in {place}; waiting for it"
+        waits = f"launch: another process is making the same token ids in {place}; waiting for it"
         found = prepared(spec.data, place, tell=show, waits=lambda: say(waits))
     return found, made
 
 
 def made_before(spec: RunSpec) -> "TokenFolder | None":
-    """The token ids of data or a tokenizer of the Hub, if they are made and the caches here say which they are."""
+    """Existing token ids for data or a tokenizer of the Hub; None if there are none or the caches here lack it."""
     from launcher.data import hub, token_folder
     from launcher.data.files import is_on_hub
 
@@ -74,11 +74,11 @@ def made_before(spec: RunSpec) -> "TokenFolder | None":
 
 
 _TRAINED = ("black on green", "black on bright_green")
-_READ = ("white on grey23", "white on grey37")  # Styles of neighbouring tokens, by turns.
+_READ = ("white on grey23", "white on grey37")  # Alternating styles of neighbouring tokens.
 
 
 def read_previews(spec: RunSpec) -> "list[Preview]":
-    """The samples that ``data.preview`` asks for; none, and a message, where this machine cannot read them."""
+    """The samples that ``data.preview`` requests; none, with a message, if this machine cannot read them."""
     if not spec.data.preview or not spec.data.is_chat or spec.script is not None:
         return []
     from launcher.data.encoding import previews as of_data
@@ -93,7 +93,7 @@ def read_previews(spec: RunSpec) -> "list[Preview]":
         if this_machine.is_meant(spec, machine.facts()):
             raise
         why = str(error)
-    say(f"launch: no preview, since this machine cannot read the job's data: {why}")
+    say(f"launch: no preview, because this machine cannot read the job's data: {why}")
     return []
 
 
@@ -105,7 +105,7 @@ def with_previews(document: JsonObject, found: "Sequence[Preview]") -> JsonObjec
 
 
 def show_previews(found: "Sequence[Preview]") -> None:
-    """Print the samples; without colours the trained tokens stand in brackets."""
+    """Print the samples; without colours the trained tokens are in brackets."""
     if not found:
         return
     from rich.console import Console
@@ -114,7 +114,7 @@ def show_previews(found: "Sequence[Preview]") -> None:
     coloured = console.color_system is not None
     how = "[black on green]green[/]" if coloured else "in \u27e6 \u27e7"
     for each in found:
-        cut = f", {each.cut} more are cut off" if each.cut else ""
+        cut = f", {each.cut} more are truncated" if each.cut else ""
         console.print(f"\nrow {each.row}: {len(each.tokens)} tokens{cut}; {each.trained} are trained, {how}")
         console.print(_coloured(each.tokens) if coloured else _bracketed(each.tokens), markup=False)
 

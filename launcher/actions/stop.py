@@ -1,7 +1,7 @@
-"""Ask runs to save and end, or end them at once.
+"""Ask runs to save and end, or kill them at once.
 
 The request is a file in the run's folder, which the run's own node finds, so a run can be cancelled from any host that
-sees the folder. Only torchrun of a run that is to be killed, or has no keeper, is signalled from here.
+sees the folder. This process signals torchrun only to kill a run, or if the run has no keeper.
 """
 
 import signal
@@ -16,12 +16,12 @@ from launcher.slurm import jobs
 
 
 def stop(directory: Path, how: signal.Signals) -> bool:
-    """Send a run's processes the signal to save and end; False where it is not running; SubmitError by Slurm."""
+    """Send a run's processes the signal to save and end; False if it is not running; SubmitError from Slurm."""
     return stop_all([directory], how)[0]
 
 
 def stop_all(directories: Sequence[Path], how: signal.Signals) -> list[bool]:
-    """Stop many runs by :func:`stop`, with one question and one command to Slurm for all."""
+    """Stop many runs like :func:`stop`, with one query and one command to Slurm for all."""
     rows = status.read_all(directories)
     live = dict.fromkeys(row for row in rows if row.state not in (*state.ENDED, "prepared"))
     on_slurm = [row for row in live if status.kind(Path(row.directory)) == "slurm"]
@@ -42,9 +42,9 @@ def _stop_here(row: RunState, how: signal.Signals) -> None:
             if agent is not None:
                 agent.send(how, group=True)
         except PermissionError:
-            raise SubmitError(f"{row.id} is run by another user as {agent}, who alone may end it") from None
+            raise SubmitError(f"{row.id} runs as {agent} of another user, and only that user can end it") from None
     if row.reason is not None and keeper.is_elsewhere(directory, content):
-        say(f"launch: {row.id}: {row.reason}; the request is left in its folder, where its keeper looks for it")
+        say(f"launch: {row.id}: {row.reason}; the request is in its folder, where its keeper will find it")
 
 
 def _request(directory: Path) -> None:
@@ -53,7 +53,7 @@ def _request(directory: Path) -> None:
         (directory / state.CANCEL_REQUEST).touch()
     except OSError as error:
         why = error.strerror or error
-        raise SubmitError(f"{directory} cannot be written, where the request to end is left: {why}") from None
+        raise SubmitError(f"the request to end cannot be written to {directory}: {why}") from None
 
 
 def _stop_jobs(rows: Sequence[RunState]) -> None:
@@ -68,15 +68,15 @@ def _stop_jobs(rows: Sequence[RunState]) -> None:
         if not all(row in train and keeper.is_fresh(Path(row.directory)) for row in rows):
             raise
         for row in rows:
-            say(f"launch: {row.id}: {error}; the request is left in its folder: its node finds it, saves and ends")
+            say(f"launch: {row.id}: {error}; the request is in its folder: its node will find it, save and end")
         return
     for row in rows:
         if row.job_id in refused:
             continue
         if row in save:
-            say(f"launch: {row.id} saves a checkpoint and ends; cancel it again to end it at once")
+            say(f"launch: {row.id} saves a checkpoint and ends; cancel it again to kill it at once")
         else:
-            reason = "cancelled" if row in train else "cancelled before it had started"
+            reason = "cancelled" if row in train else "cancelled before it started"
             state.put(Path(row.directory), "cancelled", reason=reason)
     if refused:
         raise SubmitError("; ".join(dict.fromkeys(refused.values())))

@@ -1,9 +1,9 @@
-"""``launch -m``: judge every point of a sweep, leave out the invalid and those that cannot fit, and start the rest.
+"""``launch -m``: check every point of a sweep, skip those that are invalid or cannot fit, and start the rest.
 
-A grid is judged and recorded before any run is started; nothing is written where no point is kept. A sampler's points
-come one at a time here, so that each can use the loss of the one before, and in batches of ``sweep.parallelism`` on
-Slurm, where ``launch resume`` draws the next. Starting and resuming are one function; a lock keeps a second launcher
-away.
+A grid is checked and recorded before any run starts; nothing is written if no point is kept. On this machine a
+sampler's points come one at a time, so that each can use the loss of the one before; on Slurm they come in batches of
+``sweep.parallelism``, and ``launch resume`` draws the next. Starting and resuming share one function; a lock keeps a
+second launcher out.
 """
 
 import contextlib
@@ -43,27 +43,27 @@ from launcher.sweeping.sweep import Sweep
 from launcher.views import runs
 
 _TO_START = ("prepared", "failed", "cancelled", "lost", "not_visible")
-_UNLUCKY = 200  # Proposals in a row that lead to no new run, after which a sampler's space counts as exhausted.
+_UNLUCKY = 200  # Proposals in a row without a new run, after which a sampler's space counts as exhausted.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepRequest(JudgeRequest):
-    """A sweep; ``force`` starts points that do not fit, too."""
+    """A sweep; ``force`` also starts points that do not fit."""
 
     force: bool = False
 
 
 type Show = Callable[[str], None]
-"""Takes what is to be shown of a result while the rest is waited for."""
+"""Receives the text of a result while the rest is still running."""
 
 
 def judge_points(request: SweepRequest, *, quiet: bool = False) -> list[Point]:
-    """Every point of a grid with its verdict; raises ConfigErrors where a sampler is to draw from an interval."""
+    """Every point of a grid with its verdict; raises ConfigErrors if a sampler would draw from an interval."""
     swept = _read(replace(request, force=False, trust=False), quiet=quiet)
     sampler = swept.settings.sweep.sampler
     drawn = [(axis.key, axis.values) for axis in swept.axes.swept if isinstance(axis.values, Interval)]
     if sampler != "grid" and drawn:
-        rule = f"check -m judges a grid, and {sampler} draws from this only when the sweep runs: name values to judge"
+        rule = f"check -m checks a grid, and {sampler} draws from this only when the sweep runs: list values to check"
         raise ConfigErrors(ConfigError(key, "interval", rule, [f"{key}={ends.low},{ends.high}"]) for key, ends in drawn)
     points, valid = list[Point](), list[tuple[str, RunSpec]]()
     for number, overrides in enumerate(swept.axes.grid()):
@@ -94,7 +94,7 @@ def _report_differences(swept: Sweep, points: Sequence[tuple[str, RunSpec]]) -> 
 
 
 def report_remarks(swept: Sweep, known: Collection[str] = ()) -> None:
-    """Report the remarks on points' words, data and files, each once for all points, but for those known already."""
+    """Report the remarks on points' words, data and files, once for all points, except those already known."""
     if swept.measured is not None:
         swept.measured.tell(say)
     for remark, names in swept.remarks.items():
@@ -107,7 +107,7 @@ def _report(text: str) -> None:
 
 
 def left_out_text(points: Sequence[Point]) -> str:
-    """The points that are not run, with the reason of each; empty where all are."""
+    """The points that are not run, with the reason of each; empty if all are run."""
     left_out = [point for point in points if not point.kept]
     if not left_out:
         return ""
@@ -115,16 +115,16 @@ def left_out_text(points: Sequence[Point]) -> str:
 
 
 def start_sweep(request: SweepRequest, *, show: Show | None) -> tuple[Sweep, Path, list[Point], int]:
-    """Start a sweep: on this machine one run after the other, on Slurm all at once, and then it returns.
+    """Start a sweep: one run after the other on this machine, all at once on Slurm, without waiting for them.
 
-    ``show`` takes the texts of each run; None shows neither these nor progress. Returns the sweep; its folder, which is
-    not written where no point is kept; its points; and its runs' worst exit status.
+    ``show`` receives the texts of each run; None shows neither these nor progress. Returns the sweep; its folder, which
+    is not written if no point is kept; its points; and the worst exit status of its runs.
     """
     swept = _read(request, quiet=show is None)
     if swept.settings.sweep.sampler != "grid":
         samplers.require()
     elif not swept.axes.swept:
-        say("launch: nothing is swept, so this is a sweep of one point: name several values, as in train.seed=1,2")
+        say("launch: nothing is swept, so this is a sweep of one point: list several values, as in train.seed=1,2")
     proposals = swept.axes.grid() if swept.settings.sweep.sampler == "grid" else ()
     return swept, *begin_sweep(swept, proposals, show=show)
 
@@ -139,24 +139,24 @@ def begin_sweep(
         points += _judge_grid(swept, directory, proposals)
         exit_status = _go(swept, directory, points, show=show)
     except (ConfigErrors, NoJob, Refused, Unwritten, KeyboardInterrupt):
-        if not any(directory.glob(f"*/{state.SUBMISSION}")):  # The corrected sweep has its name.
+        if not any(directory.glob(f"*/{state.SUBMISSION}")):  # Free the name for the corrected sweep.
             shutil.rmtree(directory, ignore_errors=True)
         raise
     finally:
         with contextlib.suppress(OSError):
-            directory.rmdir()  # Where no point is kept, nothing is written, and no folder was needed.
+            directory.rmdir()  # If no point was kept, nothing was written and the folder is empty.
             directory.parent.rmdir()
     return directory, points, exit_status
 
 
 def best_line(swept: Sweep, directory: Path) -> str | None:
-    """The best point of a sweep that was run here; on Slurm its runs have hardly begun."""
+    """The best point of a sweep that ran here; None on Slurm, where its runs have hardly begun."""
     rows = sweep.rows(directory) if swept.settings.cluster.kind == "local" else []
     return runs.best_line(directory, sweep.best(rows), rows)
 
 
 def resume(directory: Path, *, show: Show | None, trusted: bool = False) -> int:
-    """Go on with a sweep: start the runs that have not finished, then those that a sampler has still to propose."""
+    """Continue a sweep: start the runs that have not finished, then those that a sampler has yet to propose."""
     swept, points = sweep.load(directory, catalog=Catalog(folder=folder()), facts=machine.facts())
     if swept.settings.sweep.sampler != "grid":
         require_trust(CommandLine(words=tuple(swept.words), catalog=swept.catalog), trusted=trusted)
@@ -179,7 +179,7 @@ def _go(swept: Sweep, directory: Path, points: list[Point], *, show: Show | None
 
 
 def _judge_grid(swept: Sweep, directory: Path, proposals: Iterable[tuple[str, ...]]) -> list[Point]:
-    here = cache(lock.here)  # A grid is judged in one go: what its runs are made of is looked at once.
+    here = cache(lock.here)  # A grid is checked at once, so what its runs are made of is read once.
     points = [_record_point(swept, directory, number, overrides, here) for number, overrides in enumerate(proposals)]
     report_remarks(swept)
     if any(point.kept for point in points):
@@ -223,7 +223,7 @@ def _propose(swept: Sweep, directory: Path, points: list[Point], limit: int | No
                 unlucky = 0
         tried.append(by_overrides[overrides])
     if unlucky == _UNLUCKY:
-        say(f"launch: {_UNLUCKY} proposals in a row were known or left out: the space has no more to offer")
+        say(f"launch: {_UNLUCKY} proposals in a row were known or left out: the search space is exhausted")
     if batch:
         sweep.write(directory, swept, points)
     return batch
@@ -297,7 +297,7 @@ def _report_waiting(directory: Path, points: Sequence[Point]) -> None:
 
 
 def point_rows(directory: Path, points: Sequence[Point]) -> list[JsonObject]:
-    """The points of a sweep that was started, for ``--json``: each with its run, or why it is left out."""
+    """The points of a started sweep, for ``--json``: each with its run, or why it was left out."""
     now = iter(status.read_all([directory / point.id for point in points if point.kept]))
     return [
         {"id": point.id, "overrides": list(point.overrides), "verdict": point.verdict}
@@ -307,7 +307,7 @@ def point_rows(directory: Path, points: Sequence[Point]) -> list[JsonObject]:
 
 
 def status_of(points: Sequence[Point]) -> int:
-    """0 when at least one point may run, else 3 where one is valid but does not fit, else 2."""
+    """0 if at least one point can run, else 3 if one is valid but does not fit, else 2."""
     if any(point.kept for point in points):
         return 0
     unfit = any(point.verdict != "invalid" for point in points)

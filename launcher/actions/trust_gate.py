@@ -1,6 +1,6 @@
-"""The gate of the verbs: where the settings of a command line come from, and what of a foreign file is let act.
+"""The commands' trust gate: where the settings of a command line come from, and what a foreign file may do.
 
-``run``, ``prepare`` and ``doctor`` refuse until the user has said ``--trust``. ``check`` judges all settings, but hands
+``run``, ``prepare`` and ``doctor`` refuse until the user gives ``--trust``. ``check`` checks all settings, but passes
 none that could load code to an engine's own validator.
 """
 
@@ -21,18 +21,18 @@ from launcher.spec import RunSpec
 if TYPE_CHECKING:
     from launcher.config.trust.sources import Source
 
-_LOADS = ("spec", "yaml-cfg")  # Arguments of Megatron-LM that load what they name, also where that is a number.
+_LOADS = ("spec", "yaml-cfg")  # Megatron-LM arguments that load what they name, even if that is a number.
 
 
 def require_trust(line: CommandLine, *, trusted: bool, imported: "Sequence[Source]" = ()) -> None:
-    """Ask for ``--trust``, by ConfigErrors, where the settings of a command line come from elsewhere and would act."""
+    """Raise ConfigErrors that ask for ``--trust`` if settings from elsewhere need the user's consent."""
     from launcher.config.trust import sources as trust
 
     trust.require([*imported, *_sources(line)], folder=folder(), given=trusted)
 
 
 def _sources(line: CommandLine) -> "list[Source]":
-    """Files that a command line takes settings from: its recipe, less what the user sets, and the user's ``conf/``."""
+    """Files that a command line takes settings from: its recipe and the user's ``conf/``."""
     from launcher.config.trust import privileged_settings
     from launcher.config.trust.sources import Source
 
@@ -47,7 +47,7 @@ def _sources(line: CommandLine) -> "list[Source]":
 def careful_validator(
     line: CommandLine, imported: "Sequence[Source]", typed: Sequence[str]
 ) -> Callable[[RunSpec], Judgement]:
-    """The engine's own validator, kept from settings of files from elsewhere that could load code.
+    """The engine's own validator, without settings of foreign files that could load code.
 
     Megatron-LM's imports the module that ``backend.extra.spec`` names, and reads files that other arguments name.
     """
@@ -57,7 +57,7 @@ def careful_validator(
         if kept == spec or not (foreign := _foreign(line, imported)):
             return assess.judge(spec)
         left_out = ", ".join(_left_out(spec, kept))
-        unasked = f"the engine's own validator is asked without {left_out}, unless you say --trust"
+        unasked = f"the engine's own validator runs without {left_out} unless you pass --trust"
         say(f"launch: {foreign[0]} is from elsewhere and not trusted: {unasked}")
         return assess.judge(kept)
 
@@ -65,7 +65,7 @@ def careful_validator(
 
 
 def python_of(line: CommandLine, imported: "Sequence[Source]", typed: Sequence[str]) -> job_python.Asking:
-    """A reader of the packages of the job's Python, which starts no program that a foreign file names."""
+    """A reader of the packages of the job's Python, which never starts a program that a foreign file names."""
     if any(text.lstrip("+").partition("=")[0] == "cluster.python" for text in typed):
         return job_python.asked
 
@@ -82,17 +82,17 @@ def python_of(line: CommandLine, imported: "Sequence[Source]", typed: Sequence[s
 
 
 def require_for_trace(line: CommandLine, imported: "Sequence[Source]", spec: RunSpec) -> None:
-    """Refuse by ConfigErrors to trace a run whose settings from elsewhere could load code: a trace runs the worker."""
+    """Raise ConfigErrors for tracing a run whose foreign settings could load code, since a trace runs the worker."""
     if not (spec.backend.extra or spec.backend.path):
         return
     foreign = _foreign(line, imported)
     if foreign:
-        rule = f"a trace runs the worker, and {foreign[0]} is from elsewhere and would have it load code"
+        rule = f"a trace runs the worker, and {foreign[0]} is from elsewhere and could make it load code"
         raise ConfigErrors([ConfigError("--engine", "trace", rule, ["--trust", "--engine formula"])])
 
 
 def may_preview(line: CommandLine, spec: RunSpec, imported: "Sequence[Source]") -> bool:
-    """True if samples of the data may be read for ``data.preview``, which could fetch them; else the reason is said."""
+    """True if samples may be read for ``data.preview``, which could download them; if not, prints the reason."""
     if not spec.data.preview:
         return True
     from launcher.config.trust import sources as trust
@@ -114,7 +114,7 @@ def _foreign(line: CommandLine, imported: "Sequence[Source]") -> list[Path]:
 
 
 def _without_code(spec: RunSpec, typed: Collection[str]) -> RunSpec:
-    """A run without the variables and the texts handed to its engine, but for those that the user has typed."""
+    """A run without the variables and texts passed to its engine, except those that the user typed."""
     extra = {key: value for key, value in spec.backend.extra.items() if _is_harmless(key, value)}
     extra |= {key: value for key, value in spec.backend.extra.items() if f"backend.extra.{key}" in typed}
     variables = {k: v for k, v in spec.cluster.environment.items() if f"cluster.environment.{k}" in typed}

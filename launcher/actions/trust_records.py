@@ -1,4 +1,4 @@
-"""Records and files of settings from elsewhere, shown with all that they would start before they are trusted."""
+"""Show records and settings files from elsewhere, with all that they would start, before they are trusted."""
 
 import hashlib
 import os
@@ -31,11 +31,11 @@ _USED = (
     "data.tokenizer", "data.template", "save.load", "backend.path", "backend.extra", "zero.nvme_path", "tracking.kind",
     "tracking.project", "tracking.uri",
 )  # fmt: skip
-"""Settings that the worker reads from ``spec.json`` and that name files, programs, options and places to send to."""
+"""Settings that the worker reads from ``spec.json`` and that name files, programs, options or destinations."""
 
 
 def require_own(directories: Sequence[Path], *, trusted: bool) -> None:
-    """Ask for ``--trust``, by ConfigErrors, where a run or sweep is not as this user recorded it."""
+    """Raise ConfigErrors that ask for ``--trust`` if a run or sweep is not as this user recorded it."""
     foreign = [each for each in directories if not all(map(signature.is_own, (each, *_points(each))))]
     errors = [error for directory in foreign if (error := _show_record(directory, trusted=trusted)) is not None]
     if errors:
@@ -48,13 +48,13 @@ def require_own(directories: Sequence[Path], *, trusted: bool) -> None:
 def _show_record(directory: Path, *, trusted: bool) -> ConfigError | None:
     records = (directory, *_points(directory))
     for record in _points(directory) or [directory]:
-        contents.spec_of(record)  # A record that cannot be read says so first.
+        contents.spec_of(record)  # An unreadable record is reported first.
     before, as_shown = [*map(signature.digest, records)], all(map(signature.is_as_shown, records))
     say("\n".join(_lines(directory)))
     for record in records:
         signature.note_shown(record)
     if not as_shown or before != [*map(signature.digest, records)]:
-        rule = "it is from elsewhere and not what was shown of it before: printed above is what it would start now"
+        rule = "it is from elsewhere and differs from what was shown before: what it would start now is printed above"
         return ConfigError(str(directory), None, rule, ["--trust"])
     return None if trusted else _foreign(directory)
 
@@ -64,7 +64,7 @@ def _foreign(directory: Path) -> ConfigError:
     wants = ["composes and runs its points"] if job is None else [f"runs {shlex.join(_texts(job, 'argv'))}"]
     if job is not None:
         wants += trust.needs_of_spec(contents.spec_of(directory))
-    rule = f"it is no run that you have recorded, or it was moved or changed, and going on with it {'; '.join(wants)}"
+    rule = f"you did not record this run, or it was moved or changed, and continuing it {'; '.join(wants)}"
     return ConfigError(str(directory), None, f"{rule}; all of it is printed above", ["--trust"])
 
 
@@ -73,7 +73,7 @@ def _points(directory: Path) -> list[Path]:
 
 
 def _lines(directory: Path) -> Iterator[str]:
-    yield f"launch: {_printable(str(directory))} is not as you have recorded it; what it would start:"
+    yield f"launch: {_printable(str(directory))} is not as you recorded it; it would start:"
     if (directory / state.SWEEP).is_file():
         words = _texts(files.read_json(directory / state.SWEEP) or {}, "overrides")
         yield f"  a sweep of the words  {_printable(shlex.join(words))}"
@@ -110,7 +110,7 @@ def _of_run(run: Path) -> Iterator[str]:
             yield f"setting            {key}={value}"
     yield from (f"needs your word    {setting}" for setting in trust.needs_of_spec(spec))
     if checkpoints.whole_checkpoints(run) and backends.of(spec).profile.unpickles:
-        yield f"checkpoints        {spec.backend.name} reads them as pickles, which run whatever code they hold"
+        yield f"checkpoints        {spec.backend.name} unpickles them, which can run any code in them"
     script = sbatch_text(run.name, str(run), spec.cluster) or ""
     yield from (f"sbatch script      {line}" for line in script.splitlines())
 
@@ -121,20 +121,20 @@ def _texts(content: JsonObject, name: str) -> list[str]:
 
 
 def _printable(text: str) -> str:
-    """The text with each character that a terminal may act on, or that turns its direction, written out."""
+    """The text with every character escaped that a terminal acts on or that changes the text direction."""
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 type _Acts = tuple[Path, PrivilegedSetting]
-"""A file, and a setting of it."""
+"""A file and one of its settings."""
 
 
 def trust_file(words: Sequence[str], *, origin: bool) -> Output:
-    """Show and trust a file, or with ``origin`` the repository around it."""
+    """Show and trust a file, or with ``origin`` the repository that contains it."""
     if origin:
         return _trust_origin(Path(words[0]) if words else folder())
     if not words:
-        rule = "name what is to be trusted: a recipe, a lock, or a folder of configuration groups"
+        rule = "name what to trust: a recipe, a lock, or a folder of configuration groups"
         raise ConfigErrors([ConfigError("FILE", None, rule, ["launch recipe trust FILE"])])
     sources = _sources(words[0])
     foreign = [source for source in sources if trust.why_foreign(source, folder=folder()) is not None]
@@ -142,9 +142,9 @@ def trust_file(words: Sequence[str], *, origin: bool) -> Output:
     for source in foreign:
         trust.note_trusted(source.path)
     if foreign:
-        said = f"launch: trusted as it is now: {' '.join(str(source.path) for source in foreign)}"
+        said = f"launch: trusted in its current state: {' '.join(str(source.path) for source in foreign)}"
     else:
-        of = "is your own, or trusted already" if privileged else "does nothing that needs your word"
+        of = "is your own or already trusted" if privileged else "does nothing that needs your consent"
         said = f"launch: there is nothing to trust: {words[0]} {of}"
     path = folder() / words[0] if len(sources) != 1 else sources[0].path
     return _output(
@@ -172,9 +172,9 @@ def _trust_origin(place: Path) -> Output:
     privileged = [(path, setting) for path, setting in _acting_here() if trust.remotes(path)] if urls else []
     if urls:
         trust_store.add_origins(urls)
-        said = "launch: trusted: recipes/, runs/ and conf/ of repositories from there, now and after each pull"
+        said = "launch: trusted: recipes/, runs/ and conf/ in repositories from there, now and after each pull"
     else:
-        said = f"launch: there is nothing to trust: {place} lies in no repository with a remote that is not trusted"
+        said = f"launch: there is nothing to trust: {place} is in no repository with an untrusted remote"
     return _output(
         place, privileged, urls, [*urls, *_named_settings(privileged, named=True)], trusted=bool(urls), said=said
     )

@@ -1,4 +1,4 @@
-"""A sign of life on stderr for what takes longer than a second, where that is a terminal and somebody looks at it."""
+"""A progress line on stderr for work that takes longer than a second, if stderr is a terminal."""
 
 import contextlib
 import sys
@@ -19,7 +19,7 @@ type Native = Callable[[RunSpec], Judgement]
 
 CHECKING = "checking the run"
 AFTER_S = 1.0
-"""Seconds without a word after which a person begins to wonder (Nielsen, Usability Engineering, 1993, chapter 5)."""
+"""Seconds of silence after which a person begins to wonder (Nielsen, Usability Engineering, 1993, chapter 5)."""
 
 
 class _Sign:
@@ -42,12 +42,12 @@ class _Sign:
         bar.add_task(self._text, total=None)
         self.shown.enter_context(bar)
         self._bar = bar
-        self.say(self._text)  # It may have changed meanwhile.
+        self.say(self._text)  # The text may have changed meanwhile.
 
 
 @contextlib.contextmanager
 def sign(text: str) -> Iterator[Callable[[str], None]]:
-    """Show the work of a block and its seconds on a terminal, once it has taken longer than a second."""
+    """Show what a block does and its elapsed seconds on a terminal, once it has taken longer than a second."""
     stream = terminal.raw(sys.stderr)
     if not is_heard_on_stderr() or not stream.isatty():
         yield lambda text: None
@@ -60,19 +60,19 @@ def sign(text: str) -> Iterator[Callable[[str], None]]:
         yield line.say
     finally:
         timer.cancel()
-        timer.join()  # It may be at it just now.
+        timer.join()  # It may be running right now.
         line.shown.close()
 
 
 @contextlib.contextmanager
 def checking(native: Native | None) -> Iterator[Native | None]:
-    """The sign of a check, and the engine's own validator, which the sign names while it is waited for."""
+    """Show the progress of a check; yields the engine's own validator, which the line names while it runs."""
     with sign(CHECKING) as say:
 
         def judged(spec: RunSpec) -> Judgement:
             assert native is not None
             if named := assess.validator(spec):
-                say(f"waiting for {named}'s own validator; --no-native leaves it out")
+                say(f"waiting for {named}'s own validator; --no-native skips it")
             judgement = native(spec)
             say(CHECKING)
             return judgement

@@ -1,4 +1,4 @@
-"""Changes worth trying that several engines share; each backend says which of them are its own."""
+"""Memory-saving changes that several engines share; each backend picks those that apply to it."""
 
 from collections.abc import Iterator
 from typing import Literal
@@ -10,23 +10,23 @@ from launcher.spec.change import Change, same_batch, set_to
 
 _NODE = 8  # GPUs of the usual node.
 _FEWEST_TOKENS = 4096
-"""Tokens of a sequence that a rank keeps at least: with fewer, messages take longer than the attention they hide in."""
+"""Fewest tokens of a sequence per rank: with fewer, communication takes longer than the attention that hides it."""
 
 SHARDED = {
-    1: "no more traffic than data parallelism has",
-    2: "no more traffic than data parallelism has",
-    3: "half as much traffic again as data parallelism has",
+    1: "no more traffic than data parallelism",
+    2: "no more traffic than data parallelism",
+    3: "1.5 times the traffic of data parallelism",
 }
-"""ZeRO sends 2 P elements a step at the stages 1 and 2, and 3 P at 3 (arXiv:1910.02054, section 7)."""
+"""ZeRO sends 2 P elements per step at stages 1 and 2, and 3 P at stage 3 (arXiv:1910.02054, section 7)."""
 
 _SEQUENCE = {
-    "context": "keys and values sent round the ranks in each layer",
+    "context": "keys and values sent around the ranks in each layer",
     "ulysses": "four all-to-alls a layer, each way",
 }
 
 
 def is_preset(spec: RunSpec, name: str, *, shard: bool, stage: int) -> bool:
-    """True if the parallel group is as the preset ``parallel=<name>`` leaves it: no degree refined."""
+    """True if the parallel group is the preset ``parallel=<name>`` with no degree changed."""
     preset = ParallelSpec(
         name=name,
         tensor=1,
@@ -48,7 +48,7 @@ def is_preset(spec: RunSpec, name: str, *, shard: bool, stage: int) -> bool:
 
 
 def higher_stages(spec: RunSpec) -> Iterator[Change]:
-    """The next stages of ZeRO, by their key."""
+    """Higher ZeRO stages, set by ``zero.stage``."""
     for larger in range(spec.zero.stage + 1, 4):
         yield set_to(spec, SHARDED[larger], {"zero.stage": larger})
 
@@ -62,7 +62,7 @@ def tensor_ranks(spec: RunSpec, **also: object) -> Iterator[Change]:
 
 
 def sequence_ranks(spec: RunSpec, axis: Literal["context", "ulysses"]) -> Iterator[Change]:
-    """Each sequence split over more ranks, as long as every one keeps a good many of its tokens."""
+    """Each sequence split over more ranks, while each rank keeps at least ``_FEWEST_TOKENS`` of its tokens."""
     degree = getattr(spec.parallel, axis)
     while (degree := degree * 2) <= min(spec.gpus, spec.sequence_length // _FEWEST_TOKENS):
         yield same_batch(spec, set_to(spec, "", {f"parallel.{axis}": degree}), _SEQUENCE[axis])

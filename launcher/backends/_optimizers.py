@@ -1,7 +1,7 @@
-"""Optimizers of the engines whose loop is our own: the library of each, and what it does not go with.
+"""Optimizers of the engines that run our own training loop: the library of each, and what it does not support.
 
-torch has AdamW, SGD, Adafactor and Muon, torchao AdamW of 8 and 4 bits that know FSDP2's shards, bitsandbytes Lion and
-8-bit AdamW of its own, paged or not (``launcher/worker/model/optimizers.py``).
+torch has AdamW, SGD, Adafactor and Muon; torchao has 8-bit and 4-bit AdamW that support FSDP2's shards; bitsandbytes
+has Lion and its own 8-bit AdamW, paged or not (``launcher/worker/model/optimizers.py``).
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,10 +18,10 @@ _IDLE = {
         "optimizer.beta2 optimizer.epsilon",
         "sgd has no second moment; it reads optimizer.beta1 as its momentum",
     ),
-    "lion": ("optimizer.epsilon", "lion steps by signs and divides by nothing"),
+    "lion": ("optimizer.epsilon", "lion steps by the sign of its update and divides by nothing"),
     "adafactor": (
         "optimizer.beta1 optimizer.beta2 optimizer.epsilon",
-        "adafactor has no first moment, and its second one follows the number of the step",
+        "adafactor has no first moment, and the decay of its second moment follows the step number",
     ),
 }
 """Keys that an optimizer does not read, and why."""
@@ -45,30 +45,30 @@ BORROWED = (
 
 
 def _of_bitsandbytes(spec: RunSpec) -> Sequence[str]:
-    """On ZeRO's flat partitions adamw_8bit is, too: torchao's has 8 bits for whole blocks of 256 values alone."""
+    """Names that bitsandbytes runs; on ZeRO's flat partitions also adamw_8bit, as torchao's needs 256-value blocks."""
     return (*OF_BITSANDBYTES, "adamw_8bit") if spec.backend.name == "deepspeed" else OF_BITSANDBYTES
 
 
 def check(spec: RunSpec, names: Sequence[str]) -> Iterator[ConfigError]:
-    """Optimizers that an engine does not run, and kernels that they do not have."""
+    """Errors for optimizers that the engine does not run, and for Muon with experts."""
     optimizer = spec.optimizer
     if optimizer.name not in names:
         rule = f"backend={spec.backend.name} runs {', '.join(names[:-1])} or {names[-1]} in this version"
         near = [name for name in names if "bit" in name and "bit" in optimizer.name] or names[:2]
         yield ConfigError("optimizer.name", optimizer.name, rule, [f"optimizer={other}" for other in near])
     if optimizer.name == "muon" and spec.model.num_experts:
-        rule = "torch.optim.Muon steps matrices, and transformers has all experts of a layer in one tensor"
+        rule = "torch.optim.Muon steps only matrices, and transformers keeps all experts of a layer in one tensor"
         yield ConfigError("optimizer.name", "muon", rule, ["optimizer=adamw", "model.num_experts=0"])
 
 
 def round_to_nearest(spec: RunSpec) -> Iterator[ConfigError]:
-    """Stochastic rounding, which engines that do not step by torchao's optimizers have not."""
-    rule = "its optimizers round to nearest; torchao's, of FSDP2 and DDP, can round by chance"
+    """Errors for stochastic rounding on engines that do not use torchao's optimizers."""
+    rule = "its optimizers round to nearest; torchao's, used with FSDP2 and DDP, can round stochastically"
     yield from edit.refused(spec, "optimizer.stochastic_rounding", rule, "parallel=fsdp")
 
 
 def idle_keys(spec: RunSpec) -> Iterator[ConfigError]:
-    """Settings of a moment that the optimizer does not have, and a paged one with nothing to page from."""
+    """Warnings for settings that the optimizer does not read, and for a paged optimizer on the CPU."""
     yield from edit.refused(spec, *_IDLE.get(spec.optimizer.name, ("", "")), first=["optimizer=adamw"])
     if spec.optimizer.name == "paged_adamw_8bit" and spec.hardware.device == "cpu":
         rule = "on the CPU nothing is paged: bitsandbytes keeps the same 8-bit states in plain memory"
@@ -76,10 +76,10 @@ def idle_keys(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def cut_unreadable(before: RunSpec, after: RunSpec) -> Iterator[ConfigError]:
-    """8-bit states on other shards: 256 values share a scale, so that a cut elsewhere would take others'.
+    """Errors for resuming low-bit optimizer states on other shards, where blocks of values share a scale.
 
-    torchao's of 8 bits go with the rows, where each has whole blocks. All else is held as whole tensors by name, which
-    any layout reads.
+    torchao's 8-bit states follow the rows if each row is whole blocks of 256. All other states are saved as whole
+    tensors by name, which any layout reads.
     """
     name, model = before.optimizer.name, before.model
     if name not in FEW_BITS or _cut(before) == _cut(after):
@@ -88,7 +88,7 @@ def cut_unreadable(before: RunSpec, after: RunSpec) -> Iterator[ConfigError]:
     if name == "adamw_8bit" and before.parallel.tensor == after.parallel.tensor and not any(w % 256 for w in widths):
         return
     was, now = before.shard_degree, after.shard_degree
-    rule = f"the states of {name} are codes with a scale for a block of a rank's shard, and shards would be others"
+    rule = f"the states of {name} share a scale per block of a rank's shard, and the shards would differ"
     rule += f" ({was} ranks, then {now})" if was != now else ""
     path = "cluster.gpus_per_node" if before.gpus != after.gpus else "parallel.shard"
     yield ConfigError(path, edit.value_at(after, path), rule, [edit.override(path, edit.value_at(before, path))])

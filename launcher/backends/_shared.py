@@ -19,15 +19,15 @@ from launcher.spec.hardware import AMPERE, HOPPER
 from launcher.spec.values import beside_products
 
 LAUNCH_SECONDS = 1.2e-5
-"""The host's time to start a kernel of transformers' modules, as of its Trainer (``benchmarks/speed/frameworks.yaml``):
-of slow hosts a lower bound, that of ``benchmarks/results/gpu.json`` takes 28 microseconds."""
+"""Host seconds to launch a kernel of transformers' modules under its Trainer (``benchmarks/speed/frameworks.yaml``).
+A lower bound for slow hosts: the one of ``benchmarks/results/gpu.json`` takes 28 microseconds."""
 
 
 _GATED = "flash-linear-attention"
 
 
 def _of_kernels(name: str) -> Borrowed:
-    """A package whose kernels layers of some models are on a GPU, which in torch would keep many times as much."""
+    """A package whose kernels run some models' layers on a GPU; in plain torch they would save many times as much."""
     return Borrowed(
         "model.model_type",
         lambda spec: spec.hardware.device == "cuda" and name in families.of(spec.model).traits.packages(spec.model),
@@ -38,7 +38,7 @@ def _of_kernels(name: str) -> Borrowed:
 
 
 TASKS = Borrowed("eval.tasks", lambda spec: bool(spec.eval.tasks), ("lm-eval",), "eval", "eval.tasks=[]")
-"""The package that tries an exported model on tasks, after any engine."""
+"""The package that evaluates an exported model on tasks, after any engine."""
 
 BORROWED = (
     TASKS,
@@ -59,7 +59,7 @@ BORROWED = (
     ),
     *map(_of_kernels, ("mamba-ssm", "causal-conv1d", _GATED)),
 )
-"""Packages that settings of the engines on models of ``transformers`` need."""
+"""Packages that settings of the engines that train ``transformers`` models need."""
 
 NEEDS = (
     Need(
@@ -72,72 +72,72 @@ NEEDS = (
             and _GATED in families.of(spec.model).traits.packages(spec.model)
             and find_spec("tilelang") is None
         ),
-        because="gets gradients of gated linear attention wrong on Hopper, so that flash-linear-attention refuses it",
+        because="gets gradients of gated linear attention wrong on Hopper, so flash-linear-attention refuses it",
         way_out="pip install tilelang",
     ),
 )
-"""Versions that kernels of models of ``transformers`` need: ``fla/ops/common/chunk_o.py``, seen on an H100."""
+"""Versions that kernels of ``transformers`` models need (``fla/ops/common/chunk_o.py``, observed on an H100)."""
 
 MEGATRON_MODULES = {
     "core_attn": "attention", "mla_up_proj": "attention", "moe_act": "experts", "moe": "experts",
     "shared_experts": "experts", "layernorm": "norm",
 }  # fmt: skip
-"""Megatron-core's ``--recompute-modules``, and the module of a class of ``transformers`` that each is part of."""
+"""Megatron-core's ``--recompute-modules``, each with the module of a ``transformers`` class that contains it."""
 
 
 def given(extra: Mapping[str, Any]) -> JsonObject:
-    """The keys of ``backend.extra`` without those that ``null`` takes away, and without the blocks of nothing else."""
+    """The keys of ``backend.extra`` that are set: without ``null`` values and blocks that hold nothing else."""
     found = {key: given(value) if isinstance(value, Mapping) and value else value for key, value in extra.items()}
     return {key: value for key, value in found.items() if value is not None and (value != {} or extra[key] == {})}
 
 
 def whole_gradients_in_stages(spec: RunSpec) -> Iterator[ConfigError]:
-    """Pipelines of engines whose stages bear no sharded gradients."""
+    """Errors for ZeRO 2 and 3 on engines whose pipeline stages do not support sharded gradients."""
     if spec.parallel.pipeline > 1 and spec.zero.stage >= 2:
         rule = "ZeRO 2 and 3 shard gradients, which a pipeline accumulates over its micro-batches"
         yield ConfigError("zero.stage", spec.zero.stage, rule, ["zero.stage=1", "parallel.pipeline=1"])
 
 
 def ulysses_key_heads(spec: RunSpec) -> int | None:
-    """Heads of keys and values that are exchanged and saved: copied until the ranks divide them.
+    """Key and value heads that Ulysses exchanges and saves, repeated until the ranks divide them; None without it.
 
-    ``lcm(heads, p)`` (``launcher/worker/model/ulysses.py``); of what is saved, all tokens of a ``p``-th of them are
-    as many bytes as all of them of the rank's own tokens. Left out, because the MLP's tensors pass through memory at
-    another time and are more: the buffers of an exchange (``deepspeed/sequence/layer.py``, ``single_all_to_all``).
+    ``lcm(heads, p)`` (``launcher/worker/model/ulysses.py``); all tokens of ``1 / p`` of these heads, which a rank
+    saves, are as many bytes as all heads of its own tokens. Left out: the buffers of an exchange
+    (``deepspeed/sequence/layer.py``, ``single_all_to_all``), since the MLP's tensors, live at another time, are larger.
     """
     degree = spec.parallel.ulysses
     return lcm(spec.model.key_value_heads, degree) if degree > 1 else None
 
 
 def over_one_rank(spec: RunSpec, *, unasked: int = 0) -> Iterator[ConfigError]:
-    """Sharding over one rank. ``unasked`` is the stage up to which the engine shards although nobody asks for it."""
+    """Warn about sharding over one rank; ``unasked`` is the highest ZeRO stage that the engine uses unasked."""
     meant = spec.parallel.shard or spec.zero.stage > unasked
     if meant and spec.shard_degree == 1:
-        rule = f"one rank would hold all shards of the world of {spec.gpus}: nothing is saved by it"
+        rule = f"each rank holds all shards (shard degree 1 in a world of {spec.gpus}): sharding saves nothing"
         more = edit.override("cluster.gpus_per_node", 2 * spec.cluster.gpus_per_node)
         yield ConfigError("zero.stage", spec.zero.stage, rule, [more])
 
 
 def compiled_choice(spec: RunSpec) -> Iterator[ConfigError]:
-    """Selective recomputation inside of compiled blocks, of our worker."""
+    """Warn about selective recomputation inside compiled blocks of our worker."""
     operators = spec.checkpointing.mode == "selective" and not spec.checkpointing.modules
     if spec.script is None and spec.train.compile and operators:
-        rule = "inside compiled blocks the compiler decides what is recomputed, by the same list of operations"
+        rule = "inside compiled blocks the compiler decides what to recompute, from the same list of operators"
         yield ConfigError("train.compile", True, rule, ["train.compile=false", "checkpointing=full"])
 
 
 def no_obstacles(spec: RunSpec) -> Iterator[ConfigError]:
-    """Its packages are all that it needs of a machine."""
+    """Nothing: the engine needs only its packages of a machine."""
     yield from ()
 
 
 def no_validator(spec: RunSpec) -> Judgement:
-    """It has no validator of its own."""
+    """An empty judgement: the engine has no validator."""
     return Judgement()
 
 
 def check_worker(spec: RunSpec) -> Iterator[ConfigError]:
-    """Settings that ``launcher.worker.model.network`` and ``launcher.worker.model`` would drop."""
+    """Errors for settings that ``launcher.worker.model.network`` and ``launcher.worker.model`` would drop."""
     settings = spec.checkpointing
     if settings.mode == "full" and settings.method == "uniform" and (settings.layers or 1) > 1:
         rule = "each layer is a group of its own: transformers calls its layers one by one"
@@ -148,7 +148,7 @@ def check_worker(spec: RunSpec) -> Iterator[ConfigError]:
     yield from _fused_loss(spec)
     yield from _kernels(spec)
     if spec.parallel.tensor > 1 or spec.parallel.pipeline > 1:
-        rule = "a rank has the whole vocabulary, and the embeddings beside it, with one tensor and one pipeline rank"
+        rule = "it needs the whole vocabulary and the embeddings on one rank: one tensor and one pipeline rank"
         yield from _regularised(spec, rule, ["parallel.tensor=1 parallel.pipeline=1"])
 
 
@@ -163,13 +163,13 @@ def _kernels(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.train.kernels == "none":
         return
     if spec.hardware.device == "cpu":
-        yield ConfigError(path, "liger", "Liger's kernels are written in Triton, for a GPU", [back])
+        yield ConfigError(path, "liger", "Liger's kernels are written in Triton and need a GPU", [back])
     if "liger" not in families.of(model).traits.kernels or model.hidden_act != "silu":
-        rule = f"this version counts them for gated MLPs with silu of the family llama, and this is {model.family}"
+        rule = f"this version counts them only for gated MLPs with silu in the family llama, and this is {model.family}"
         yield ConfigError(path, "liger", rule, [back, "train.compile=true train.kernels=none"])
-    rule = "LigerRMSNorm gathers the tokens that tensor parallel ranks share (ops/rms_norm.py)"
+    rule = "LigerRMSNorm gathers the tokens that tensor parallel ranks split (ops/rms_norm.py)"
     yield from edit.refused(spec, "parallel.tensor", rule, first=[back])
-    rule = "the compiler fuses norms, rotation and activations by itself"
+    rule = "the compiler already fuses norms, rotary embeddings and activations"
     yield from edit.refused(spec, "train.compile", rule, first=[back])
 
 
@@ -179,36 +179,36 @@ def _fused_loss(spec: RunSpec) -> Iterator[ConfigError]:
         return
     parallel = spec.parallel
     if spec.hardware.device == "cpu":
-        rule = "Liger's kernel is written in Triton, for a GPU"
+        rule = "Liger's kernel is written in Triton and needs a GPU"
     elif parallel.tensor > 1:
-        rule = f"it reads the whole output projection, of which {parallel.tensor} tensor parallel ranks hold parts"
+        rule = f"it reads the whole output projection, which {parallel.tensor} tensor parallel ranks split"
     elif parallel.pipeline > 1 or (spec.backend.name == "deepspeed" and spec.zero.stage == 3):
         holder = "a pipeline's last stage" if parallel.pipeline > 1 else "ZeRO 3"
-        rule = f"it reads the output projection itself, which {holder} gathers for its module's own call alone"
+        rule = f"it reads the output projection itself, which {holder} gathers only while its module runs"
     else:
         return
     whole = " parallel.sequence=false" if parallel.sequence and spec.backend.name == "fsdp" else ""
     way_out = [f"train.loss=chunked{whole}", "train.loss=full"]
-    yield ConfigError("train.loss", "fused", f"{rule}; the chunked loss never holds all logits, either", way_out)
+    yield ConfigError("train.loss", "fused", f"{rule}; the chunked loss never holds all logits either", way_out)
 
 
 def _offload(spec: RunSpec) -> Iterator[ConfigError]:
-    """Activations in host memory (``torch.autograd.graph.save_on_cpu``): of recomputed blocks, whose input is moved."""
+    """Errors for offloaded activations (``torch.autograd.graph.save_on_cpu``) other than recomputed blocks' inputs."""
     settings, back = spec.checkpointing, "checkpointing.offload=false"
     if settings.offload and settings.mode != "full":
         rule = "torch would copy all that autograd saves, weights too and some tensors thrice: recompute blocks instead"
         yield ConfigError("checkpointing.offload", True, rule, ["checkpointing=full", back])
     if settings.offload_modules:
-        rule = "it is the input of whole blocks that moves here; modules are Megatron-LM's"
+        rule = "this backend offloads the inputs of whole blocks; only Megatron-LM offloads single modules"
         path = "checkpointing.offload_modules"
         yield ConfigError(path, list(settings.offload_modules), rule, [f"{path}=[]", "parallel=tp"])
     if settings.offload and spec.train.compile:
-        rule = "this version compiles no blocks whose inputs wait in host memory"
+        rule = "this version does not compile blocks whose inputs are offloaded to host memory"
         yield ConfigError("train.compile", True, rule, ["train.compile=false", back])
 
 
 def _modules(spec: RunSpec) -> Iterator[ConfigError]:
-    """Modules that the model's class does not have; Megatron-core's names are answered with the ones that are near."""
+    """Errors for modules that the model's class lacks; ways out translate Megatron-core's names."""
     found, path = spec.checkpointing.modules, "checkpointing.modules"
     if not found:
         return
@@ -216,7 +216,7 @@ def _modules(spec: RunSpec) -> Iterator[ConfigError]:
     if [name for name in found if name not in known] or len(set(found)) < len(found):
         near = (MEGATRON_MODULES.get(name, name) for name in found)
         left = [name for name in dict.fromkeys(near) if name in known]
-        rule = f"of this model the modules {', '.join(known)} can be recomputed, each named once"
+        rule = f"this model can recompute the modules {', '.join(known)}, each named once"
         yield ConfigError(path, list(found), rule, [edit.override(path, left or [known[0]])])
 
 
@@ -228,7 +228,7 @@ def job(
     files: Mapping[str, str] | None = None,
     words: tuple[str, ...] = (),
 ) -> Job:
-    """The worker ``module`` under torchrun, which reads ``spec.json``."""
+    """The job that runs the worker ``module`` under torchrun; the worker reads ``spec.json``."""
     arguments = ("--run", RUN, *words)
     expandable = spec.hardware.device == "cuda" and spec.train.allocator == "expandable"
     allocator = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"} if expandable else {}
@@ -246,19 +246,19 @@ def job(
 
 
 def masks_documents(spec: RunSpec) -> bool:
-    """True if attention is given a mask; FlashAttention is told where documents begin by their positions."""
+    """True if attention gets a document mask; FlashAttention finds where documents begin from their positions."""
     return spec.data.packed == "documents" and spec.model.attention != "flash"
 
 
 def key_heads(spec: RunSpec) -> int | None:
-    """Heads that keys and values are copied to: all, beside a mask (transformers, ``use_gqa_in_sdpa``)."""
+    """Heads to which keys and values are repeated: all of them with a mask (transformers, ``use_gqa_in_sdpa``)."""
     return spec.model.num_attention_heads if masks_documents(spec) else ulysses_key_heads(spec)
 
 
 def unfused_attention(spec: RunSpec) -> bool:
-    """True if torch attends with its mathematical path, which keeps a number for each pair of tokens, in fp32.
+    """True if torch uses its math path of attention, which saves an fp32 score for each pair of tokens.
 
-    On the CPU its kernel has no dropout (``use_flash_attention_cpp``).
+    On the CPU the fused kernel has no dropout (``use_flash_attention_cpp``).
     """
     model = spec.model
     drops_on_cpu = model.attention == "sdpa" and model.dropout > 0 and spec.hardware.device == "cpu"
@@ -266,11 +266,11 @@ def unfused_attention(spec: RunSpec) -> bool:
 
 
 def _unfused_groups(spec: RunSpec) -> bool:
-    """True if heads that share keys have no kernel of attention on this GPU.
+    """True if no fused kernel of attention takes grouped-query heads on this GPU.
 
-    transformers leaves keys and values to the groups of heads that share them where there is no mask
-    (``use_gqa_in_sdpa``), and of torch's kernels (``sdp_utils.cpp``) the memory-efficient one takes no groups
-    (``check_batch_size_and_num_heads_dense``), the others 16 bits alone, from 8.0 on (``check_tensor_dtype``).
+    Without a mask transformers passes keys and values in groups (``use_gqa_in_sdpa``). Of torch's kernels
+    (``sdp_utils.cpp``) the memory-efficient one takes no groups (``check_batch_size_and_num_heads_dense``), and the
+    others take only 16-bit formats from compute capability 8.0 on (``check_tensor_dtype``).
     """
     model, hardware, heads = spec.model, spec.hardware, key_heads(spec) or spec.model.key_value_heads
     fused = DTYPE_BYTES[beside_products(spec.precision.compute)] < _FP32 and hardware.effective_capability >= AMPERE
@@ -279,11 +279,11 @@ def _unfused_groups(spec: RunSpec) -> bool:
 
 
 def copies_output(spec: RunSpec) -> bool:
-    """True if attention's output has the heads first, so that the output projection reads a copy with the tokens first.
+    """True if attention's output has heads first, so the output projection reads a copy with tokens first.
 
-    Heads of two sizes are cuDNN's on Hopper and later, whose output is laid out as the queries, which latent attention
-    joins of two parts with the heads first. Seen on an H100 with torch 2.11; older cards, and whoever has a mask, take
-    the memory-efficient kernel, whose output has the tokens first.
+    Query and value heads of different sizes run in cuDNN on Hopper and later. Its output has the layout of the queries,
+    which latent attention concatenates with heads first. Observed on an H100 with torch 2.11; older cards and masked
+    attention use the memory-efficient kernel, whose output has tokens first.
     """
     model, hardware = spec.model, spec.hardware
     cudnn = hardware.device == "cuda" and hardware.effective_capability >= HOPPER and model.attention == "sdpa"
@@ -292,13 +292,13 @@ def copies_output(spec: RunSpec) -> bool:
 
 
 def keeps_softmax(spec: RunSpec) -> Iterator[ConfigError]:
-    """Attention that no kernel of torch computes, with what it keeps."""
+    """Warn about attention that no fused kernel of torch computes, with the GiB that it saves."""
     recomputed_whole = spec.checkpointing.mode == "full" and spec.checkpointing.layers is None
     if spec.script is None and _unfused_groups(spec) and not recomputed_whole:
         each = _FP32 * spec.model.num_attention_heads * spec.sequence_length**2 * spec.sequences_at_once
         rule = (
-            "torch has no attention kernel for heads that share keys in this format: each layer keeps its softmax, of"
-            f" {each / 2**30:.2f} GiB a micro-batch"
+            "torch has no fused attention for grouped-query heads in this format: each layer saves its softmax,"
+            f" {each / 2**30:.2f} GiB per micro-batch"
         )
         narrow = ["precision=bf16"] if spec.hardware.effective_capability >= AMPERE else ["checkpointing=full"]
         ways = [*narrow, edit.override("model.num_key_value_heads", spec.model.num_attention_heads)]
@@ -310,21 +310,21 @@ _GROUPED = 256  # Larger heads have their keys repeated (``use_gqa_in_sdpa``).
 
 
 def check_packing(spec: RunSpec) -> Iterator[ConfigError]:
-    """Documents are not kept apart where ranks share a sequence or its layers, nor by what has a state or a window."""
+    """Errors for packed documents where ranks split a sequence or its layers, or layers have a state or a window."""
     if spec.data.packed != "documents":
         return
     ways = ["data.packing=null"]
-    rule = "over such ranks the worker does not keep documents apart, as data.packing=documents asks"
+    rule = "across these ranks the worker cannot keep documents apart, as data.packing=documents asks"
     yield from edit.refused(spec, "parallel.pipeline parallel.context parallel.ulysses", rule, *ways)
     traits, layers = families.of(spec.model).traits, range(spec.model.num_hidden_layers)
     if traits.observed or not all(traits.attends(spec.model, layer) for layer in layers):
-        rule = "a layer that is no attention may carry a state from one document to the next"
+        rule = "a layer other than attention can carry state from one document to the next"
         yield ConfigError("data.packing", "documents", rule, ways)
     windows = (traits.window(spec.model, layer) for layer in layers)
     window = min((each for each in (*windows, spec.model.sliding_window) if each is not None), default=None)
     if window is not None and window < spec.sequence_length and spec.model.attention != "flash":
-        rule = f"a window of {window} tokens is a mask of its own beside that of documents"
+        rule = f"a window of {window} tokens needs its own mask besides the one for documents"
         yield ConfigError("data.packing", "documents", rule, [edit.override("train.sequence_length", window), *ways])
     if spec.model.attention == "flash" and spec.micro_batch_size > 1:
-        rule = "FlashAttention finds documents by their positions in one sequence (transformers, _is_packed_sequence)"
+        rule = "FlashAttention finds documents by position in one sequence only (transformers, _is_packed_sequence)"
         yield ConfigError("train.micro_batch_size", spec.micro_batch_size, rule, ["train.micro_batch_size=1", *ways])

@@ -1,4 +1,4 @@
-"""Rows of Parquet and Arrow files, by pyarrow, batch by batch."""
+"""Rows of Parquet and Arrow files, read by pyarrow batch by batch."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,15 +12,15 @@ from launcher.data.unusable import BadRows, PackageMissing, Unusable
 
 PARQUET = b"PAR1"  # First bytes of a Parquet file (Apache Parquet, "File Format").
 FILE, STREAM = b"ARROW1", b"\xff\xff\xff\xff"
-"""Those of an Arrow file ("IPC File Format"), and of an Arrow stream ("Encapsulated message format")."""
+"""First bytes of an Arrow file ("IPC File Format"), and of an Arrow stream ("Encapsulated message format")."""
 
 _ROWS = 1024
 _AT_ONCE = 16
-"""Rows that are Python objects at once: a dictionary of one long text makes each row of a small file a large one."""
+"""Rows converted to Python at once: a dictionary-encoded long text makes each row of a small file large."""
 
 _PLACES = 8
 
-type _Numbered = tuple[int | None, Mapping[str, object]]  # A row behind its number, from 1; None where it is unknown.
+type _Numbered = tuple[int | None, Mapping[str, object]]  # A row and its number, from 1; None if unknown.
 
 
 def columns(path: Path) -> tuple[str, ...]:
@@ -31,9 +31,9 @@ def columns(path: Path) -> tuple[str, ...]:
 
 
 def rows(path: Path, only: Sequence[str] | None = None, bad: BadRows | None = None) -> Iterator[Mapping[str, object]]:
-    """All rows; ``bad`` leaves out a row with a text that is no UTF-8 (None: it is an error).
+    """All rows; ``bad`` skips a row with a text that is not UTF-8 (None: it is an error).
 
-    ``only`` are the wanted columns; where the file has none of them it is all, to tell what it has.
+    ``only`` are the wanted columns; if the file has none of them, all are read, so that an error can list them.
     """
     bad, first = bad or BadRows(), 1
     with _open(path) as table:
@@ -55,7 +55,7 @@ def _batches(path: Path, table: Any, only: Sequence[str] | None) -> Iterator[Any
 
 
 def _of_batch(batch: Any, path: Path, first: int | None, bad: BadRows) -> Iterator[_Numbered]:
-    """The rows of a batch with their numbers, some at a time, and one by one where these cannot be read together."""
+    """The rows of a batch with their numbers, some at a time, or one by one if these cannot be read together."""
     for start in range(0, batch.num_rows, _AT_ONCE):
         some, at = batch.slice(start, _AT_ONCE), None if first is None else first + start
         try:
@@ -76,7 +76,7 @@ def _one_by_one(batch: Any, path: Path, first: int | None, bad: BadRows) -> Iter
         except UnicodeDecodeError as error:
             bad.at(path, "row", number)
             byte = f"byte 0x{error.object[error.start]:02x} cannot be decoded"
-            bad.refuse(Unusable("data.path", str(path), f"a text of it is not UTF-8 ({byte})"))
+            bad.refuse(Unusable("data.path", str(path), f"it has a text that is not UTF-8 ({byte})"))
         else:
             yield number, row
 
@@ -95,9 +95,9 @@ def pieces(
     bad: BadRows,
     most: int,
 ) -> Iterator[list[Mapping[str, object]]]:
-    """Some rows of some places, ``size`` of each; ``only`` and ``bad`` as for :func:`rows`.
+    """Rows sampled from some places of a file, ``size`` from each; ``only`` and ``bad`` as for :func:`rows`.
 
-    ``spread`` takes so many of some items; a place is left after ``most`` bytes of texts.
+    ``spread`` selects that many of some items; reading at a place stops after ``most`` bytes of text.
     """
     with _open(path) as table:
         for batch in _some_batches(path, table, spread, size, only):
@@ -112,7 +112,7 @@ def pieces(
 
 
 def size_of(value: object) -> int:
-    """About how many bytes a row, or a value in it, takes as text."""
+    """Approximate bytes of a row, or of a value in it, as text."""
     if isinstance(value, str | bytes):
         return len(value)
     if isinstance(value, Mapping):

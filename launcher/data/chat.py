@@ -1,9 +1,9 @@
 """Conversations: rows of data in the common shapes, as messages with the roles that chat templates know.
 
 A row is a list of messages (``messages`` or ``conversations``, each ``role``/``content`` or ``from``/``value``), or a
-question and its answer in two columns (``prompt``/``completion``, ``instruction``/``input``/``output``). What a row is
-follows from its columns, or from ``data.column``. A row that has nothing to learn from is skipped and counted; one that
-is understood wrongly or not at all is an error.
+question and its answer in two columns (``prompt``/``completion``, ``instruction``/``input``/``output``). The columns
+of a row, or ``data.column``, determine its shape. A row with nothing to learn from is skipped and counted; a row of
+unknown or invalid shape is an error.
 """
 
 import re
@@ -23,10 +23,10 @@ _TURNS = ({"role", "content"}, {"from", "value"})  # Keys of a message.
 
 PAIRS = (("prompt", "completion"), ("prompt", "response"), ("instruction", "output"), ("instruction", "response"),
          ("question", "answer"))  # fmt: skip
-"""Columns of a user's turn and the assistant's."""
+"""Columns of the user's turn and the assistant's."""
 
 _BESIDE = {"instruction": ("input", "context")}
-"""Columns whose text goes below the user's, after an empty line (Alpaca's ``input``, Dolly's ``context``)."""
+"""Columns whose text is appended to the user's after an empty line (Alpaca's ``input``, Dolly's ``context``)."""
 
 _SHAPES = (
     "messages or conversations (a list of role/content or from/value), prompt/completion, prompt/response, "
@@ -40,15 +40,15 @@ _ROLES = {
     **dict.fromkeys(("assistant", "gpt", "chatgpt", "bot", "model"), "assistant"),
     **dict.fromkeys(("tool", "function", "observation"), "tool"),
 }
-"""A role as data sets write it, and as chat templates do."""
+"""A role as data sets write it, mapped to the one that chat templates use."""
 
 _ASSISTANT = "assistant"
-_UNSET = "text"  # The default of ``data.column``, which belongs to text: a row of messages seldom has it.
+_UNSET = "text"  # The default of ``data.column``, which is meant for text: a row of messages seldom has it.
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """The messages of one row; ``row`` is its number in the data, from 1, and ``place`` its file and line."""
+    """The messages of one row; ``row`` is its number in the data, from 1; ``place`` is its file and line."""
 
     messages: Sequence[Message]
     row: int
@@ -57,17 +57,17 @@ class Conversation:
 
     @property
     def answers(self) -> list[int]:
-        """The places of the assistant's turns."""
+        """The indices of the assistant's turns."""
         return [place for place, message in enumerate(self.messages) if message["role"] == _ASSISTANT]
 
 
 def conversations(
     rows: Iterable[Mapping[str, object]], data: DataSpec, skipped: Counter[str], bad: BadRows
 ) -> Iterator[Conversation]:
-    """The conversations of rows, each row given as values by column; Unusable where none is left.
+    """The conversations of rows, each a mapping from column to value; Unusable if none is left.
 
-    ``skipped`` counts rows with nothing to learn from, by the reason; ``bad`` leaves out rows that cannot be
-    understood, and whoever reads the rows tells it where they are.
+    ``skipped`` counts rows with nothing to learn from, by reason; ``bad`` skips rows of invalid shape, and the reader
+    of the rows tells it where they are.
     """
     found = 0
     for number, row in enumerate(rows, start=1):
@@ -89,13 +89,13 @@ def conversations(
 
 
 _FIELD = re.compile(r"\{([\w -]+(?:\.[\w -]+)*)\}")  # {column}, {column.key}, {column.0}
-_KEPT = ("system", "tools", "label")  # Columns of a row that stay where ``data.columns`` says others.
+_KEPT = ("system", "tools", "label")  # Columns of a row that stay when ``data.columns`` maps others.
 
 
 def shaped(row: Mapping[str, object], columns: Mapping[str, str] | None) -> Mapping[str, object]:
-    """A row with the columns that ``data.columns`` makes of its own.
+    """A row with the columns that ``data.columns`` derives from it.
 
-    ``prompt: question`` is a column as it is, ``prompt: "Q: {question}"`` a text, ``prompt.user: question`` a message.
+    ``prompt: question`` copies a column, ``prompt: "Q: {question}"`` is a text, ``prompt.user: question`` a message.
     """
     if not columns:
         return row
@@ -103,7 +103,7 @@ def shaped(row: Mapping[str, object], columns: Mapping[str, str] | None) -> Mapp
     for name, text in columns.items():
         column, _, role = name.partition(".")
         if role == "system" and text not in row:
-            continue  # Few rows of such data have one.
+            continue  # Often only some rows have a system message.
         value = _FIELD.sub(lambda found: str(_at(row, found[1])), text) if "{" in text else _at(row, text)
         if not role:
             made[column] = value
@@ -131,13 +131,13 @@ def is_conversation(value: object) -> bool:
 
 
 def messages_of(value: object, number: int) -> list[Message]:
-    """A list of messages, or such a list as JSON text, with the roles of chat templates; ``number`` is its row's."""
+    """The messages of a list, or of a list as JSON text, with the roles of chat templates; ``number`` is the row's."""
     found = _from_json(value)
     return [_message(each, number) for each in found] if isinstance(found, list) else []
 
 
 def empty(conversation: Conversation, train_on: str) -> str | None:
-    """Why there is nothing to learn from a conversation; None where there is."""
+    """Why there is nothing to learn from a conversation; None if there is something."""
     if not conversation.messages:
         return "without messages"
     if train_on == "all":
@@ -190,7 +190,7 @@ def _list(row: Mapping[str, object], number: int, column: str) -> Sequence[objec
     found = _from_json(row[column])
     if isinstance(found, list):
         return found
-    rule = f"holds {_short(row[column])} in column {column}, which is no list of messages"
+    rule = f"holds {_short(row[column])} in column {column}, which is not a list of messages"
     raise _error(number, rule, [*_columns_of_lists(row), *_columns_of_text(row)])
 
 
@@ -219,9 +219,9 @@ def _pair(row: Mapping[str, object], asked: str, answered: str) -> list[object]:
 
 
 def _message(message: object, number: int) -> Message:
-    """A message with ``role`` and ``content``; what else it holds, such as ``tool_calls``, is the template's."""
+    """A message with ``role`` and ``content``; other keys, such as ``tool_calls``, are left to the template."""
     if not isinstance(message, Mapping):
-        raise _error(number, f"has {_short(message)} among its messages; one is role and content, or from and value")
+        raise _error(number, f"has {_short(message)} among its messages; each is role and content, or from and value")
     said = {key: value for key, value in message.items() if value is not None and key not in ("from", "value")}
     role, content = message.get("role", message.get("from")), message.get("content", message.get("value"))
     if str(role).lower() not in _ROLES:
@@ -247,7 +247,7 @@ def _tools(value: object, number: int) -> Sequence[object] | None:
     if not found:
         return None
     if not isinstance(found, list):
-        raise _error(number, f"holds {_short(value)} in column tools, which is no list; leave the column out")
+        raise _error(number, f"holds {_short(value)} in column tools, which is not a list; leave the column out")
     return found
 
 

@@ -1,7 +1,7 @@
-"""From ``data.*`` to rows and documents: the same ones for planning, which looks at some, and for training.
+"""From ``data.*`` to rows and documents, the same for planning, which samples some, and for training.
 
-Local files are read here (``launcher.data.formats``), whatever the source; only a name on the Hugging Face Hub is asked
-of the package ``datasets``. A file of plain text is one document, and so is the text in ``data.column`` of each row.
+Local files are read here (``launcher.data.formats``), whatever the source; only a name on the Hugging Face Hub needs
+the package ``datasets``. A plain text file is one document, and so is the text in ``data.column`` of each row.
 """
 
 import codecs
@@ -20,22 +20,22 @@ from launcher.data.unusable import SKIPPING, BadRows, PackageMissing, Unusable, 
 from launcher.spec import DataSpec
 
 SIZE = 1 << 18
-"""Bytes that are read at once; pieces of 16 KiB are encoded at two thirds of the speed, larger ones no faster."""
+"""Bytes read at once; pieces of 16 KiB are encoded at two thirds of the speed, larger ones no faster."""
 
-_LONGEST = 64 * SIZE  # Characters without any space after which a piece is cut all the same.
+_LONGEST = 64 * SIZE  # Characters without a space after which a piece is cut anyway.
 
 
 class Unfinished(str):
-    """A piece of a document that goes on in the next string, so that nobody has to hold a long one as a whole."""
+    """A piece of a document that continues in the next string, so that a long document is never held whole."""
 
     __slots__ = ()
 
 
 def documents(data: DataSpec, bad: BadRows | None = None) -> Iterator[str]:
-    """The texts of ``data=text`` and ``data=huggingface``, in order; rows without a text are left out.
+    """The texts of ``data=text`` and ``data=huggingface``, in order; rows without text are skipped.
 
-    A long file of plain text comes in pieces, each but its last one :class:`Unfinished`. ``bad`` leaves out rows that
-    cannot be used; None is as ``data.on_bad_row`` says.
+    A long plain text file comes in pieces, all but the last :class:`Unfinished`. ``bad`` skips rows that cannot be
+    used; None follows ``data.on_bad_row``.
     """
     files, bad = files_of(data), bad or BadRows.of(data)
     if files and formats.kind_of_all(files) == "text":
@@ -56,7 +56,7 @@ def documents(data: DataSpec, bad: BadRows | None = None) -> Iterator[str]:
 
 
 def _is_whole(path: Path, bad: BadRows) -> bool:
-    """Read a file of text to its end, so that nothing of one that turns out to be no text was handed on."""
+    """True if a file is text to its end; it is read first, so that no part of a bad file is passed on."""
     bad.at(path, "document", 1)
     try:
         for _ in pieces(path):
@@ -68,14 +68,14 @@ def _is_whole(path: Path, bad: BadRows) -> bool:
 
 
 def table_rows(data: DataSpec, bad: BadRows | None = None) -> Iterator[Row]:
-    """The rows of all files in order, or of a data set of the Hugging Face Hub; ``bad`` as for :func:`documents`."""
+    """The rows of all files in order, or of a Hugging Face Hub data set; ``bad`` as for :func:`documents`."""
     bad = bad or BadRows.of(data)
     yield from _rows(data, files_of(data), bad)
     bad.require_few()
 
 
 def fingerprint(data: DataSpec) -> list[object]:
-    """The identity of the content: column, and the hashes of the files, or the commit of the Hub's data set."""
+    """The identity of the content: the column, with the files' hashes or the commit of the Hub's data set."""
     if not is_on_hub(data):
         return [data.column, *contents(files_of(data))]
     if hub.commit("dataset", data.path or "", data.revision) is None:
@@ -86,7 +86,7 @@ def fingerprint(data: DataSpec) -> list[object]:
 
 def _rows(data: DataSpec, files: Sequence[Path], bad: BadRows, only: Sequence[str] | None = None) -> Iterator[Row]:
     found = _all_rows(data, files, bad, only)
-    if files and hub.split_name(data.split) != data.split:  # Of the Hub, ``datasets`` hands on the slice alone.
+    if files and hub.split_name(data.split) != data.split:  # From the Hub, ``datasets`` returns only the slice.
         total = sum(1 for _ in _all_rows(data, files, BadRows(skips=True), only))
         found = islice(found, *(hub.slice_of(data.split, total) or ()))
     yield from islice(found, data.max_samples)
@@ -104,7 +104,7 @@ def _all_rows(data: DataSpec, files: Sequence[Path], bad: BadRows, only: Sequenc
 
 
 def text_of(row: Row, data: DataSpec, which: str) -> str:
-    """The text of a row in ``data.column``; nothing where it is null. ``which`` names the row in messages."""
+    """The text of a row in ``data.column``, empty if null; ``which`` names the row in messages."""
     if data.column not in row:
         raise _missing(row, data, which)
     value = row[data.column]
@@ -112,11 +112,11 @@ def text_of(row: Row, data: DataSpec, which: str) -> str:
         return ""
     if isinstance(value, str):
         if not is_text(value):
-            rule = f"{which} holds bytes or escapes there that are no UTF-8 (half of a surrogate pair)"
+            rule = f"{which} holds bytes or escapes there that are not UTF-8 (half of a surrogate pair)"
             raise Unusable("data.column", data.column, rule, [SKIPPING])
         return value
     what = {list: "a list", dict: "an object", bool: "a boolean"}.get(type(value), "a number")
-    rule = f"{which} holds {what} there and no text: it would be printed as text, {_printed(value)}"
+    rule = f"{which} holds {what} there, not text; as text it would be {_printed(value)}"
     ways = _text_columns(row)
     if is_conversation(value):
         rule = f"{which} holds messages there, and data.source={data.source} reads text"
@@ -149,11 +149,11 @@ def _printed(value: object) -> str:
 
 
 def pieces(path: Path) -> Iterator[str]:
-    """The text, cut where a tokenizer would: each piece but the last one is :class:`Unfinished`.
+    """The text of a file in pieces, cut where a tokenizer would cut; all but the last are :class:`Unfinished`.
 
-    The tokenizers in use split words from lines first, so that a line feed between two other characters always ends a
-    token (GPT-2's and Llama 3's patterns; SentencePiece has its own mark of a word's start, which a piece begins with
-    anew). Where there is none a piece ends before a space, and without spaces after 16 MiB.
+    Common tokenizers split at lines first, so a line feed between two other characters always ends a token (the
+    patterns of GPT-2 and Llama 3; SentencePiece marks the start of a word, and each piece starts with a new mark).
+    Without a line feed a piece ends before a space, and without spaces after 16 MiB.
     """
     decoder, rest = codecs.getincrementaldecoder("utf-8")(), ""
     with opened(path) as file:
@@ -161,7 +161,7 @@ def pieces(path: Path) -> Iterator[str]:
             text = decoder.decode(content)
             if "\0" in text:
                 ways = [f"data=tokens data.path={path}"]
-                raise Unusable("data.path", str(path), "it holds zero bytes, so it is no text", ways)
+                raise Unusable("data.path", str(path), "it contains zero bytes, so it is not text", ways)
             rest += text
             if len(rest) > SIZE // 2 and (place := _end(rest)):
                 yield Unfinished(rest[:place])
@@ -185,10 +185,10 @@ _CONNECT_S = 5.0
 
 
 def _hub_data_set(data: DataSpec) -> Any:
-    """The data set of the Hugging Face Hub that ``data.path`` names, with the rows of ``data.split``, by ``datasets``.
+    """The Hugging Face Hub data set that ``data.path`` names, with the rows of ``data.split``, from ``datasets``.
 
-    The Hub is tried for a moment first. Where it does not answer, ``datasets`` would try again for minutes; it is told
-    that it is offline instead, and then knows at once whether its cache has the data set.
+    The Hub is tried briefly first. If it does not answer, ``datasets`` would retry for minutes; it is told to work
+    offline instead, and then knows at once whether its cache has the data set.
     """
     try:
         import datasets
@@ -205,12 +205,12 @@ def _hub_data_set(data: DataSpec) -> Any:
         return datasets.load_dataset(data.path, data.config, split=data.split, revision=data.revision)
     except Exception as error:
         said = f"says {type(error).__name__}: {error}" if answers else "does not answer, and its cache has no such data"
-        rule = f"no file or folder of this machine; the Hugging Face Hub {said}"
+        rule = f"no file or folder on this machine; the Hugging Face Hub {said}"
         raise Unusable("data.path", data.path, rule, ["data=synthetic data.path=null"]) from error
 
 
 def _answers(endpoint: str) -> bool:
-    import socket  # Late, as what follows: no other data need it, and planning is quick.
+    import socket  # Late, like the next two: only Hub data needs them, and planning is quick.
     from urllib.parse import urlsplit
     from urllib.request import getproxies
 

@@ -1,9 +1,8 @@
-"""Conversations as token ids with marks of the trained ones, and the first conversations as a person sees them.
+"""Conversations as token ids with marks of the trained ones, and previews of the first conversations.
 
-The text that the template has written is tokenised as a whole, as ``transformers`` does it: special tokens are
-recognised wherever they stand in it, in a message's own text too. A token is trained if a part of it lies in what the
-assistant says. Behind the last special token there (the end of a turn) white space is not: a template writes it on its
-own, and nobody has to generate it.
+The rendered text is tokenised as a whole, as in ``transformers``: special tokens are recognised anywhere in it, even in
+a message's own text. A token is trained if any part of it is in the assistant's text. White space after the last
+special token there (the end of a turn) is not trained: the template writes it, and the model need not generate it.
 """
 
 from collections import Counter
@@ -22,15 +21,15 @@ from launcher.data.tokenizer import Pieces, Tokenizer, tokenizer
 from launcher.data.unusable import BadRows, Unusable
 from launcher.spec.training import DataSpec
 
-_BATCH = 256  # Conversations that are tokenised at once, on all cores.
+_BATCH = 256  # Conversations tokenised at once, on all cores.
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Token ids, and which of them are trained as labels; ``trained`` is None for text: all of them, end to end.
+    """Token ids, and which of them are trained as labels; ``trained`` is None for text, which is trained whole.
 
-    A text's documents become one long row of tokens that is cut into samples; where ``trained`` is given, these ids are
-    one sample.
+    The documents of text become one long token sequence that is cut into samples; if ``trained`` is given, these ids
+    are one sample.
     """
 
     ids: Sequence[int]
@@ -55,7 +54,7 @@ def encode_rows(
 
 
 def row_encoder(data: DataSpec, words: Tokenizer) -> Callable[[Mapping[str, object], int], Encoded | None]:
-    """A function that encodes a row, given its number from 1; None for one that has nothing to learn from."""
+    """A function that encodes a row, given its number from 1, or returns None if there is nothing to learn from."""
     template = writer(data)
 
     def encode(row: Mapping[str, object], number: int) -> Encoded | None:
@@ -70,9 +69,9 @@ def row_encoder(data: DataSpec, words: Tokenizer) -> Callable[[Mapping[str, obje
 
 
 def task_encoder(data: DataSpec, words: Tokenizer, task: str) -> Callable[[Mapping[str, object], int], Encoded]:
-    """A function that encodes the longest sequence of a row of ``data=rows``, its answer trained and its prompt not.
+    """A function that encodes the longest sequence of a ``data=rows`` row, training its answer but not its prompt.
 
-    Messages are written by the template, where TRL would use the same one; a text is followed by its end. A row that
+    Messages are rendered by the template, the one that TRL would use; a text is followed by its end token. A row that
     ``task`` cannot use is Unusable.
     """
     template, end = writer(data), () if words.end is None else (words.end,)
@@ -97,7 +96,7 @@ def task_encoder(data: DataSpec, words: Tokenizer, task: str) -> Callable[[Mappi
 
 
 def mark(text: Written, pieces: Pieces, special: frozenset[int]) -> Encoded:
-    """The tokens of a text, marked where what they stand for is trained."""
+    """The tokens of a text, marked where their characters are trained."""
     ids, places = pieces
     if text.trained is None:
         return Encoded(ids, [True] * len(ids))
@@ -111,7 +110,7 @@ def mark(text: Written, pieces: Pieces, special: frozenset[int]) -> Encoded:
 
 
 def _tokens(places: Sequence[Span], spans: Iterable[Span]) -> Iterator[tuple[int, int]]:
-    """The first token of each span and the one behind its last, left out where it has none; both are in order."""
+    """The first token of each span and the one after its last, skipping spans without tokens; both are in order."""
     token = 0
     for start, end in spans:
         while token < len(places) and places[token][1] <= start:
@@ -129,7 +128,7 @@ def _end_of_turn(ids: Sequence[int], special: frozenset[int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token, the text that it stands for (none for a later byte of a character), and whether it is a label."""
+    """A token, its text (empty for a later byte of a character), and whether it is a label."""
 
     id: int
     text: str
@@ -138,19 +137,19 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """One sample of ``data.preview``."""
+    """One previewed sample (``data.preview``)."""
 
-    row: int  # Of the data, from 1.
-    tokens: tuple[Token, ...]  # Those that are in the sample.
-    cut: int  # How many more the conversation has.
+    row: int  # Row of the data, from 1.
+    tokens: tuple[Token, ...]  # The tokens in the sample.
+    cut: int  # Tokens of the conversation beyond the sample.
 
     @property
     def trained(self) -> int:
-        """Labels: the first token is none."""
+        """Number of labels; the first token is not one."""
         return sum(token.trained for token in self.tokens[1:])
 
     def as_dict(self) -> JsonObject:
-        """The form in which ``check --json`` lists it."""
+        """The form in ``check --json``."""
         tokens = [asdict(token) for token in self.tokens]
         return {"row": self.row, "tokens": tokens, "trained": self.trained, "cut": self.cut}
 

@@ -1,4 +1,4 @@
-"""The number of samples that one pass over a run's data has, before the run where the data are here."""
+"""The number of samples in one epoch of a run's data, counted before the run if the data is on this machine."""
 
 from collections.abc import Callable, Sequence
 
@@ -15,8 +15,8 @@ type DataLook = Callable[[DataSpec, str], Survey | None]
 def drawn(sizes: Sequence[int], weights: Sequence[float]) -> list[int]:
     """The samples of each data set in one epoch.
 
-    Without weights each has its own. With weights their numbers are as the weights, and as small as they can be with
-    every sample in the epoch once at least: sets that are small for their weight are repeated.
+    Without weights each data set contributes its own samples. With weights the numbers are proportional to the weights,
+    and the smallest for which every sample occurs at least once: sets that are small for their weight are repeated.
     """
     if not weights:
         return list(sizes)
@@ -25,7 +25,7 @@ def drawn(sizes: Sequence[int], weights: Sequence[float]) -> list[int]:
 
 
 def sizes_of(spec: RunSpec, survey: Survey) -> list[int] | None:
-    """Samples of each data set: conversations, or pieces of a long row of tokens; None where tokens are unknown."""
+    """Samples of each data set: conversations, or pieces of the token sequence; None if tokens are unknown."""
     found = [_samples_of(spec, each) for each in survey.parts or (survey,)]
     return None if None in found else [size for size in found if size is not None]
 
@@ -39,7 +39,7 @@ def _samples_of(spec: RunSpec, survey: Survey) -> int | None:
     length, how = spec.sequence_length, spec.data.packed
     if how == "concat":
         return max(0, survey.tokens - 1) // length
-    if survey.samples is None:  # Of texts the lengths are not known, only what they are together.
+    if survey.samples is None:  # Only the total length of texts is known, not each one's.
         return survey.rows if how == "none" else -(-survey.tokens // (length + 1))
     tried = len(survey.samples) + survey.empty
     if not tried:
@@ -50,9 +50,9 @@ def _samples_of(spec: RunSpec, survey: Survey) -> int | None:
 
 
 def untrained(spec: RunSpec, survey: Survey) -> int:
-    """Samples that are cut off before anything that is trained, or prompts that leave an answer too little.
+    """Samples truncated before their first trained token, or prompts that leave too little room for an answer.
 
-    Of rows of a task the trainers of TRL 1.16 leave these out.
+    For rows of a task the trainers of TRL 1.16 skip these.
     """
     if spec.data.packed == "concat":
         return 0
@@ -60,38 +60,38 @@ def untrained(spec: RunSpec, survey: Survey) -> int:
 
 
 def needed(spec: RunSpec, survey: Survey) -> list[int | None]:
-    """Tokens of each sample up to its first label (None: it has none), of a whole pair, or with an answer (GRPO)."""
+    """Tokens that each sample needs: to its first label (None: no label), of a whole pair, or with an answer (GRPO)."""
     samples = survey.samples or ()
     if spec.task.name in ("grpo", "reward"):
         return [length + (spec.task.completion_length if spec.task.name == "grpo" else 0) for length, _ in samples]
-    beyond = int(spec.data.source == "rows")  # Rows of tokens have one more, since the last one is a label alone.
+    beyond = int(spec.data.source == "rows")  # Token samples have one more, since the last is only a label.
     return [None if label is None else label + beyond for _, label in samples]
 
 
 def held_out(spec: RunSpec, samples: int) -> int:
-    """Samples at the end of a data set that are kept for evaluation, as the workers keep them."""
+    """Samples at the end of a data set that the workers hold out for evaluation."""
     if not spec.evaluates or spec.data.evaluated:
         return 0
     return max(1, round(samples * spec.data.eval_fraction))
 
 
 def trained(spec: RunSpec, sizes: Sequence[int]) -> int:
-    """Samples of one epoch, by those of each data set."""
+    """Samples of one epoch, given the samples of each data set."""
     return sum(drawn([max(0, size - held_out(spec, size)) for size in sizes], spec.data.weights))
 
 
 def is_counted(spec: RunSpec) -> bool:
-    """True if a number of the run follows from the samples of an epoch."""
+    """True if a number of the run depends on the samples of an epoch."""
     return any(each is not None for each in (spec.train.epochs, spec.train.evals_per_epoch, spec.save.per_epoch))
 
 
 def with_samples(spec: RunSpec, looking: DataLook = look.look) -> RunSpec:
-    """A run with ``data.samples`` from a look at its data, where it asks for epochs and does not say them itself."""
+    """The run with ``data.samples`` from a survey of its data, if it uses epochs and does not set it."""
     if not is_counted(spec) or spec.data.samples is not None or spec.script is not None:
         return spec
     try:
         survey = looking(spec.data, spec.task.name)
-    except DataError:  # Which the look at the data of a check says.
+    except DataError:  # The data check reports it.
         return spec
     sizes = None if survey is None else sizes_of(spec, survey)
     samples = trained(spec, sizes) if sizes else 0
@@ -99,7 +99,7 @@ def with_samples(spec: RunSpec, looking: DataLook = look.look) -> RunSpec:
 
 
 def is_exact(spec: RunSpec, survey: Survey) -> bool:
-    """True if a look at the data has counted every sample: then the job counts as many."""
+    """True if a survey has counted every sample, so that the job counts the same number."""
     if survey.parts:
         return all(is_exact(spec, each) for each in survey.parts)
     if spec.data.source == "rows":
@@ -112,7 +112,7 @@ def is_exact(spec: RunSpec, survey: Survey) -> bool:
 
 
 def steps_of(spec: RunSpec, found: TokenFolder) -> int | None:
-    """The steps of a run whose token ids are made; None where they do not follow from the data."""
+    """The steps of a run whose token ids exist; None if they do not depend on the data."""
     if not is_counted(spec):
         return None
     spans = found.spans[: len(spec.data.trained)]
@@ -129,5 +129,5 @@ def _samples_in(found: TokenFolder, span: Span, spec: RunSpec) -> int:
 
 
 def counted(spec: RunSpec, samples: int) -> RunSpec:
-    """The run with the samples of an epoch as they were counted when its data were opened."""
+    """The run with the samples of an epoch as counted when its data was opened."""
     return edit.changed(spec, "data.samples", samples) if is_counted(spec) else spec

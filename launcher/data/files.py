@@ -1,8 +1,8 @@
-"""The files that ``data.path`` names, found without reading what they hold; and indexed data sets of Megatron-LM.
+"""The files that ``data.path`` names, found without reading their content; and Megatron-LM's indexed data sets.
 
-Of these ``PREFIX.bin`` holds token ids end to end, and ``PREFIX.idx`` says of which type. The layout of the index is
-``core/datasets/indexed_dataset.py`` of megatron-core: nine bytes of a mark, eight of a version, one of the type. Ends
-of documents, which lie behind it, are not read: ids are one long row here.
+In an indexed data set ``PREFIX.bin`` holds token ids end to end and ``PREFIX.idx`` gives their type. The layout of the
+index is ``core/datasets/indexed_dataset.py`` of megatron-core: nine bytes of magic, eight of version, one of type. The
+ends of documents that follow are not read: here the ids are one long sequence.
 """
 
 import glob
@@ -22,22 +22,22 @@ from launcher.spec import DataSpec
 STDLIB = "{stdlib}"  # Stands in ``data.path`` for the folder of Python's own sources.
 
 _SAVED, _SAVED_SPLITS = "state.json", "dataset_dict.json"
-"""Files that ``save_to_disk`` of the package datasets leaves in the folder of a data set, and of several splits."""
+"""Files that ``save_to_disk`` of the package datasets writes for one data set, and for several splits."""
 
 _BESIDE_TABLES = re.compile(r"(readme|license|citation|dataset_infos?\.json)", re.IGNORECASE)
-"""Files in the folders of shared data sets that hold none of their rows."""
+"""Files in a data set's folder that hold no rows."""
 
 _WORDS = {"validation": ("validation", "valid", "val", "dev"), "test": ("test", "testing", "eval"), "train": ("train",)}
-"""Words in the names of files that say to which split they belong (datasets, ``data_files.py``)."""
+"""Words in file names that tell which split a file belongs to (datasets, ``data_files.py``)."""
 
 _SUFFIX = re.compile(r"\.(jsonl|ndjson|json|csv|tsv|parquet|arrow|txt|bin)(\.gz|\.zst)?\Z", re.IGNORECASE)
-_PLAIN = re.compile(r"[A-Za-z0-9_./~+@%-]+")  # A value that neither Hydra nor a shell would read as anything else.
+_PLAIN = re.compile(r"[A-Za-z0-9_./~+@%-]+")  # A value that neither Hydra nor a shell would interpret.
 _READ = {
     "text": "text, or rows of JSON lines, JSON, CSV, Parquet or Arrow with the column data.column",
     "chat": "conversations (messages, or prompt and completion) of JSON lines, JSON, CSV, Parquet or Arrow",
     "rows": "rows of JSON lines, JSON, CSV, Parquet or Arrow with the columns that the task names",
     "huggingface": "rows of JSON lines, JSON, CSV, Parquet or Arrow with the column data.column",
-    "tokens": "token ids of data.token_dtype end to end, or PREFIX.bin beside PREFIX.idx of Megatron-LM's",
+    "tokens": "token ids of data.token_dtype end to end, or Megatron-LM's PREFIX.bin with PREFIX.idx",
 }
 """The files that each data source reads, in words for an error message."""
 
@@ -45,9 +45,9 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
 def data_files(pattern: str) -> list[Path]:
-    """The files of ``data.path``: a file, a folder's files but hidden ones, or a glob, in alphabetical order.
+    """The files of ``data.path``, in alphabetical order: a file, a folder's files except hidden ones, or a glob.
 
-    The prefix of an indexed data set of Megatron-LM's stands for its file of token ids.
+    The prefix of a Megatron-LM indexed data set stands for its file of token ids.
     """
     pattern = pattern.replace(STDLIB, str(Path(os.__file__).parent))
     path = files.expanded(pattern)
@@ -63,9 +63,9 @@ def data_files(pattern: str) -> list[Path]:
 
 
 def local_files(data: DataSpec) -> list[Path]:
-    """The files of a data source that this machine has; none where ``data.path`` matches nothing here.
+    """The files of a data source on this machine; none if ``data.path`` matches nothing here.
 
-    ``data=text`` and ``data=tokens`` read all of them; of a data set's folder, those of ``data.split``.
+    ``data=text`` and ``data=tokens`` read all files; other sources read a folder's files of ``data.split``.
     """
     pattern = data.path or ""
     folder = files.expanded(pattern)
@@ -84,7 +84,7 @@ def _tables(found: Sequence[Path]) -> list[Path]:
 
 
 def other_splits(data: DataSpec) -> dict[str, int]:
-    """The splits of a folder that ``data.split`` leaves out, and the number of their files."""
+    """The splits of a folder that ``data.split`` does not select, with the number of files of each."""
     folder = files.expanded(data.path or "")
     if not data.of_the_hub or not folder.is_dir() or (folder / _SAVED).is_file():
         return {}
@@ -96,9 +96,9 @@ def other_splits(data: DataSpec) -> dict[str, int]:
 
 
 def files_of(data: DataSpec) -> list[Path]:
-    """The files that hold anything; NotHere without a file, Unusable if all are empty.
+    """The files that are not empty; NotHere if there are no files, Unusable if all are empty.
 
-    For a name on the Hub those that ``datasets`` has made of it in its cache; none where it has not yet.
+    For a name on the Hub, the files that ``datasets`` has built in its cache; none if it has not built them yet.
     """
     others = [] if data.source == "rows" else ["data=synthetic data.path=null"]  # A task that reads rows.
     found = local_files(data)
@@ -115,7 +115,7 @@ def files_of(data: DataSpec) -> list[Path]:
         )
     for key in ("revision", "config"):
         if found and (value := getattr(data, key)) is not None and not is_on_hub(data):
-            rule = "the data are files of this machine, and a data set on the Hub alone has that"
+            rule = "the data is files on this machine, and only a data set on the Hub has this"
             raise Unusable(f"data.{key}", value, rule, [f"data.{key}=null"])
     try:
         held = [path for path in found if path.stat().st_size]
@@ -127,18 +127,18 @@ def files_of(data: DataSpec) -> list[Path]:
 
 
 def is_on_hub(data: DataSpec) -> bool:
-    """True if the data are a data set of the Hugging Face Hub: no file of this machine has such a name."""
+    """True if the data is a data set of the Hugging Face Hub: no local file has this name."""
     return data.of_the_hub and is_hub_name(data.path or "") and not local_files(data)
 
 
 def stamps(files: Iterable[Path]) -> list[list[object]]:
-    """Path, size in bytes and time in nanoseconds of each file."""
+    """Path, size in bytes and modification time in nanoseconds of each file."""
     found = ((path, path.stat()) for path in files)
     return [[str(path), stat.st_size, stat.st_mtime_ns] for path, stat in found]
 
 
 def contents(found: Sequence[Path]) -> list[list[str]]:
-    """The suffixes and a hash of each file's content, kept by the files' paths, sizes and times."""
+    """The suffixes and a content hash of each file, cached by the files' paths, sizes and times."""
     hashes = cache.answer("contents", stamps(found), lambda: _hashes(found))
     return [["".join(path.suffixes[-2:]), digest] for path, digest in zip(found, hashes, strict=True)]
 
@@ -156,7 +156,7 @@ def _hash(path: Path) -> str:
 
 
 def is_hub_name(path: str) -> bool:
-    """True if a path can be a name on the Hub: neither a file of a known kind, nor in a folder that is here."""
+    """True if a path can be a name on the Hub: neither a file of a known kind nor inside an existing folder."""
     if not _HUB_NAME.fullmatch(path) or _SUFFIX.search(path):
         return False
     owner, slash, _ = path.partition("/")
@@ -181,7 +181,7 @@ def _saved_splits(folder: Path) -> list[str]:
 def _saved_split(folder: Path, data: DataSpec) -> Path:
     splits = _saved_splits(folder)
     if data.source == "text":
-        rule = f"it is a saved data set with the splits {', '.join(splits)}: data=text reads all files of a folder"
+        rule = f"it is a saved data set with the splits {', '.join(splits)}, and data=text reads all files of a folder"
         ways = [f"data.path={folder / name}" for name in splits]
         raise Unusable("data.path", str(folder), rule, [f"data=huggingface data.split={splits[0]}", *ways][:4])
     return folder / _known_split(data, splits)
@@ -210,24 +210,24 @@ def _known_split(data: DataSpec, splits: Iterable[str]) -> str:
 _MARK = b"MMIDIDX\x00\x00"
 _TYPE_AT = len(_MARK) + 8
 _TYPES = {4: "uint32", 8: "uint16"}
-"""``DType``: int32, whose ids are none of them negative, and uint16; ``preprocess_data.py`` writes no others."""
+"""``DType``: int32, whose ids are never negative, and uint16; ``preprocess_data.py`` writes no others."""
 
 
 def indexed_tokens(prefix: Path) -> Path | None:
-    """The file of token ids of a data set that is named by its prefix, as ``--data-path`` names it."""
+    """The token file of an indexed data set, given its prefix as in ``--data-path``; None if there is none."""
     found, index = (prefix.with_name(prefix.name + suffix) for suffix in (".bin", ".idx"))
     return found if found.is_file() and index.is_file() else None
 
 
 def check_token_type(tokens: Path, dtype: str) -> None:
-    """See whether the index beside a file of ids, where there is one, agrees with ``data.token_dtype``."""
+    """Raise Unusable if the index beside a token file contradicts ``data.token_dtype``."""
     index = tokens.with_suffix(".idx")
     if tokens.suffix != ".bin" or not index.is_file():
         return
     with files.opened(index) as file:
         head = file.read(_TYPE_AT + 1)
     if not head.startswith(_MARK) or len(head) <= _TYPE_AT or head[_TYPE_AT] not in _TYPES:
-        rule = "it is no index of token ids as Megatron-LM's preprocess_data.py writes one"
+        rule = "it is not an index of token ids as written by Megatron-LM's preprocess_data.py"
         raise Unusable("data.path", str(index), rule)
     there = _TYPES[head[_TYPE_AT]]
     if there != dtype:

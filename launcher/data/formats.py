@@ -1,7 +1,7 @@
 """Formats of data files, recognised by their content: rows of tables, or plain text.
 
-The first bytes tell Parquet and Arrow, and the first value JSON. Text is told from CSV, and broken JSON from text, by
-the suffix alone (``.csv``, ``.tsv``, ``.json``, ``.jsonl``, ``.ndjson``, each also with ``.gz`` or ``.zst`` behind it).
+The first bytes identify Parquet and Arrow, and the first value identifies JSON. Only the suffix separates CSV from text
+and broken JSON from text (``.csv``, ``.tsv``, ``.json``, ``.jsonl``, ``.ndjson``, also with ``.gz`` or ``.zst`` added).
 """
 
 import codecs
@@ -19,7 +19,7 @@ from launcher.data.opening import LARGEST_ROW, is_compressed, opened, opened_tex
 from launcher.data.unusable import SKIPPING, BadRows, Unusable
 
 type Kind = Literal["text", "jsonl", "json", "csv", "parquet", "arrow", "empty"]
-"""The kind of a file's content; ``empty`` is a file without a byte."""
+"""The kind of a file's content; ``empty`` is a file of zero bytes."""
 
 type Row = Mapping[str, object]
 
@@ -43,15 +43,15 @@ def kind_of(path: Path) -> Kind:
     kind = next((kind for magic, kind in _MAGIC.items() if start.startswith(magic)), None)
     if kind is not None:
         if is_compressed(path):
-            rule = f"{kind.capitalize()} is compressed in itself and cannot be read through gzip or zstd: unpack it"
+            rule = f"{kind.capitalize()} is already compressed and cannot be read through gzip or zstd: unpack it"
             raise Unusable("data.path", str(path), rule)
         return kind
-    named = suffix(path) in _SUFFIXES  # Its rows are rows: whoever reads them finds the bad one.
+    named = suffix(path) in _SUFFIXES  # The suffix says rows: the reader of the rows reports a bad one.
     return _kind_of_text(_decoded(start, path, lenient=named), suffix(path), whole=len(start) < _START)
 
 
 def kind_of_all(files: Sequence[Path]) -> Kind:
-    """The kind of the files' content, which must be of one kind."""
+    """The kind of the files' content; Unusable if they mix kinds."""
     seen: dict[Kind, Path] = {}
     for path in files:
         seen.setdefault(kind_of(path), path)
@@ -60,12 +60,12 @@ def kind_of_all(files: Sequence[Path]) -> Kind:
         some = ", ".join(f"{kind} ({path})" for kind, path in seen.items())
         endings = sorted({path.suffix for path in seen.values()})
         ways = [f"data.path={path.parent}/*{path.suffix}" for path in seen.values()] if len(endings) > 1 else []
-        raise Unusable("data.path", str(files[0].parent), f"it mixes kinds of files: {some}; name those of one", ways)
+        raise Unusable("data.path", str(files[0].parent), f"it mixes kinds of files: {some}; name one kind", ways)
     return next(iter(seen), "empty")
 
 
 def suffix(path: Path) -> str:
-    """The suffix of a file, without that of its compression."""
+    """The suffix of a file, ignoring the one of its compression."""
     suffixes = [part.lower() for part in path.suffixes if part.lower() not in (".gz", ".zst")]
     return suffixes[-1] if suffixes else ""
 
@@ -79,7 +79,7 @@ def _decoded(start: bytes, path: Path, *, lenient: bool) -> str:
         rule = f"{fault}, nor any of {READ}; token ids are data=tokens"
         raise Unusable("data.path", str(path), rule, ways) from None
     if "\0" in text:
-        rule = f"it holds zero bytes, so it is no text, nor any of {READ}; token ids are data=tokens"
+        rule = f"it contains zero bytes, so it is not text, nor any of {READ}; token ids are data=tokens"
         raise Unusable("data.path", str(path), rule, ways)
     return text
 
@@ -94,7 +94,7 @@ def _kind_of_text(text: str, ending: str, *, whole: bool) -> Kind:
     if _is_object(first):
         several = bool(rest.strip()) or not whole
         return "jsonl" if named != "json" or several else "json"
-    if not newline and not whole:  # A first row that is longer than what was read.
+    if not newline and not whole:  # The first row is longer than what was read.
         return "json" if named == "json" else "jsonl"
     if named in ("json", "jsonl"):
         return named
@@ -111,10 +111,10 @@ def _is_object(text: str) -> bool:
 def rows(
     path: Path, *, only: Sequence[str] | None = None, raw: io.BufferedReader | None = None, bad: BadRows | None = None
 ) -> Generator[Row]:
-    """The rows of a table, one after the other; a text has none.
+    """The rows of a table, one by one; Unusable for plain text.
 
-    ``only`` are wanted columns, for formats that can leave the others unread; ``raw`` as for ``opening.opened``;
-    ``bad`` leaves out, or refuses, what is no row, and is told where each row is. None: such a row is an error.
+    ``only`` are the wanted columns, for formats that can skip the others; ``raw`` as for ``opening.opened``; ``bad``
+    skips or refuses what is not a row, and is told where each row is. None: such a row is an error.
     """
     kind = kind_of(path)
     if kind == "jsonl":
@@ -130,7 +130,7 @@ def rows(
 
 
 def columns(path: Path, bad: BadRows | None = None) -> tuple[str, ...]:
-    """The names of the columns; in JSON, of the first hundred rows that ``bad`` lets pass, or of some large ones."""
+    """The names of the columns; in JSON, of the first hundred rows that ``bad`` accepts, or of fewer large ones."""
     kind = kind_of(path)
     if kind in ("parquet", "arrow"):
         return arrow_rows.columns(path)
@@ -144,12 +144,12 @@ def columns(path: Path, bad: BadRows | None = None) -> tuple[str, ...]:
 
 
 def delimiter(header: str) -> str:
-    """The delimiter of a CSV file: of comma, semicolon, tab and bar, the one that its header has most."""
+    """The delimiter of a CSV file: comma, semicolon, tab or bar, whichever its header contains most."""
     return max(",;\t|", key=header.count)
 
 
 def _csv(path: Path, raw: io.BufferedReader | None, bad: BadRows) -> Iterator[Row]:
-    csv.field_size_limit(LARGEST_ROW)  # A document in a field is longer than the 128 KiB that csv allows.
+    csv.field_size_limit(LARGEST_ROW)  # A document in a field can exceed csv's limit of 128 KiB.
     with opened_text(path, raw, newline="", lenient=bad.skips) as text:
         content = _csv_lines(text, path)
         first = next(content, "")
@@ -169,7 +169,7 @@ def _csv(path: Path, raw: io.BufferedReader | None, bad: BadRows) -> Iterator[Ro
                     raise found
                 row = _csv_row(names, found, path, reader.line_num + 1)
             except Unusable as error:
-                bad.refuse(error, rows=max(1, lines))  # A quote that is never closed takes all that follows with it.
+                bad.refuse(error, rows=max(1, lines))  # An unclosed quote swallows all that follows.
             else:
                 yield row
 
@@ -179,7 +179,7 @@ def _csv_lines(text: TextIO, path: Path) -> Iterator[str]:
     while line := text.readline(LARGEST_ROW):
         number += 1
         if len(line) == LARGEST_ROW and not line.endswith(("\n", "\r")):
-            rule = f"line {number} is longer than {LARGEST_ROW >> 20} MiB, which no row may be"
+            rule = f"line {number} is longer than {LARGEST_ROW >> 20} MiB, the limit for a row"
             raise Unusable("data.path", str(path), rule)
         yield line
 

@@ -1,9 +1,9 @@
-"""The caches of the Hugging Face Hub, read as files: what is in them needs no network, no package and no time.
+"""The caches of the Hugging Face Hub, read as plain files: no network, no package, no delay.
 
 The folders are those of ``huggingface_hub`` (``file_download.py``: ``<kind>s--OWNER--NAME/refs/REVISION`` holds the
 commit, ``snapshots/COMMIT/`` its files) and of ``datasets`` (``builder.py``, ``_relative_data_dir``:
 ``OWNER___name/CONFIG/VERSION/COMMIT/``, with ``dataset_info.json`` and an Arrow file or several of each split).
-Fetching is :func:`fetch_tokenizer`'s, and of data sets that of ``launcher.data.documents``, never of planning.
+:func:`fetch_tokenizer` and, for data sets, ``launcher.data.documents`` download; planning never does.
 """
 
 import os
@@ -21,7 +21,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
 _REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./-]*\Z")
 _COMMIT = re.compile(r"[0-9a-f]{40}\Z")
 TOKENIZER = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "spiece.model")
-"""Files of which a tokenizer has one at least."""
+"""Files of which every tokenizer has at least one."""
 
 _WANTED = ("tokenizer*", "*token*.json", "*.jinja", "vocab*", "merges.txt", "spiece.model", "config.json", "*.tiktoken")
 
@@ -34,35 +34,35 @@ class Named(NamedTuple):
 
     @property
     def command(self) -> str:
-        """The command that fetches a model's files beside its weights."""
+        """The command that downloads a model's files without its weights."""
         at = "" if self.revision is None else f" --revision {self.revision}"
         return f"hf download {self.name}{at} --include 'tokenizer*' '*.json' '*.jinja'"
 
 
 def named(text: str) -> Named | None:
-    """The name on the Hub that a text is; None for a folder that is here, and for what can be no name."""
+    """The Hub name that a text is; None for an existing folder and for an invalid name."""
     return None if Path(text).exists() else split(text)
 
 
 def split(text: str) -> Named | None:
-    """The name and the revision in a text; None for what can be no name."""
+    """The name and revision in a text; None for an invalid name."""
     name, at, revision = text.partition("@")
     return None if not NAME.match(name) or (at and not _REVISION.match(revision)) else Named(name, revision or None)
 
 
 def home() -> Path:
-    """The folder of all caches of Hugging Face's packages (``huggingface_hub.constants``, ``HF_HOME``)."""
+    """The folder of all Hugging Face caches (``huggingface_hub.constants``, ``HF_HOME``)."""
     above = os.environ.get("XDG_CACHE_HOME", "~/.cache")
     return files.expanded(os.environ.get("HF_HOME", f"{above}/huggingface"))
 
 
 def cache() -> Path:
-    """The cache of ``huggingface_hub``, by the variables that it reads (``huggingface_hub.constants``)."""
+    """The cache folder of ``huggingface_hub``, from the variables that it reads (``huggingface_hub.constants``)."""
     return files.expanded(os.environ.get("HF_HUB_CACHE", os.environ.get("HUGGINGFACE_HUB_CACHE", str(home() / "hub"))))
 
 
 def commit(kind: Kind, name: str, revision: str | None = None) -> str | None:
-    """The commit that a branch or tag was when it was last fetched; None where it never was."""
+    """The commit of a branch or tag when it was last downloaded; None if it never was."""
     if revision is not None and _COMMIT.match(revision):
         return revision
     try:
@@ -73,7 +73,7 @@ def commit(kind: Kind, name: str, revision: str | None = None) -> str | None:
 
 
 def snapshot(kind: Kind, name: str, revision: str | None = None) -> Path | None:
-    """The folder of a repository's files at a revision; None where none were fetched."""
+    """The folder of a repository's files at a revision; None if none were downloaded."""
     at = commit(kind, name, revision)
     found = _repository(kind, name) / "snapshots" / (at or "")
     return found if at is not None and found.is_dir() else None
@@ -84,7 +84,7 @@ def _repository(kind: Kind, name: str) -> Path:
 
 
 def tokenizer_folder(text: str) -> Path | None:
-    """The folder of a tokenizer: the one that ``data.tokenizer`` names, or of the cache; None where there is none."""
+    """The folder of a tokenizer: the one that ``data.tokenizer`` names, or the cached one; None if there is none."""
     if not text or Path(text).is_dir():
         return Path(text) if text else None
     found = named(text)
@@ -93,19 +93,17 @@ def tokenizer_folder(text: str) -> Path | None:
 
 
 def missing_tokenizer(text: str) -> NotHere:
-    """The finding about a tokenizer that this machine does not have, with the way to fetch one of the Hub."""
+    """The error for a tokenizer that this machine lacks, with the command that downloads it from the Hub."""
     ways, found = ["data.tokenizer=bytes"], named(text)
     if found is None:
-        rule = (
-            "there is no such folder on this machine, and a tokenizer of the Hub is OWNER/NAME or OWNER/NAME@REVISION"
-        )
+        rule = "no such folder on this machine, and a tokenizer on the Hub is OWNER/NAME or OWNER/NAME@REVISION"
         return NotHere("data.tokenizer", text, rule, ways)
-    rule = "this tokenizer of the Hugging Face Hub is not in the cache of this machine"
+    rule = "this tokenizer of the Hugging Face Hub is not in this machine's cache"
     return NotHere("data.tokenizer", text, rule, [found.command, *ways])
 
 
 def fetch_tokenizer(text: str) -> None:
-    """Fetch a tokenizer of the Hub into the cache where it is not there; Unusable where that fails."""
+    """Download a tokenizer from the Hub into the cache unless it is there; Unusable if that fails."""
     found = named(text)
     if found is None or tokenizer_folder(text) is not None:
         return
@@ -113,7 +111,7 @@ def fetch_tokenizer(text: str) -> None:
         from huggingface_hub import snapshot_download
         from huggingface_hub.utils.tqdm import disable_progress_bars
     except ImportError:
-        rule = "a tokenizer of the Hub is fetched by huggingface_hub, which is not installed for this Python"
+        rule = "downloading a tokenizer needs huggingface_hub, which is not installed for this Python"
         raise PackageMissing("data.tokenizer", text, rule, [package.install(package.TRAINING)]) from None
     disable_progress_bars()
     endpoint = os.environ.get("HF_ENDPOINT")
@@ -122,12 +120,14 @@ def fetch_tokenizer(text: str) -> None:
             found.name, revision=found.revision, allow_patterns=[*_WANTED], cache_dir=cache(), endpoint=endpoint
         )
     except Exception as error:
-        rule = f"the Hugging Face Hub does not give it: {' '.join(str(error).split()) or type(error).__name__}"
+        rule = (
+            f"downloading it from the Hugging Face Hub failed: {' '.join(str(error).split()) or type(error).__name__}"
+        )
         raise Unusable("data.tokenizer", text, rule, [found.command, "data.tokenizer=bytes"]) from error
 
 
 class Built(NamedTuple):
-    """The files of one split of a data set that ``datasets`` has made of what it fetched."""
+    """The files of one split of a data set that ``datasets`` has built in its cache."""
 
     commit: str
     rows: int | None
@@ -135,7 +135,7 @@ class Built(NamedTuple):
 
 
 def built(data: DataSpec) -> Built | None:
-    """The Arrow files of the split in the cache of ``datasets``; None where it has not made that configuration.
+    """The Arrow files of the split in the cache of ``datasets``; None if it has not built that configuration.
 
     Raises Unusable: The data set has other splits.
     """
@@ -167,7 +167,7 @@ def _data_set(name: str) -> Path:
 
 
 def _default_config(name: str, at: str) -> str | None:
-    """The configuration that the data set's card calls its default; None where there are several without one."""
+    """The default configuration from the data set's card; None if there are several and none is the default."""
     try:
         card = files.read_text(_repository("dataset", name) / "snapshots" / at / "README.md")
     except (OSError, ValueError):
@@ -196,9 +196,9 @@ def split_name(split: str) -> str:
 
 
 def slice_of(split: str, rows: int) -> tuple[int, int] | None:
-    """The first row and the one behind the last of so many; None without a slice.
+    """The first row of the slice and the row after its last, of ``rows``; None without a slice.
 
-    Shares are rounded to the nearest row, as ``datasets`` does (``arrow_reader.py``, ``_pct_to_abs_closest``).
+    Percentages are rounded to the nearest row, as ``datasets`` does (``arrow_reader.py``, ``_pct_to_abs_closest``).
     """
     found = _SLICE.match(split)
     if found is None:

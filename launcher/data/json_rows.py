@@ -1,4 +1,4 @@
-"""Rows of JSON files, read as a stream: a line each, the elements of one list, or one object.
+"""Rows of JSON files, read as a stream: one per line, the elements of one list, or one object.
 
 Errors name the file and the line. A list is decoded element by element, so that a file of many gigabytes is not held.
 """
@@ -19,7 +19,7 @@ _CHUNK = 1 << 16
 
 
 def lines(path: Path, raw: io.BufferedReader | None = None, bad: BadRows | None = None) -> Iterator[Row]:
-    """The rows of a file with one JSON object a line; ``raw`` as for :func:`opened`."""
+    """The rows of a file with one JSON object per line; ``raw`` as for :func:`opened`."""
     with opened(path, raw=raw) as file:
         yield from parsed(_lines(file), path, bad=bad)
 
@@ -35,9 +35,9 @@ def _lines(file: io.BufferedIOBase) -> Iterator[bytes | None]:
 def parsed(
     file: Iterable[bytes | None], path: Path, *, first: int | None = 1, bad: BadRows | None = None
 ) -> Iterator[Row]:
-    """Rows of lines, of which None is one that is too long; ``first`` is the number of the first, or None.
+    """The rows of lines, where None is a line that is too long; ``first`` is the first line's number, or None.
 
-    ``bad`` leaves out a line that is no JSON, or no object; None: it is an error.
+    ``bad`` skips a line that is not JSON or not an object; None: it is an error.
     """
     bad = bad or BadRows()
     for number, line in enumerate(file, first or 1):
@@ -55,7 +55,7 @@ def parsed(
 
 def _of_line(content: bytes | None, path: Path, where: str) -> Row:
     if content is None:
-        rule = f"{where} is longer than {LARGEST_ROW >> 20} MiB, which no row may be"
+        rule = f"{where} is longer than {LARGEST_ROW >> 20} MiB, the limit for a row"
         raise Unusable("data.path", str(path), rule, [SKIPPING])
     try:
         value = json.loads(content)
@@ -89,7 +89,7 @@ def _values(text: TextIO, path: Path) -> Iterator[tuple[object, str]]:
         return
     row = _row(scan.value(), path, "the document")
     if scan.peek():
-        raise _broken(path, f"line {scan.line}", "something follows the document")
+        raise _broken(path, f"line {scan.line}", "there is more after the document")
     inner = [value for value in row.values() if isinstance(value, list) and value and isinstance(value[0], dict)]
     if len(inner) != 1:
         yield row, "the document"
@@ -109,7 +109,7 @@ def _elements(scan: "_Scan", path: Path) -> Iterator[tuple[object, str]]:
         yield scan.value(), f"element {number}"
     scan.skip()
     if scan.peek():
-        raise _broken(path, f"line {scan.line}", "something follows the list")
+        raise _broken(path, f"line {scan.line}", "there is more after the list")
 
 
 def _row(value: object, path: Path, where: str) -> Row:
@@ -132,11 +132,11 @@ class _Scan:
 
     @property
     def line(self) -> int:
-        """The number of the line of this place."""
+        """The line number of the current position."""
         return self._lines + self._buffer.count("\n", 0, self._at) + 1
 
     def peek(self) -> str:
-        """The next character that is no white space; nothing at the end."""
+        """The next character that is not white space; empty at the end."""
         while True:
             while self._at < len(self._buffer) and self._buffer[self._at].isspace():
                 self._at += 1
@@ -146,11 +146,11 @@ class _Scan:
                 return ""
 
     def skip(self) -> None:
-        """Pass the character that was seen."""
+        """Skip the character that :meth:`peek` returned."""
         self._at += 1
 
     def value(self) -> object:
-        """The next value; more and more is read until it is whole."""
+        """The next value; reads on until it is complete."""
         self.peek()
         size = _CHUNK
         while True:

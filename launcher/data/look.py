@@ -1,4 +1,4 @@
-"""A look at a run's data before it starts, which takes no time where the same files were looked at before."""
+"""A sample of a run's data before it starts, cached for files that were sampled before."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,15 +13,15 @@ from launcher.data.unusable import Unusable
 from launcher.spec import DataSpec
 from launcher.spec.training import PART_KEYS, ROWS
 
-_EMPTY = ("missing", "samples", "other_splits", "parts", "bad")  # In a survey that is kept.
+_EMPTY = ("missing", "samples", "other_splits", "parts", "bad")  # Fields that are empty in a cached survey.
 _KEPT = tuple(name for name in Survey.__slots__ if name not in _EMPTY)
 _values = attrgetter(*_KEPT)
 
 
 def look(data: DataSpec, task: str = "") -> Survey | None:
-    """Look at data, as a task that reads rows (``task``) would; None for synthetic data, or a name of the Hub not here.
+    """Survey data as ``task`` would read its rows; None for synthetic data, or a Hub data set that is not cached.
 
-    Of a mix all data sets are looked at, and those for evaluations are looked at for faults alone.
+    All data sets of a mix are surveyed; those for evaluations are only checked for faults.
     """
     if data.source == "synthetic":
         return None
@@ -30,7 +30,7 @@ def look(data: DataSpec, task: str = "") -> Survey | None:
         survey = _named(each, prefix, PART_KEYS if data.eval_sets else ("path", "split", "config"), task)
         held = () if survey is None else survey.columns
         if held and (missing := [name for name in ROWS.get(task, ()) if name not in held]):
-            rule = f"task={task} evaluates on rows that have {', '.join(missing)}; these have {', '.join(held)}"
+            rule = f"task={task} evaluates on rows with {', '.join(missing)}; these have {', '.join(held)}"
             raise Unusable(f"{prefix}path", each.path, rule)
     if not data.mix:
         return _look(data.trained[0], task)
@@ -57,10 +57,10 @@ def _look(data: DataSpec, task: str) -> Survey | None:
 
 
 def _survey(files: Sequence[Path], data: DataSpec, task: str) -> Survey:
-    """The survey of files, kept by their paths, sizes and times where it depends on nothing else."""
+    """The survey of files, cached by their paths, sizes and times if it depends on nothing else."""
 
     def found() -> Survey:
-        from launcher.data.surveying import survey  # Late, because files that were looked at before need no reader.
+        from launcher.data.surveying import survey  # Late, because files that were surveyed before need no reader.
 
         return survey(files, data, task)
 
@@ -73,13 +73,13 @@ def _survey(files: Sequence[Path], data: DataSpec, task: str) -> Survey:
 
 
 class Remembered:
-    """Looks at each data once: for many runs that are judged in one go."""
+    """Surveys each data set once, for many runs that are checked together."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[DataSpec, str], Survey | Unusable | None] = {}
 
     def __call__(self, data: DataSpec, task: str = "") -> Survey | None:
-        """As :func:`look`."""
+        """The survey, as from :func:`look`."""
         asked = data, task
         if asked not in self._known:
             try:
@@ -92,5 +92,5 @@ class Remembered:
         return found
 
     def forget(self) -> None:
-        """Look at everything anew."""
+        """Forget all surveys, so that everything is surveyed again."""
         self._known.clear()

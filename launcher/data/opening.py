@@ -1,4 +1,4 @@
-"""Files as streams of bytes, decompressed on the way where they are gzip or Zstandard by their first bytes."""
+"""Files as byte streams, decompressed on the fly if their first bytes say gzip or Zstandard."""
 
 import contextlib
 import io
@@ -13,25 +13,25 @@ from launcher.data.unusable import PackageMissing, Unusable
 GZIP, ZSTANDARD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"  # First bytes: RFC 1952, section 2.3.1, and RFC 8878, section 3.1.1.
 
 LARGEST_ROW = 1 << 28
-"""Bytes of the largest row of a file; a longer one is taken for a broken one, or for a decompression bomb."""
+"""Bytes of the largest row of a file; a longer one counts as broken, or as a decompression bomb."""
 
 _CHUNK = 1 << 17
 _FED = 1 << 11
-"""Bytes that Zstandard is given at once: it packs up to some 32,000 times as many into one, all of which come out."""
+"""Bytes passed to Zstandard at once: it can expand them some 32,000 times, all in one piece."""
 
 
 @contextlib.contextmanager
 def opened(path: Path, *, raw: io.BufferedReader | None = None) -> Iterator[io.BufferedIOBase]:
-    """The content of a file; an error while it is read inside of the ``with`` names the file.
+    """The content of a file; read errors inside the ``with`` block name the file.
 
-    ``raw`` is the same file, opened by a caller who wants to know how much of it was read.
+    ``raw`` is the same file, opened by a caller that tracks how much of it was read.
     """
     with errors_named(path), contextlib.ExitStack() as stack:
         file = raw if raw is not None else stack.enter_context(files.opened(path))
         start = file.read(len(ZSTANDARD))
         file.seek(0)
         if start.startswith(GZIP):
-            from gzip import GzipFile  # Late, because a check mostly reads no compressed file.
+            from gzip import GzipFile  # Late, because a check seldom reads a compressed file.
 
             yield stack.enter_context(GzipFile(fileobj=file))
         elif start == ZSTANDARD:
@@ -44,9 +44,9 @@ def opened(path: Path, *, raw: io.BufferedReader | None = None) -> Iterator[io.B
 def opened_text(
     path: Path, raw: io.BufferedReader | None = None, *, newline: str | None = None, lenient: bool = False
 ) -> Iterator[io.TextIOWrapper]:
-    """The content of a file as text, as :func:`opened`, with ``newline`` of ``open``; a byte order mark is skipped.
+    """The content of a file as text, like :func:`opened`; ``newline`` as for ``open``; a byte order mark is skipped.
 
-    With ``lenient`` a byte that is no UTF-8 becomes half of a surrogate pair, by which its row is known as a bad one.
+    With ``lenient`` a byte that is not UTF-8 becomes half of a surrogate pair, which marks its row as bad.
     """
     errors = "surrogateescape" if lenient else "strict"
     with opened(path, raw=raw) as content:
@@ -68,7 +68,7 @@ def errors_named(path: Path) -> Iterator[None]:
     try:
         yield
     except _damage() as error:
-        rule = f"the compressed file is cut off or damaged ({error}): copy or make it again"
+        rule = f"the compressed file is truncated or damaged ({error}): copy or create it again"
         raise Unusable("data.path", str(path), rule) from None
     except UnicodeDecodeError as error:
         place = f"byte 0x{error.object[error.start]:02x} cannot be decoded"
@@ -78,7 +78,7 @@ def errors_named(path: Path) -> Iterator[None]:
 
 
 def holds_at_most(path: Path, size: int) -> bool:
-    """True if the content of a file is so many bytes or fewer once it is decompressed."""
+    """True if the decompressed content of a file is at most ``size`` bytes."""
     with opened(path) as file:
         while size >= 0 and (chunk := file.read(min(_CHUNK, size + 1))):
             size -= len(chunk)
@@ -93,7 +93,7 @@ def is_compressed(path: Path) -> bool:
 
 
 class _Frames(io.RawIOBase):
-    """Zstandard frames end to end as one stream; the package's own reader takes a cut off file for its end."""
+    """Zstandard frames end to end as one stream; the package's own reader ends silently at a truncated file."""
 
     def __init__(self, file: io.BufferedIOBase, path: Path) -> None:
         try:

@@ -1,8 +1,8 @@
-"""Documents packed into samples of one length, whole and as few as they fit into, by their lengths alone.
+"""Whole documents packed into as few samples of one length as possible, given only their lengths.
 
-Best fit decreasing: the longest piece first, each into the fullest sample that still has room for it (Johnson, Near-
-optimal bin packing algorithms, MIT, 1973), as TRL and Megatron Bridge pack. A sample is ``length`` inputs and one more
-token, the last label. The order of samples is that of the first piece in each.
+Best-fit decreasing: the longest piece first, each into the fullest sample that still has room for it (Johnson, Near-
+optimal bin packing algorithms, MIT, 1973), as in TRL and Megatron Bridge. A sample is ``length`` inputs and one more
+token, the last label. Samples are ordered by the first piece in each.
 """
 
 from array import array
@@ -12,12 +12,12 @@ from itertools import chain, pairwise
 
 from launcher.base.frozen import dataclass
 
-_FEWEST = 2  # Tokens of a piece that has a label: the first token of a document is none.
+_FEWEST = 2  # Fewest tokens of a piece with a label: a document's first token is not a label.
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Pieces of a row of tokens, and the pieces that each sample is made of."""
+    """Pieces of a token sequence, and the pieces that make up each sample."""
 
     starts: array[int]
     stops: array[int]
@@ -25,16 +25,16 @@ class Packed:
     ends: array[int]  # Where each sample's pieces end in ``order``.
 
     def pieces(self, index: int) -> list[tuple[int, int]]:
-        """The first token of each piece of a sample, and the one behind its last."""
+        """The first token of each piece of a sample, and the one after its last."""
         first = self.ends[index - 1] if index else 0
         return [(self.starts[place], self.stops[place]) for place in self.order[first : self.ends[index]]]
 
 
 def packed(ends: Iterable[int], length: int, *, split: bool, start: int = 0) -> Packed:
-    """Pack documents that end at these tokens of a long row, the first of which begins at ``start``.
+    """Pack documents that end at these positions of a token sequence; the first begins at ``start``.
 
-    One that is longer than a sample is cut off, or with ``split`` goes on in further pieces; as in a long row, a piece
-    begins with the last token of the one before.
+    A document longer than a sample is truncated, or with ``split`` continues in further pieces; each piece then begins
+    with the last token of the one before.
     """
     starts, stops = array("q"), array("q")
     for begin, end in pairwise(chain([start], ends)):
@@ -52,10 +52,10 @@ def packed(ends: Iterable[int], length: int, *, split: bool, start: int = 0) -> 
 
 
 def bins(sizes: Sequence[int], capacity: int) -> list[list[int]]:
-    """The places of sizes, none above the capacity, that are put together; in the order of the first of each."""
+    """Groups of indices whose sizes share a bin, no bin above the capacity, ordered by the first index of each."""
     found: list[list[int]] = []
-    room: list[int] = []  # What is left in some bins, ascending, each once.
-    having: dict[int, list[int]] = {}  # The bins that have so much left.
+    room: list[int] = []  # Free space of the bins, ascending, without duplicates.
+    having: dict[int, list[int]] = {}  # The bins with each amount of free space.
     for place in sorted(range(len(sizes)), key=lambda place: -sizes[place]):
         size = sizes[place]
         nearest = bisect_left(room, size)

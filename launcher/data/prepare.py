@@ -1,8 +1,8 @@
-"""Texts and messages to folders of token ids (``launcher.data.token_folder``), before anything waits for them.
+"""Tokenise texts and messages into folders of token ids (``launcher.data.token_folder``) before a job needs them.
 
-Documents are read, encoded in batches on all cores and written one after the other, so memory holds some megabytes of
-them however large the files are. Of several processes that make the same folder one does, by a lock, and the others
-wait for it; where the file system has no locks each writes a folder of its own, and the first that is renamed wins.
+Documents are read, encoded in batches on all cores and written one by one, so memory holds only some megabytes of them
+however large the files are. If several processes need the same folder, a lock lets one make it while the others wait;
+on a file system without locks each writes its own folder, and the first to be renamed wins.
 """
 
 import contextlib
@@ -30,10 +30,10 @@ from launcher.data.tokenizer import Tokenizer, fingerprint, tokenizer
 from launcher.data.unusable import BadRows
 from launcher.spec.training import DataSpec
 
-FORMAT = 2  # Of the folder; part of its hash, so that another version of this program makes its own.
+FORMAT = 2  # Version of the folder's format; part of its hash, so another version of this program makes its own.
 _BATCH = min(16, max(2, os.cpu_count() or 1)) << 19
-"""Characters that are encoded at once: two pieces of a long document for each core, up to 16 of them. A fast tokenizer
-takes some 100 bytes for each (``benchmarks/results/tokenising.json``)."""
+"""Characters encoded at once: two pieces of a long document per core, for up to 16 cores. A fast tokenizer needs some
+100 bytes per character (``benchmarks/results/tokenising.json``)."""
 
 _TOLD_S = 0.2
 _LOOK_S = 0.5
@@ -41,7 +41,7 @@ _LOOK_S = 0.5
 
 @dataclass(slots=True)
 class Progress:
-    """Counts of documents, bytes and tokens that are written so far, of rows left out by reason, and the bad rows."""
+    """Documents, bytes and tokens written so far, skipped rows by reason, and bad rows."""
 
     documents: int = 0
     text_bytes: int = 0
@@ -56,10 +56,10 @@ type Tell = Callable[[Progress], None]
 def prepared(
     data: DataSpec, root: Path, *, tell: Tell | None = None, waits: Callable[[], None] | None = None
 ) -> TokenFolder:
-    """The folder of the token ids of some data: found in the cache ``root``, or made there.
+    """The folder of the token ids of some data, found in the cache ``root`` or made there.
 
-    ``tell`` is told of the progress some times a second; ``waits`` is called once if another process makes the same
-    folder at this moment. DataError: the data cannot be read as they should; SubmitError: the cache cannot be written.
+    ``tell`` receives the progress some times a second; ``waits`` is called once if another process is making the same
+    folder. DataError: the data cannot be read as configured; SubmitError: the cache cannot be written.
     """
     hub.fetch_tokenizer(data.tokenizer)
     digest = digest_of(data)
@@ -81,7 +81,7 @@ def prepared(
 
 
 def digest_of(data: DataSpec) -> str:
-    """A name for the ids: by the content of the data's files and of the tokenizer, and the settings."""
+    """A hash that names the ids: of the content of data files and tokenizer, and of the settings."""
     content: list[object] = [FORMAT, fingerprint(data.tokenizer)]
     for each in data.sets:
         content += [documents.fingerprint(each), token_folder.settings(each)]
@@ -91,9 +91,9 @@ def digest_of(data: DataSpec) -> str:
 
 
 def encoded(data: DataSpec, words: Tokenizer, progress: Progress, *, marked: bool = False) -> Iterator[Encoded]:
-    """The ids of every document, counted in ``progress`` as it is handed on.
+    """The ids of every document, counted in ``progress`` as they are yielded.
 
-    Texts that are ``marked``, as they are beside conversations, are samples whose tokens are all trained.
+    Texts that are ``marked``, as in a mix with conversations, are samples whose tokens are all trained.
     """
     if data.is_chat:
         for one in encode_rows(documents.table_rows(data, progress.bad), data, words, progress.left_out, progress.bad):
@@ -171,7 +171,7 @@ def _write(found: Iterator[Encoded], place: str, progress: Progress, writer: "_W
         if report.is_due():
             tell(progress)
     if writer.tokens == before:
-        raise DataError(f"{place}: nothing to train on: there is no text in it")
+        raise DataError(f"{place}: nothing to train on: it contains no text")
 
 
 def _finish(partial: Path, path: Path) -> TokenFolder:
@@ -184,7 +184,7 @@ def _finish(partial: Path, path: Path) -> TokenFolder:
     try:
         partial.rename(path)
     except OSError:
-        if token_folder.read(path) is None:  # Else another process was quicker, where no lock could keep it away.
+        if token_folder.read(path) is None:  # Otherwise another process was faster, on a file system without locks.
             raise
     found = token_folder.read(path)
     assert found is not None, f"{path} was written whole"
@@ -192,9 +192,9 @@ def _finish(partial: Path, path: Path) -> TokenFolder:
 
 
 class _Writer:
-    """The files of a folder, appended to one document or sample at a time, and a hash of ids and marks.
+    """Writes the files of a folder, one document or sample at a time, and hashes ids and marks.
 
-    The hash takes ids in 32 bits, so that it does not depend on the type in which they lie on disk.
+    The hash uses 32-bit ids, so it does not depend on their type on disk.
     """
 
     def __init__(self, folder: Path, vocabulary: int) -> None:
@@ -206,7 +206,7 @@ class _Writer:
         self._files: dict[str, IO[bytes]] = {TOKENS: (folder / TOKENS).open("wb")}
 
     def add(self, one: Encoded) -> None:
-        """Append ids and, of a sample, its marks and its end."""
+        """Append ids and, for a sample, its marks and its end."""
         if self.tokens and self.marked != (one.trained is not None):
             raise AssertionError("samples with marks and text without are never in one folder")
         self._write(TOKENS, one.ids, self.dtype)

@@ -1,8 +1,8 @@
-"""Conversations as text, by a template in whose author nobody needs to trust: in a process with limits of its own.
+"""Conversations as text, from an untrusted template that runs in a process with its own limits.
 
-Jinja's sandbox keeps a template from the machine and not from its time: two nested loops of ``range(99999)`` take
-hours, ``'x' * 10**11`` all memory, at times before the first row, when constants are folded. So a template that is not
-shipped is compiled and rendered by ``python -m launcher.data.rendering``, which the kernel ends beyond its limits.
+Jinja's sandbox protects the machine's files but not its time and memory: two nested loops of ``range(99999)`` take
+hours, ``'x' * 10**11`` takes all memory, sometimes before the first row, when constants are folded. So a template that
+is not shipped is compiled and rendered by ``python -m launcher.data.rendering``, which the kernel kills at its limits.
 """
 
 import contextlib
@@ -26,25 +26,25 @@ from launcher.data.unusable import PackageMissing, Unusable
 from launcher.spec.training import DataSpec
 
 SECONDS = 5
-"""Processor seconds for one text, a hundred thousand times what one of six messages takes (40 microseconds)."""
+"""CPU seconds for one text, a hundred thousand times the 40 microseconds that one of six messages takes."""
 
 MEMORY = 4 << 30
-"""Bytes of the process: the largest row that is read has 256 MiB, and Python's text takes up to four times that."""
+"""Memory limit of the process in bytes: the largest row has 256 MiB, and a Python string up to four times that."""
 
-_AT_ONCE = 256  # Conversations that are sent together.
+_AT_ONCE = 256  # Conversations per request to the process.
 
 type Outcome = Written | Unusable
 
 
 class Writer(Protocol):
-    """Writes conversations as text."""
+    """Renders conversations as text."""
 
     def outcomes(self, conversations: Iterable[Conversation], train_on: str) -> Iterator[Outcome]:
-        """Each conversation as text with what of it ``data.train_on`` trains, or why it cannot be written."""
+        """Each rendered conversation with the parts that ``data.train_on`` trains, or why it cannot be rendered."""
 
 
 def written(outcome: Outcome) -> Written:
-    """The text of an outcome; an error is raised."""
+    """The text of an outcome; raises it if it is an error."""
     if isinstance(outcome, Unusable):
         raise outcome
     return outcome
@@ -76,7 +76,7 @@ def _outcome(writer: Template, conversation: Conversation, train_on: str) -> Out
 
 
 class _Apart:
-    """Writes conversations in a process of its own, which is started again when it has ended."""
+    """Renders conversations in a separate process, which is restarted when it ends."""
 
     def __init__(self, template: Template) -> None:
         self._template = template
@@ -88,7 +88,7 @@ class _Apart:
             if found is not None:
                 yield from found
                 continue
-            self._process = self._start()  # One of them ended it: which one shows when each is asked by itself.
+            self._process = self._start()  # One of them ended it: find out which by sending each alone.
             for each in some:
                 alone = self._outcomes_apart([each], train_on)
                 yield from alone or [self._end_error(f"row {each.row}: ")]
@@ -106,17 +106,17 @@ class _Apart:
         return process
 
     def _outcomes_apart(self, conversations: Sequence[Conversation], train_on: str) -> list[Outcome] | None:
-        """The outcomes of some conversations; None where the process was ended over one of them."""
+        """The outcomes of some conversations; None if one of them ended the process."""
         asked = [[plain(each.messages), each.row, plain(each.tools)] for each in conversations]
         found = _answer(self._process, [train_on, asked])
         return None if found is None else [_outcome_of(each) for each in found]
 
     def _end_error(self, where: str) -> Unusable:
         status = self._process.wait()
-        why = f"does not end within {SECONDS} s of processor time"
+        why = f"does not finish within {SECONDS} s of CPU time"
         if status != -signal.SIGXCPU:
-            why = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended its process ({status})"
-        rule = f"{where}{self._template.name} {why}: it is a program, which loops too much"
+            why = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended its process ({status})"
+        rule = f"{where}{self._template.name} {why}: a template is a program, and this one loops too much"
         return Unusable("data.template", self._template.asked, rule, ways_out())
 
 
@@ -130,7 +130,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _answer(process: subprocess.Popen[bytes], content: object) -> Any:
-    assert process.stdin is not None, "the process is asked through pipes"
+    assert process.stdin is not None, "the process is reached through pipes"
     assert process.stdout is not None
     with contextlib.suppress(BrokenPipeError):
         process.stdin.write(json.dumps(content).encode() + b"\n")
@@ -156,8 +156,8 @@ def _as_data(error: Unusable) -> JsonObject:
 
 
 def main() -> None:
-    """Compile the template of the first line, then answer each further one: conversations, a line each."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program that asks, whose pipe then ends.
+    """Compile the template of the first input line, then answer each further line of conversations with one line."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, whose pipe then closes.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     seconds = int(sys.argv[1])

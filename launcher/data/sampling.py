@@ -1,8 +1,8 @@
-"""Samples of data files, spread over them, in a time that does not grow with their size.
+"""Samples of data files, spread over the files, in a time that does not grow with their size.
 
-A block is some rows next to each other; its weight is how many bytes on disk it stands for. Small data are read as a
-whole. Of large JSON lines, texts, Parquet and Arrow blocks are read in the middle, too; of CSV, JSON and what is
-compressed only the start of some files, since nothing else tells where a row begins.
+A block is some adjacent rows; its weight is how many bytes on disk it represents. Small data is read whole. Large JSON
+lines, text, Parquet and Arrow are also sampled in the middle; of CSV, JSON and compressed files only the start of some
+files is read, since nothing else tells where a row begins.
 """
 
 import codecs
@@ -19,42 +19,42 @@ from launcher.data.formats import Kind, Row
 from launcher.data.opening import errors_named, holds_at_most, is_compressed, opened
 from launcher.data.unusable import BadRows, Unusable
 
-WHOLE = 4 << 20  # Bytes of data that are read as a whole.
-_UNPACKED = 4 * WHOLE  # Bytes that they may be once they are decompressed.
-FILES = 64  # Files, and places in them, that are looked at of larger data.
+WHOLE = 4 << 20  # Bytes of data that are read whole.
+_UNPACKED = 4 * WHOLE  # Limit on their decompressed bytes.
+FILES = 64  # Files, and places in them, that are sampled from larger data.
 _PIECE = 1 << 14
 _ROWS = 64
-_STARTS, _STARTED = 4, 1 << 21  # Files whose starts are looked at, and the characters of these starts together.
+_STARTS, _STARTED = 4, 1 << 21  # Files whose start is read, and the total characters of these starts.
 _SHORT = 1 << 12
 _COUNTED = 1 << 28
-_SEEKABLE = ("text", "jsonl")  # Kinds in which a row can be found from any place: behind the next end of line.
+_SEEKABLE = ("text", "jsonl")  # Kinds in which a row can be found from any offset: after the next line end.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """Rows next to each other, or one piece of a text."""
+    """Adjacent rows, or one piece of a text."""
 
-    weight: float  # Bytes on disk that it stands for.
-    rows: Sequence[Row] = ()  # Its rows; of a text, none.
+    weight: float  # Bytes on disk that it represents.
+    rows: Sequence[Row] = ()  # Its rows; none for a text.
     text: str | None = None  # A text; None for rows.
     documents: int  # Whole documents in it.
-    places: Sequence[str] = ()  # Of each row the file and, where it is known, the line.
+    places: Sequence[str] = ()  # The file and, if known, the line of each row.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """The part of some files that was read."""
 
-    kind: Kind  # Of all of them.
+    kind: Kind  # The kind of all files.
     weight: float  # Bytes on disk of all data.
     blocks: Sequence[Block]  # What was read.
-    whole: bool  # True if that is all.
-    rows: int | None  # The number of rows, where it is known; of texts, of documents.
-    packed: bool  # True if they are gzip or Zstandard.
+    whole: bool  # True if the blocks are all of the data.
+    rows: int | None  # The number of rows, for texts of documents; None if unknown.
+    packed: bool  # True if files are gzip or Zstandard.
 
 
 def sample(files: Sequence[Path], bad: BadRows, *, only: Sequence[str] | None = None) -> Sample:
-    """Read some of the files, which have content and are of one kind; ``only`` and ``bad`` as for ``formats.rows``."""
+    """Sample files, which are not empty and of one kind; ``only`` and ``bad`` as for ``formats.rows``."""
     kind = _kind(files)
     sizes = [path.stat().st_size for path in files]
     packed = any(map(is_compressed, _spread(files, FILES)))
@@ -122,7 +122,7 @@ def _block(weight: float, placed: Sequence[tuple[Row, str]]) -> Block:
 
 
 def places(files: Sequence[Path], sizes: Sequence[int]) -> Iterator[tuple[Path, int, int]]:
-    """Files, their sizes and offsets at equal distances in all of the data, laid end to end."""
+    """Files, their sizes and offsets, evenly spaced over all of the data laid end to end."""
     total, start, number = sum(sizes), 0, 0
     for path, size in zip(files, sizes, strict=True):
         while number < FILES and (place := (total - 1) * number // (FILES - 1)) < start + size:
@@ -178,7 +178,7 @@ def _of_table(path: Path, size: int, only: Sequence[str] | None, bad: BadRows) -
 
 
 class _Short(io.BufferedReader):
-    """A file that is read in small steps, so that its position tells what a decompressor has used."""
+    """A file read in small steps, so that its position tells how much a decompressor has consumed."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         return super().read(_SHORT if size is None or not 0 <= size <= _SHORT else size)
@@ -196,7 +196,7 @@ def _start(path: Path, kind: Kind, size: int, chars: int, bad: BadRows) -> Itera
             return
         rows = formats.rows(path, raw=raw, bad=bad)
         groups = list(_groups(((row, bad.place) for row in rows), chars))
-        read = size if raw.closed else min(size, raw.tell())  # Who has read all has closed it.
+        read = size if raw.closed else min(size, raw.tell())  # A reader that reached the end has closed it.
         rows.close()
     for group in groups:
         yield _block(read * len(group) / sum(map(len, groups)), group)
@@ -217,10 +217,10 @@ def _groups(rows: Iterator[tuple[Row, str]], chars: int) -> Iterator[list[tuple[
 
 
 def ratio_estimate(total: float, weights: Sequence[float], values: Sequence[float]) -> tuple[float, float]:
-    """The sum over everything, from samples of some weights; and two standard errors of it.
+    """Estimate of a total from weighted samples, and two standard errors of it.
 
     With r = sum(y) / sum(x) the variance of r X is about X^2 (1 - f) n / (n - 1) sum((y - r x)^2) / sum(x)^2, where f
-    is the part that was sampled. Of a single sample nothing is known: its error is the whole.
+    is the part that was sampled. A single sample has no known error: the whole estimate is returned as error.
     """
     sampled, count = sum(weights), len(weights)
     if not sampled:

@@ -1,4 +1,4 @@
-"""The figures of a look at data."""
+"""The figures of a survey of data."""
 
 from dataclasses import field, replace
 from typing import Any
@@ -12,32 +12,32 @@ class Survey:
     """Figures of some data, from a sample."""
 
     format: str  # ``text``, ``JSON lines`` and so on, or ``token ids``.
-    files: int  # Their number.
-    bytes: int  # Their size on disk.
-    columns: tuple[str, ...] = ()  # Of rows; none for text and token ids.
+    files: int  # Number of files.
+    bytes: int  # Their size on disk, in bytes.
+    columns: tuple[str, ...] = ()  # Columns of rows; none for text and token ids.
     rows: int | None = None  # Rows, or documents of text; None for token ids.
-    rows_exact: bool = True  # False where that is an estimate.
-    tokens: int | None = None  # Their number; None where no tokenizer could be asked.
-    # Half of the range in which the number of tokens lies, with 95% probability; 0 where it is exact.
+    rows_exact: bool = True  # False if ``rows`` is an estimate.
+    tokens: int | None = None  # Number of tokens; None if no tokenizer was available.
+    # Half-width of the 95% range of ``tokens``; 0 if it is exact.
     tokens_error: int = 0
     vocabulary: int | None = None  # One more than the tokenizer's largest id; None for token ids.
-    largest: int = -1  # The largest id that was seen; -1 where none was.
-    seen: int = 0  # Rows or documents that were read.
-    empty: int = 0  # Those of them without text.
-    duplicates: int = 0  # Those of them that are like an earlier one.
-    whole: bool = False  # True if all of the data were read.
-    missing: Unusable | None = None  # What could not be looked at for want of a package; None where nothing was.
-    # Of conversations that were tokenised, each a sample: tokens, and the place of the first that is trained as a label
-    # (None: none is); ``empty`` are rows that are no sample, since nothing can be learnt from them.
+    largest: int = -1  # The largest id seen; -1 if none was.
+    seen: int = 0  # Rows or documents read.
+    empty: int = 0  # Those without text.
+    duplicates: int = 0  # Those equal to an earlier one.
+    whole: bool = False  # True if all of the data was read.
+    missing: Unusable | None = None  # What could not be surveyed because a package is missing; None if nothing.
+    # Tokenised conversations, each a sample: its tokens, and the index of the first trained label (None: no label);
+    # ``empty`` counts rows that are not samples, since nothing can be learnt from them.
     samples: tuple[tuple[int, int | None], ...] | None = None
-    # Splits of the folder that ``data.split`` leaves out, each with the number of its files.
+    # Splits of the folder that ``data.split`` does not select, each with its number of files.
     other_splits: tuple[tuple[str, int], ...] = ()
-    parts: "tuple[Survey, ...]" = ()  # The data sets of a mix, of which these are the figures together.
-    bad: BadRows = field(default_factory=BadRows)  # The rows that cannot be used, of those that were read.
+    parts: "tuple[Survey, ...]" = ()  # The data sets of a mix; the other fields are their totals.
+    bad: BadRows = field(default_factory=BadRows)  # The bad rows among those read.
 
 
 def together(parts: tuple[Survey, ...]) -> Survey:
-    """The figures of all data sets of a mix; numbers that one of them lacks are unknown."""
+    """The total figures of a mix's data sets; a number that one of them lacks is unknown."""
     first = parts[0]
     known: Any = {name: [getattr(each, name) for each in parts] for name in _COUNTS}
     counts: Any = {name: None if None in values else sum(values) for name, values in known.items()}

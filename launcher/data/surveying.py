@@ -1,8 +1,8 @@
 """Survey data: rows, columns, tokens, and faults in them, from a sample.
 
-The number of tokens is a ratio estimate: tokens of a sample over the bytes on disk that it stands for, times all bytes.
+The number of tokens is a ratio estimate: tokens of a sample over the bytes on disk that it represents, times all bytes.
 Its error is two standard errors of that ratio, from how the blocks of the sample differ (Cochran, Sampling Techniques,
-3rd ed., 1977, section 6.4); where the start of a file stands for all of it, nothing can tell how the rest differs.
+3rd ed., 1977, section 6.4); where the start of a file represents all of it, nothing tells how the rest differs.
 """
 
 import array
@@ -24,7 +24,7 @@ from launcher.data.tokenizer import Bytes, count_tokens, quick_tokenizer
 from launcher.data.unusable import BadRows, PackageMissing, Unusable
 from launcher.spec import DataSpec
 
-_TOKENISED = 1 << 19  # Characters that are tokenised, which a tokenizer does with some millions a second.
+_TOKENISED = 1 << 19  # Characters that are tokenised; a tokenizer handles some millions per second.
 _PIECE = 1 << 14
 _IDS = 1 << 14
 _TYPES = {"uint16": ("H", 2), "uint32": ("I", 4)}
@@ -32,7 +32,7 @@ _NAMED = {"jsonl": "JSON lines", "json": "JSON", "csv": "CSV", "parquet": "Parqu
 
 
 def survey(files: Sequence[Path], data: DataSpec, task: str = "") -> Survey:
-    """Survey the files of some data, whose rows a task reads."""
+    """Survey the files of some data, as ``task`` reads their rows."""
     if data.source == "tokens":
         return _of_ids(files, data.token_dtype)
     if data.is_chat or data.source == "rows":
@@ -59,9 +59,9 @@ def survey(files: Sequence[Path], data: DataSpec, task: str = "") -> Survey:
 
 
 def _first(found: Sample, data: DataSpec) -> Sample:
-    """The sample as it stands for the slice of ``data.split`` and the first ``data.max_samples`` rows of that.
+    """The sample restricted to the slice of ``data.split`` and its first ``data.max_samples`` rows.
 
-    Of data that were not read whole these are taken to be like the rest.
+    If the data was not read whole, these rows are assumed to be like the rest.
     """
     most = data.max_samples
     if found.kind == "text" or (most is None and hub.split_name(data.split) == data.split):
@@ -95,7 +95,7 @@ def _of_conversations(files: Sequence[Path], data: DataSpec, task: str) -> Surve
     found = _first(sampling.sample(files, bad), data)
     if found.kind == "text":
         ways = ["data.path=path/to/*.jsonl"] if data.source == "rows" else [f"data=text data.path={data.path}"]
-        raise Unusable("data.path", data.path, "it is plain text, without rows", ways)
+        raise Unusable("data.path", data.path, "it is plain text without rows", ways)
     rows = [str(row) for block in found.blocks for row in block.rows]
     columns = [name.partition(".")[0] for name in data.columns or ()] or formats.columns(files[0], BadRows.of(data))
     survey = _of_sample(found, files, columns, bad)
@@ -159,7 +159,7 @@ def _with_tokens(survey: Survey, found: Sample, texts: Sequence[Sequence[str]], 
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """A unit of tokenising: some texts, or a piece of one, with the bytes that they stand for."""
+    """A unit of tokenising: some texts, or a piece of one, with the bytes that they represent."""
 
     weight: float
     texts: Sequence[str]
@@ -206,7 +206,7 @@ def _of_ids(files: Sequence[Path], dtype: str) -> Survey:
     for path, size in zip(files, sizes, strict=True):
         if size % width:
             other = next((name for name, (_, bytes_) in _TYPES.items() if size % bytes_ == 0), None)
-            rule = f"{path} has {size} bytes, which is no multiple of the {width} of data.token_dtype={dtype}"
+            rule = f"{path} has {size} bytes, not a multiple of the {width} of data.token_dtype={dtype}"
             raise Unusable("data.path", str(path), rule, [f"data.token_dtype={other}"] if other else ())
     for path, size, offset in sampling.places(files, sizes):
         with errors_named(path), regular.opened(path) as file:

@@ -1,4 +1,4 @@
-"""Conversations of a sample as the tokens that they are trained on: their lengths, and whether anything is trained."""
+"""Conversations of a sample as training tokens: their lengths, and whether any token is trained."""
 
 import math
 from collections.abc import Iterator
@@ -13,16 +13,16 @@ from launcher.data.unusable import BadRows, Unusable
 from launcher.spec import DataSpec
 from launcher.spec.training import ROWS
 
-_ENCODED = 1 << 19  # Characters of rows that are written by the template and tokenised.
+_ENCODED = 1 << 19  # Characters of rows that are rendered and tokenised.
 
 
 def with_tokens(survey: Survey, sample: Sample, data: DataSpec, bad: BadRows, task: str) -> Survey:
-    """Add the tokens of a sample's rows, or of some at equal distances where they are many.
+    """Add to a survey the tokens of a sample's rows, or of evenly spaced ones if there are many.
 
-    A row with nothing to learn from has no tokens and is no sample; ``bad`` has the rows that cannot be encoded.
+    A row with nothing to learn from has no tokens and is not a sample; ``bad`` collects rows that cannot be encoded.
     """
     words = quick_tokenizer(data.tokenizer, data.roles)
-    read = task if {*ROWS.get(task, ())} <= {*survey.columns} else ""  # Columns that all rows lack are told once.
+    read = task if {*ROWS.get(task, ())} <= {*survey.columns} else ""  # Columns that all rows lack are reported once.
     encode = task_encoder(data, words, read) if data.source == "rows" else row_encoder(data, words)
     rows = list(_weighed(sample))
     step = math.ceil(sum(len(str(row)) for _, row, _ in rows) / _ENCODED) or 1
@@ -61,6 +61,6 @@ def _weighed(sample: Sample) -> Iterator[tuple[float, Row, str]]:
 
 
 def _without_number(error: Unusable) -> Unusable:
-    """The error without the number of its row, which nobody knows in a sample from the middle of a file."""
+    """The error without the number of its row, which is unknown in a sample from the middle of a file."""
     finding = error.finding
     return type(error)(finding.path, finding.found, finding.rule.replace("row 0", "a row"), finding.way_out)

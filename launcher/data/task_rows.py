@@ -1,7 +1,7 @@
-"""Rows of tasks that train on pairs, judged answers or prompts (``data=rows``), as TRL's trainers take them.
+"""Rows for tasks that train on pairs, judged answers or prompts (``data=rows``), as TRL's trainers read them.
 
-A row holds the columns that its task names (``launcher.spec.task.ROWS``), each a text or a list of messages, with the
-roles of chat templates; a label is a boolean. Other columns are left out.
+A row has the columns of its task (``launcher.spec.task.ROWS``), each a text or a list of messages with the roles of
+chat templates; a label is a boolean. Other columns are dropped.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,13 +13,13 @@ from launcher.data.unusable import BadRows, Unusable
 from launcher.spec import DataSpec
 from launcher.spec.training import ROWS
 
-OPTIONAL = ("prompt",)  # Where it is missing, TRL takes what both answers begin with (``extract_prompt``).
+OPTIONAL = ("prompt",)  # If it is missing, TRL uses the common start of both answers (``extract_prompt``).
 _LABEL = "label"
 _ANSWERS = {"chosen", "rejected", "completion"}
 
 
 def rows(data: DataSpec, task: str, bad: BadRows | None = None) -> Iterator[dict[str, Any]]:
-    """The rows of all files in order; ``bad`` leaves out rows that the task cannot use."""
+    """The rows of all files in order; ``bad`` skips rows that the task cannot use."""
     bad = bad or BadRows.of(data)
     for number, row in enumerate(table_rows(data, bad), start=1):
         try:
@@ -32,7 +32,7 @@ def rows(data: DataSpec, task: str, bad: BadRows | None = None) -> Iterator[dict
 
 
 def read(row: Mapping[str, object], task: str, number: int) -> dict[str, Any]:
-    """One row, with its number from 1; Unusable where it lacks a column or holds something else in it."""
+    """The task's columns of one row, with its number from 1; Unusable if one is missing or has the wrong type."""
     wanted = ROWS[task]
     missing = [name for name in wanted if row.get(name) is None]
     if missing:
@@ -51,7 +51,7 @@ def read(row: Mapping[str, object], task: str, number: int) -> dict[str, Any]:
 
 
 def sequences(row: Mapping[str, object], number: int) -> Iterator[tuple[object, object]]:
-    """The prompt and the answer of each sequence of a row, whatever its task is; the answer of a prompt is empty."""
+    """The prompt and answer of each sequence of a row, whatever its task; a prompt alone has an empty answer."""
     names = [name for name in ("chosen", "rejected", "completion") if row.get(name) is not None]
     prompt = row.get("prompt")
     first = "" if prompt is None else _value(prompt, "prompt", number)
@@ -66,18 +66,18 @@ def _value(value: object, name: str, number: int) -> object:
     if name == _LABEL:
         if isinstance(value, bool) or value in (0, 1):
             return bool(value)
-        raise Unusable("data.path", None, f"row {number} holds {value!r} as its label, which is true or false")
+        raise Unusable("data.path", None, f"row {number} holds {value!r} as its label, which must be true or false")
     value = [value] if isinstance(value, Mapping) else value
     if is_conversation(value):
         return messages_of(value, number)
     if isinstance(value, str):
         return value
-    rule = f"row {number} holds {type(value).__name__} in column {name}, which is a text or a list of messages"
+    rule = f"row {number} holds {type(value).__name__} in column {name}, which must be a text or a list of messages"
     raise Unusable("data.path", None, rule)
 
 
 def other_tasks(columns: Iterable[str], task: str) -> list[str]:
-    """The tasks that rows with such columns would do for, and whose answers they read where they have any."""
+    """The tasks that rows with such columns fit, using all of their answers."""
     there = set(columns)
     answers = there & _ANSWERS
     fitting = [f"task={name}" for name, wanted in ROWS.items() if name != task and answers <= {*wanted} <= there]

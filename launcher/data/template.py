@@ -1,12 +1,12 @@
-"""Chat templates: Jinja programs that write a conversation as one text, and what of that text is trained.
+"""Chat templates: Jinja programs that render a conversation as one text, and which parts of it are trained.
 
-The template is ``data.template``, or else the tokenizer's own, or else ``plain``. It is rendered as ``transformers``
-renders one (``utils/chat_template_utils.py``): in Jinja's immutable sandbox, with the same filters and functions and
-values of JSON's kinds alone, since a template is a program of whoever wrote the tokenizer.
+The template is ``data.template``, or else the tokenizer's own, or else ``plain``. It is rendered as in ``transformers``
+(``utils/chat_template_utils.py``): in Jinja's immutable sandbox, with the same filters and functions and only JSON
+values, since a template is a program written by the tokenizer's author.
 
-What the assistant says is found in one of two ways. ``{% generation %}`` blocks of the template enclose it. Without
-them, a turn begins where the conversation before it, with the generation prompt, ends, and ends where the conversation
-up to and with it does; that needs a template that writes the beginning of a conversation alike whatever follows.
+The assistant's text is found in one of two ways. ``{% generation %}`` blocks of the template enclose it. Without them,
+a turn starts where the conversation before it, with the generation prompt, ends, and ends where the conversation
+including it ends; that needs a template that renders the start of a conversation the same whatever follows.
 """
 
 import json
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     import jinja2
 
 PLAIN = "plain"  # The shipped template for tokenizers that have none.
-GENERAL = ("chatml", "plain")  # Shipped templates that are those of no model: ways out.
+GENERAL = ("chatml", "plain")  # Shipped templates that belong to no model: ways out.
 ALPACA = "alpaca"
-"""The shipped template of Alpaca's words, and in ``alpaca+NAME`` these words inside another template; ``alpaca+``
-is the tokenizer's own."""
+"""The shipped template of Alpaca's prompt; ``alpaca+NAME`` puts that prompt inside another template, and ``alpaca+``
+inside the tokenizer's own."""
 
 _PAIRED = ("Below is an instruction that describes a task, paired with an input that provides further context. "
            "Write a response that appropriately completes the request.\n\n")  # fmt: skip
@@ -40,7 +40,7 @@ _ALONE = ("Below is an instruction that describes a task. "
           "Write a response that appropriately completes the request.\n\n")  # fmt: skip
 _SHIPPED = Path(__file__).parent / "templates"
 _BEGIN, _END = "\ufdd0", "\ufdd1"
-"""Noncharacters of Unicode, which text never holds, around what ``{% generation %}`` encloses; taken out again."""
+"""Unicode noncharacters, which text never holds, around what ``{% generation %}`` encloses; removed afterwards."""
 
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
@@ -50,7 +50,7 @@ type Span = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A conversation as text, and the parts of it that are trained (None: all of it)."""
+    """A rendered conversation, and the parts of it that are trained (None: all of it)."""
 
     text: str
     trained: Sequence[Span] | None
@@ -63,16 +63,16 @@ class Template:
     name: str  # As messages call it.
     asked: str | None  # The value of ``data.template``.
     text: str  # The Jinja program.
-    tokens: Mapping[str, str]  # The special tokens that it may name, such as ``eos_token``.
-    values: Mapping[str, Any]  # What else it may name, such as ``enable_thinking``.
-    alpaca: bool = False  # True if what the user says is put into Alpaca's words before.
+    tokens: Mapping[str, str]  # The special tokens that it may use, such as ``eos_token``.
+    values: Mapping[str, Any]  # Other variables that it may use, such as ``enable_thinking``.
+    alpaca: bool = False  # True if user messages are wrapped in Alpaca's prompt first.
 
     def written(self, conversation: Conversation, train_on: str) -> Written:
-        """The conversation as text, with what of it ``train_on`` trains; Unusable where that cannot be told."""
+        """The rendered conversation, with the parts that ``train_on`` trains; Unusable if those cannot be found."""
         self.require()
         whole = self._render(conversation, len(conversation.messages))
         if not is_text(whole):
-            rule = f"row {conversation.row} holds bytes or escapes that are no UTF-8 (half of a surrogate pair)"
+            rule = f"row {conversation.row} holds bytes or escapes that are not UTF-8 (half of a surrogate pair)"
             raise Unusable("data.path", None, rule, [SKIPPING])
         if _GENERATION.search(self.text):
             text, spans = _enclosed(whole, conversation)
@@ -90,20 +90,20 @@ class Template:
         upto = whole if place == len(conversation.messages) - 1 else self._render(conversation, place + 1)
         if not (whole.startswith(upto) and upto.startswith(before)):
             rule = (
-                f"row {conversation.row}: {self.name} writes the beginning of a conversation in another way once more "
-                f"follows, so where turn {place + 1} begins and ends cannot be said"
+                f"row {conversation.row}: {self.name} renders the start of a conversation differently when more "
+                f"follows, so the start and end of turn {place + 1} are unknown"
             )
             raise Unusable("data.template", self.asked, rule, [*ways_out(), "data.train_on=last"])
         return len(before), len(upto)
 
     def require(self) -> None:
-        """See that it is a template, by compiling it."""
+        """Raise Unusable unless it compiles as a template."""
         try:
             _compiled(self.text)
         except Unusable:
             raise
         except Exception as error:
-            rule = f"{self.name} is no Jinja template: {type(error).__name__}: {error}"
+            rule = f"{self.name} is not a Jinja template: {type(error).__name__}: {error}"
             raise Unusable("data.template", self.asked, rule, ways_out()) from error
 
     def _render(self, conversation: Conversation, count: int, *, prompt: bool = False) -> str:
@@ -118,10 +118,10 @@ class Template:
                 **{**self.tokens, **self.values},
             )
         except MemoryError:
-            why = "needs more memory than it may have: it repeats a text too often"
+            why = "exceeds its memory limit: it repeats a text too often"
             rule = f"row {conversation.row}: {self.name} {why}"
             raise Unusable("data.template", self.asked, rule, ways_out()) from None
-        except Exception as error:  # A template is a program: whatever it does wrong ends here.
+        except Exception as error:  # A template is a program: any error of it ends here.
             part = "" if count == len(conversation.messages) else f" (its first {count} messages)"
             rule = f"row {conversation.row}{part}: {self.name} fails: {type(error).__name__}: {error}"
             raise Unusable("data.template", self.asked, rule, ways_out()) from error
@@ -129,14 +129,14 @@ class Template:
 
 
 def ways_out() -> list[str]:
-    """Templates to take instead."""
+    """Templates to use instead."""
     return [f"data.template={name}" for name in GENERAL]
 
 
 def in_alpacas_words(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Messages in which each of the user's is Alpaca's prompt (github.com/tatsu-lab/stanford_alpaca, train.py)."""
+    """Messages with each user message in Alpaca's prompt (github.com/tatsu-lab/stanford_alpaca, train.py)."""
     first = next((place for place, message in enumerate(messages) if message["role"] == "user"), None)
-    begins = first == 0  # What the system says stands in place of Alpaca's first sentences.
+    begins = first == 0  # A system message replaces Alpaca's first sentences.
     found: list[Mapping[str, Any]] = []
     for place, message in enumerate(messages):
         if message["role"] == "user":
@@ -155,8 +155,8 @@ def in_alpacas_words(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str,
 def _enclosed(whole: str, conversation: Conversation) -> tuple[str, list[Span]]:
     pieces = re.split(f"([{_BEGIN}{_END}])", whole)
     if pieces[1::2] != [_BEGIN, _END] * (len(pieces) // 4):
-        rule = "text holds U+FDD0 or U+FDD1, which are no characters, or the template's generation blocks are nested"
-        raise Unusable("data.path", None, f"row {conversation.row}: its {rule}: take them out")
+        rule = "text contains the noncharacters U+FDD0 or U+FDD1, or the template's generation blocks are nested"
+        raise Unusable("data.path", None, f"row {conversation.row}: its {rule}: remove them")
     texts, spans, length = pieces[::2], [], 0
     for number, text in enumerate(texts):
         if number % 2:
@@ -166,12 +166,12 @@ def _enclosed(whole: str, conversation: Conversation) -> tuple[str, list[Span]]:
 
 
 def shipped() -> list[str]:
-    """The names of the templates that come with this program."""
+    """The names of the templates shipped with this program."""
     return sorted(path.stem for path in _SHIPPED.glob("*.jinja"))
 
 
 def is_shipped(found: Template) -> bool:
-    """True for a template that comes with this program."""
+    """True for a template shipped with this program."""
     name = (found.asked or PLAIN).removeprefix(f"{ALPACA}+") or PLAIN
     return name in shipped() and found.text == _text(name)
 
@@ -193,7 +193,7 @@ def template(data: DataSpec) -> Template:
 
 
 def fingerprint(data: DataSpec) -> list[object]:
-    """Template of a conversation's text: its source, the special tokens that it may name, and what else it is told."""
+    """What decides a conversation's text: template source, special tokens, Alpaca's prompt and other variables."""
     found = template(data)
     return [
         found.text,
@@ -204,7 +204,7 @@ def fingerprint(data: DataSpec) -> list[object]:
 
 
 def lacks_own(data: DataSpec) -> bool:
-    """True if the run's tokenizer has no template and none is named, so that ``plain`` is taken."""
+    """True if the run's tokenizer has no template and none is set, so ``plain`` is used."""
     if data.template not in (None, f"{ALPACA}+"):
         return False
     return data.tokenizer == "bytes" or _own(_folder(data)) is None
@@ -222,7 +222,7 @@ def _text(name: str) -> str:
         return read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        rule = f"it is no shipped template, nor a file that can be read: {why}"
+        rule = f"it is neither a shipped template nor a readable file: {why}"
         raise Unusable("data.template", name, rule, ways_out()) from None
 
 
@@ -273,7 +273,7 @@ def _compiled(text: str) -> "jinja2.Template":
         raise PackageMissing("data.source", "chat", rule, [package.install(package.TRAINING)]) from None
 
     class Generation(jinja2.ext.Extension):
-        """``{% generation %} ... {% endgeneration %}``: its text between two marks."""
+        """``{% generation %} ... {% endgeneration %}``: puts its text between two marks."""
 
         tags = {"generation"}  # noqa: RUF012  # Jinja's own declaration.
 
@@ -284,7 +284,7 @@ def _compiled(text: str) -> "jinja2.Template":
             return [begin.set_lineno(line), *body, end.set_lineno(line)]
 
     class Namespace(jinja2.utils.Namespace):
-        """Without underscored names, a way out of the sandbox that ``transformers`` has closed."""
+        """A namespace without underscored names, an escape from the sandbox that ``transformers`` has closed, too."""
 
         def __init__(*arguments: Any, **named: Any) -> None:
             self, *rest = arguments
@@ -327,7 +327,7 @@ def _to_json(
 
 
 def plain(value: object) -> Any:
-    """A value of JSON's kinds alone: methods of anything else could lead out of the sandbox."""
+    """The value as plain JSON types: methods of anything else could escape the sandbox."""
     if value is None or type(value) in (str, int, float, bool):
         return value
     if isinstance(value, Mapping):

@@ -1,10 +1,9 @@
-"""Folders of token ids: made once of a run's data, found by their content, mapped by every rank.
+"""Folders of token ids: made once from a run's data, found by content hash, memory-mapped by every rank.
 
 A folder ``<hash>/`` holds ``tokens.bin`` (the narrowest unsigned integers that hold the vocabulary), ``ends.bin`` (the
 end of each document or conversation, 64 bits), ``meta.json``, and for conversations ``trained.bin`` (a byte for each
-token). It appears whole or not at all. ``tokens.json`` of a run directory says which one the run reads, so that a
-resumed run trains on the same tokens although its files have changed since; it is also what a job's other nodes wait
-for.
+token). It appears whole or not at all. ``tokens.json`` in a run directory names the folder that the run reads, so that
+a resumed run trains on the same tokens even if its files have changed; a job's other nodes wait for that file.
 """
 
 import contextlib
@@ -26,12 +25,12 @@ from launcher.spec import RunSpec
 from launcher.spec.training import DataSpec
 
 CACHE = "LAUNCH_CACHE"
-"""Names a folder, seen by all nodes, that keeps token ids between runs, in place of the user's cache folder."""
+"""Environment variable: a folder visible to all nodes that keeps token ids, instead of the user's cache folder."""
 
 POINTER = "tokens.json"
-"""In a run directory: the folder that the run reads, or why there is none, and the attempt that says so."""
+"""File in a run directory: the folder that the run reads, or why there is none, and the attempt that wrote it."""
 
-_RUN = "{run}"  # Stands for the run directory in its own note, as in its job (``launcher.job.RUN``).
+_RUN = "{run}"  # Placeholder for the run directory in that file, as in its job (``launcher.job.RUN``).
 
 META, TOKENS, TRAINED, ENDS = "meta.json", "tokens.bin", "trained.bin", "ends.bin"
 
@@ -42,11 +41,11 @@ _ELSEWHERE = frozenset((
     *("eval_fraction", "workers", "shuffle", "preview", "mix", "eval_path", "eval_split", "eval_config"),
     "eval_sets",
 ))
-"""Keys of ``data`` on which the ids do not depend, or by their content and not by their words."""
+"""Keys of ``data`` that do not change the ids, or that are hashed by content instead of value."""
 
 
 class Span(NamedTuple):
-    """The part of a folder that is one data set."""
+    """The part of a folder that holds one data set."""
 
     tokens: slice
     documents: slice
@@ -54,25 +53,24 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenFolder:
-    """A whole folder of token ids."""
+    """A complete folder of token ids."""
 
     path: Path  # The folder.
     dtype: str  # The element type of ``tokens.bin``.
-    tokens: int  # How many there are.
-    documents: int  # Texts, or conversations where ``marked``.
-    text_bytes: int  # Bytes of text that they were made of; 0 for conversations, which are more than their text.
-    marked: bool  # True if it holds samples with marks of what is trained.
-    left_out: dict[str, int] = field(hash=False)  # How many rows were left out, by the reason.
-    digest: str  # The hash of all that it was made of.
-    sha256: str | None = None  # The hash of the ids, marks and ends that are trained on; None where it is not known.
-    # How many rows could not be used, of how many, and the first of them by file and line; none of them where they are
-    # errors.
+    tokens: int  # Number of tokens.
+    documents: int  # Number of texts, or of conversations if ``marked``.
+    text_bytes: int  # Bytes of the source text; 0 for conversations, which hold more than their text.
+    marked: bool  # True if it holds samples with marks of the trained tokens.
+    left_out: dict[str, int] = field(hash=False)  # Number of skipped rows, by reason.
+    digest: str  # The hash of everything that it was made from.
+    sha256: str | None = None  # The hash of the ids, marks and ends that are trained on; None if unknown.
+    # Bad rows: how many of how many, and the first of them by file and line; none if bad rows are errors.
     bad_rows: BadRows = field(default_factory=BadRows, hash=False)
-    parts: tuple[tuple[int, int], ...] = ()  # Of several data sets, the tokens and documents up to the end of each.
+    parts: tuple[tuple[int, int], ...] = ()  # For several data sets, the tokens and documents up to the end of each.
 
     @property
     def spans(self) -> list[Span]:
-        """The data sets that it holds, in the order of ``DataSpec.sets``."""
+        """The parts of the data sets that it holds, in the order of ``DataSpec.sets``."""
         ends = self.parts or ((self.tokens, self.documents),)
         return [
             Span(slice(*tokens), slice(*documents))
@@ -81,7 +79,7 @@ class TokenFolder:
 
     @property
     def text(self) -> str:
-        """Its content in one line."""
+        """A summary in one line."""
         what = "conversations" if self.marked else "documents"
         reasons = "".join(f", {count} {reason} left out" for reason, count in self.left_out.items())
         bad = f", {self.bad_rows.count} bad rows left out" if self.bad_rows.count else ""
@@ -89,11 +87,11 @@ class TokenFolder:
 
     @property
     def bytes(self) -> int:
-        """Bytes on disk."""
+        """Size on disk in bytes."""
         return files.bytes_in(self.path)
 
     def ends(self) -> array[int]:
-        """The end of each document or conversation of all data sets in the long row of tokens."""
+        """The end of each document or conversation of all data sets, as positions in the token sequence."""
         found, path = array("Q"), self.path / ENDS
         with files.opened(path) as file:
             found.fromfile(file, path.stat().st_size // found.itemsize)
@@ -103,24 +101,24 @@ class TokenFolder:
 
 
 def is_tokenised(spec: RunSpec) -> bool:
-    """True if the run's data are texts or messages that a worker of ours reads as token ids."""
+    """True if the run's data is texts or messages that our worker reads as token ids."""
     own = spec.script is None and spec.backend.path is None
     return own and spec.data.source not in ("synthetic", "tokens", "rows")
 
 
 def settings(data: DataSpec) -> JsonObject:
-    """The keys on which the ids depend, beside the content of the files and of the tokenizer."""
+    """The keys that change the ids, besides the content of the files and the tokenizer."""
     found = {key: value for key, value in asdict(data).items() if key not in _ELSEWHERE}
     if data.on_bad_row != SKIP:
-        del found["on_bad_row"]  # Ids that were made before the key was there are those of its default.
+        del found["on_bad_row"]  # Ids made before this key existed equal those of its default.
     later = ("max_samples", "columns", "special_tokens", "template_values")
     return {key: value for key, value in found.items() if key not in later or value}
 
 
 def root(spec: RunSpec, environment: Mapping[str, str], working: Path, run: Path | None) -> Path:
-    """The folder that keeps token ids of all runs, or, where nodes are known to share nothing else, the run's own.
+    """The folder that keeps token ids of all runs, or the run's own if its nodes are known to share nothing else.
 
-    ``LAUNCH_CACHE`` comes first; a run on this machine then takes the user's cache folder, a job
+    ``LAUNCH_CACHE`` comes first; then a run on this machine uses the user's cache folder, and a job
     ``cluster.shared_folder``, which a container does not see. ConfigErrors: none is known, and there is no run yet.
     """
     cluster = spec.cluster
@@ -130,7 +128,7 @@ def root(spec: RunSpec, environment: Mapping[str, str], working: Path, run: Path
         return working / cluster.shared_folder / "cache" / "tokens"
     if run is not None:
         return run / "cache"
-    rule = f"token ids for a job go to a folder that its nodes share: name it, or set {CACHE} (here and in the job)"
+    rule = f"a job's token ids go to a folder that its nodes share: name it, or set {CACHE} (here and in the job)"
     way = "cluster.shared_folder=/path/that/nodes/see"
     raise ConfigErrors([ConfigError("cluster.shared_folder", None, rule, [way])])
 
@@ -148,11 +146,11 @@ _FACTS: Mapping[str, Any] = {
     "left_out": Mapping[str, int],
     "sha256": str | None,
 }
-"""Types of the facts in ``meta.json``, by which a folder is known to be whole."""
+"""Types of the facts in ``meta.json``, which identify a complete folder."""
 
 
 def read(path: Path) -> TokenFolder | None:
-    """The folder at a path, or None where there is no whole one."""
+    """The folder at a path; None if it is missing or incomplete."""
     meta = files.read_json(path / META)
     if meta is None or not (path / TOKENS).is_file():
         return None
@@ -164,20 +162,20 @@ def read(path: Path) -> TokenFolder | None:
 
 
 def point(run: Path, data: DataSpec, found: TokenFolder, attempt: str = "", steps: int | None = None) -> None:
-    """Note in the run directory which folder the run reads, and its steps where they follow from that."""
+    """Record in the run directory which folder the run reads, and its steps if they follow from that."""
     path = Path(_RUN) / found.path.relative_to(run) if found.path.is_relative_to(run) else found.path
     content = {"folder": str(path), "digest": found.digest, "data": _settings_of(data), "attempt": attempt}
     files.write_atomically(run / POINTER, content if steps is None else {**content, "steps": steps})
 
 
 def refuse(run: Path, error: str, attempt: str) -> None:
-    """Note in the run directory why this attempt has no token ids, beside what the run read before."""
+    """Record in the run directory why this attempt has no token ids, next to what the run read before."""
     before = files.read_json(run / POINTER) or {}
     files.write_atomically(run / POINTER, {**before, "error": error, "attempt": attempt})
 
 
 def pointed(run: Path, data: DataSpec) -> TokenFolder | None:
-    """The folder that the run directory names for these settings; None where it names none or that is gone."""
+    """The folder that the run directory names for these settings; None if it names none or that is gone."""
     content = files.read_json(run / POINTER) or {}
     if not isinstance(content.get("folder"), str) or content.get("data") != _settings_of(data):
         return None
@@ -185,12 +183,12 @@ def pointed(run: Path, data: DataSpec) -> TokenFolder | None:
 
 
 def folder_of(content: Mapping[str, Any], run: Path) -> Path:
-    """The folder that a run's note names; ``{run}`` stands for the run directory, which may have been moved since."""
+    """The folder that a run's record names; ``{run}`` is the run directory, which may have moved since."""
     return Path(str(content["folder"]).replace(_RUN, str(run), 1))
 
 
 def digest(run: Path) -> str | None:
-    """The hash of what the run read last, whether it is still there or not."""
+    """The hash of the folder that the run read last, whether or not it still exists."""
     return (files.read_json(run / POINTER) or {}).get("digest")
 
 
@@ -204,19 +202,19 @@ def _settings_of(data: DataSpec) -> JsonObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheUse:
-    """All that a cache holds."""
+    """What a cache holds."""
 
     path: Path
     folders: int
     bytes: int
 
     def as_dict(self) -> JsonObject:
-        """The form in which ``launch prepare --json`` and ``launch doctor --json`` show it."""
+        """The form in ``launch prepare --json`` and ``launch doctor --json``."""
         return {"path": str(self.path), "folders": self.folders, "bytes": self.bytes}
 
 
 def cache_use(path: Path) -> CacheUse:
-    """The content of a cache; folders that are being written count."""
+    """The content of a cache, including folders that are being written."""
     found = list(_entries(path))
     folders = sum(entry.suffix == "" for entry in found)
     return CacheUse(path=path, folders=folders, bytes=sum(map(files.bytes_in, found)))
@@ -224,17 +222,17 @@ def cache_use(path: Path) -> CacheUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleared:
-    """The folders removed from a cache, and the number of those that were left because a process makes them now."""
+    """The folders removed from a cache, and how many were kept because a process is making them."""
 
     removed: CacheUse
     busy: int
 
 
 def clear(path: Path) -> Cleared:
-    """Remove what a cache holds; a run that reads it keeps its map until it ends, and makes it anew when resumed.
+    """Remove what a cache holds; a run that reads it keeps its mapping until it ends, and remakes it when resumed.
 
-    What another process makes at this moment is left. Locks stay, because one that is removed no longer keeps a third
-    process away. Where the file system has none nobody can tell who lives, so that half folders are left, too.
+    What another process is making is kept. Lock files stay, because a removed lock no longer keeps a third process out.
+    On a file system without locks nobody can tell which writers live, so partial folders stay, too.
     """
     from shutil import rmtree  # Late, because only this needs it.
 

@@ -1,7 +1,7 @@
 """Text to token ids: bytes, or a Hugging Face tokenizer from a local folder.
 
-Planning takes :func:`quick_tokenizer`, which encodes alike and reads a ``tokenizer.json`` by the package tokenizers
-alone, since ``transformers`` takes seconds to be imported.
+Planning uses :func:`quick_tokenizer`, which encodes the same and reads a ``tokenizer.json`` with only the package
+tokenizers, since importing ``transformers`` takes seconds.
 """
 
 import hashlib
@@ -15,10 +15,10 @@ from launcher.data import hub
 from launcher.data.unusable import PackageMissing, Unusable
 
 type Pieces = tuple[Sequence[int], Sequence[tuple[int, int]]]
-"""Ids, and where the characters that each stands for begin and end."""
+"""Ids, and for each the start and end of the characters that it represents."""
 
 type Roles = tuple[tuple[str, str], ...]
-"""Special tokens beside those of the tokenizer's folder (``DataSpec.roles``)."""
+"""Special tokens in addition to those of the tokenizer's folder (``DataSpec.roles``)."""
 
 
 class Tokenizer(Protocol):
@@ -26,42 +26,42 @@ class Tokenizer(Protocol):
 
     @property
     def size(self) -> int:
-        """The largest id and one; the number of tokens is less where ids are left out."""
+        """The largest id plus one; there are fewer tokens if ids are unused."""
 
     @property
     def end(self) -> int | None:
-        """The token that ends a document, where the tokenizer has one."""
+        """The token that ends a document; None if the tokenizer has none."""
 
     def encode_all(self, texts: Sequence[str]) -> Sequence[Sequence[int]]:
-        """The ids of many texts at once, on all cores where the tokenizer can, without ends."""
+        """The ids of many texts at once, without end tokens, on all cores if the tokenizer can."""
 
     @property
     def special(self) -> frozenset[int]:
         """The ids of special tokens, such as the end of a turn."""
 
     def pieces(self, texts: Sequence[str]) -> Sequence[Pieces]:
-        """The ids of texts that have all their special tokens in them, and the characters that each stands for."""
+        """The ids of texts that already contain all their special tokens, and the characters that each represents."""
 
 
 class Bytes:
-    """One id for each value of a byte of UTF-8."""
+    """A tokenizer with one id for each byte value of UTF-8."""
 
     size = 256
     end = None
     special: frozenset[int] = frozenset()
 
     def encode_all(self, texts: Sequence[str]) -> Sequence[Sequence[int]]:
-        """The bytes of each."""
+        """The bytes of each text."""
         return [text.encode() for text in texts]
 
     def pieces(self, texts: Sequence[str]) -> Sequence[Pieces]:
-        """The bytes, each of its character."""
+        """The bytes, each with its character's position."""
         places = ([(at, at + 1) for at, letter in enumerate(text) for _ in letter.encode()] for text in texts)
         return list(zip(self.encode_all(texts), places, strict=True))
 
 
 class Folder:
-    """A tokenizer that ``transformers`` loads from a folder or the Hub's cache; nothing is fetched, no code is run."""
+    """A tokenizer that ``transformers`` loads from a folder or the Hub's cache, without downloads or remote code."""
 
     def __init__(self, path: str, roles: Roles) -> None:
         from transformers import AutoTokenizer
@@ -81,17 +81,17 @@ class Folder:
         self.special = frozenset(number for number, token in self._words.added_tokens_decoder.items() if token.special)
 
     def encode_all(self, texts: Sequence[str]) -> Sequence[Sequence[int]]:
-        """The ids; a fast tokenizer takes all cores for them, unless ``TOKENIZERS_PARALLELISM=false``."""
+        """The ids; a fast tokenizer uses all cores unless ``TOKENIZERS_PARALLELISM=false``."""
         if self._words.is_fast:
             found = self._words.backend_tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
             return [encoding.ids for encoding in found]
         return [self._words.encode(text, add_special_tokens=False) for text in texts]
 
     def pieces(self, texts: Sequence[str]) -> Sequence[Pieces]:
-        """Ids and characters, with no token that is not in the text; Unusable where its characters are unknown."""
+        """Ids and character positions, without added tokens; Unusable if positions are unknown."""
         if not self._words.is_fast:
             rule = (
-                "it has no tokenizer.json, without which a token's place in the text of a conversation is not known: "
+                "it has no tokenizer.json, without which a token's position in a conversation is unknown: "
                 "save it as a fast tokenizer"
             )
             raise Unusable("data.tokenizer", self._words.name_or_path, rule, ["data.tokenizer=bytes"])
@@ -114,11 +114,11 @@ class Quick:
         self.special = frozenset(id_ for id_, token in self._words.get_added_tokens_decoder().items() if token.special)
 
     def encode_all(self, texts: Sequence[str]) -> Sequence[Sequence[int]]:
-        """The ids of each, one text after the other, since its threads would not survive a fork of this process."""
+        """The ids of each text, one text at a time, since its threads would not survive a fork of this process."""
         return [ids for ids, _ in self.pieces(texts)]
 
     def pieces(self, texts: Sequence[str]) -> Sequence[Pieces]:
-        """Ids and the characters that each stands for."""
+        """Ids, and the characters that each represents."""
         found = (self._words.encode(text, add_special_tokens=False) for text in texts)
         return [(encoding.ids, encoding.offsets) for encoding in found]
 
@@ -133,7 +133,7 @@ def _end_token(folder: Path) -> str | None:
 
 
 def give(words: Any, roles: Roles) -> None:
-    """Give a tokenizer of ``transformers`` its special tokens; one that it has not yet gets the next id."""
+    """Add special tokens to a ``transformers`` tokenizer; a new one gets the next id."""
     for role, text in roles:
         if role.endswith("_token"):
             words.add_special_tokens({role: text})
@@ -147,7 +147,7 @@ def tokenizer(name: str, roles: Roles = ()) -> Tokenizer:
 
 
 def quick_tokenizer(name: str, roles: Roles = ()) -> Tokenizer:
-    """The tokenizer that ``data.tokenizer`` names, without the packages that training needs where that is possible."""
+    """The tokenizer that ``data.tokenizer`` names, without the packages for training if possible."""
     if name == "bytes":
         return Bytes()
     folder = require_folder(name)
@@ -160,25 +160,25 @@ def quick_tokenizer(name: str, roles: Roles = ()) -> Tokenizer:
         raise PackageMissing("data.tokenizer", name, rule, [package.install(package.TRAINING)]) from None
     except Unusable:
         raise
-    except Exception as error:  # The package has no exceptions of its own.
+    except Exception as error:  # The package tokenizers has no exception classes of its own.
         rule = f"it cannot be read as a tokenizer: {error}"
         raise Unusable("data.tokenizer", name, rule, ["data.tokenizer=bytes"]) from None
 
 
-@lru_cache(maxsize=4)  # To read one of 128,000 words takes half a second.
+@lru_cache(maxsize=4)  # Reading one of 128,000 tokens takes half a second.
 def _read(name: str, changed_ns: int | None, roles: Roles) -> Tokenizer:
     return tokenizer(name, roles) if changed_ns is None else Quick(Path(name), roles)
 
 
 class TokenCount(NamedTuple):
-    """Tokens of some texts, and the largest of their ids; -1 where there is none."""
+    """Number of tokens of some texts, and their largest id; -1 if there is none."""
 
     tokens: int
     largest: int
 
 
 def count_tokens(words: Tokenizer, texts: Sequence[str], *, ends: int) -> TokenCount:
-    """Count the tokens of texts, among them so many ends of documents."""
+    """Count the tokens of texts, of which ``ends`` end a document."""
     found = words.encode_all(texts)
     end = words.end if ends else None
     largest = max((_largest(ids) for ids in found if len(ids)), default=-1)
@@ -192,7 +192,7 @@ def _largest(ids: Sequence[int]) -> int:
 
 
 def fingerprint(name: str) -> str:
-    """A hash of the tokenizer that ``data.tokenizer`` names: of the files of its folder, wherever that lies."""
+    """A hash of the files of the tokenizer that ``data.tokenizer`` names, independent of their location."""
     if name == "bytes":
         return name
     content = hashlib.sha256()
@@ -203,7 +203,7 @@ def fingerprint(name: str) -> str:
 
 
 def require_folder(name: str) -> Path:
-    """The folder of a tokenizer, of this machine or of the Hub's cache; NotHere where it is in neither."""
+    """The folder of a tokenizer, local or in the Hub's cache; NotHere if it is in neither."""
     found = hub.tokenizer_folder(name)
     if found is None or not found.is_dir():
         raise hub.missing_tokenizer(name)
@@ -214,11 +214,11 @@ def _decides_ids(path: Path) -> bool:
     return path.is_file() and path.suffix in (".json", ".txt", ".model", ".jinja", ".tiktoken")
 
 
-_END = "\0"  # A byte that no text holds stands for its end.
+_END = "\0"  # A byte that text never contains marks the end.
 
 
 def of_transformers(name: str, roles: Roles) -> Any:
-    """The tokenizer as ``transformers`` loads it; of bytes one that has an id for each value of a byte of UTF-8."""
+    """The tokenizer as ``transformers`` loads it; for ``bytes`` one with an id for each byte value of UTF-8."""
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     if name != "bytes":

@@ -5,7 +5,7 @@ from dataclasses import field, replace
 
 from launcher.base.frozen import dataclass
 
-RUN = "{run}"  # Stands for the run directory in argv, environment and files until it is known.
+RUN = "{run}"  # Placeholder for the run directory in argv, environment and files until it is known.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,15 +13,15 @@ class Job:
     """One job."""
 
     argv: tuple[str, ...]  # Starts the job on a node (torchrun and what it runs).
-    worker_argv: tuple[str, ...]  # The list handed to the training program itself; for Megatron, its argument list.
-    environment: Mapping[str, str]  # Variables added to the job's environment, never a secret's value.
+    worker_argv: tuple[str, ...]  # Arguments of the training program itself; for Megatron, its argument list.
+    environment: Mapping[str, str]  # Variables added to the job's environment, never a secret value.
     nodes: int  # Machines.
     gpus_per_node: int  # Ranks on each of them.
     files: Mapping[str, str] = field(default_factory=dict)  # Generated files by their name inside the run directory.
-    pass_environment: tuple[str, ...] = ()  # Names of variables whose values the job takes from where it is submitted.
+    pass_environment: tuple[str, ...] = ()  # Names of variables that the job inherits from the submitting shell.
 
     def at(self, run_directory: str) -> "Job":
-        """The same job with the run directory in place of ``{run}``."""
+        """The same job with ``{run}`` replaced by the run directory."""
 
         def put(text: str) -> str:
             return text.replace(RUN, run_directory)

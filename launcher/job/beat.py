@@ -1,9 +1,9 @@
-"""A rank's heartbeat: a small file that the rank maps and the node reads, neither waiting for the other.
+"""A rank's heartbeat: a small file that the rank maps and the node reads, without waiting for each other.
 
-The file lies in a folder of the node's own memory (``FOLDER`` names it to the ranks), so that a shared file system that
-hangs, which is a common cause of a hang, stops neither the rank's writing nor the node's reading. A rank that finds no
-such variable (``run --debug``, a script of the user's own) writes none. Times are of ``time.monotonic``, which is one
-clock for all processes of a machine.
+The file is in a memory-backed folder of the node (the variable ``FOLDER`` names it), so a hanging shared file system, a
+common cause of a hang, blocks neither the rank's writing nor the node's reading. A rank without that variable
+(``run --debug``, a user's script) writes none. Times are from ``time.monotonic``, one clock for all processes of a
+machine.
 """
 
 import struct
@@ -12,33 +12,33 @@ from pathlib import Path
 from launcher.base import files
 from launcher.base.frozen import dataclass
 
-FOLDER = "LAUNCH_BEATS"  # The variable that names the folder to the ranks of a node.
+FOLDER = "LAUNCH_BEATS"  # The environment variable that tells a node's ranks the folder.
 PHASES = ("start", "data", "forward", "backward", "optimizer", "collective", "evaluation", "checkpoint", "end")
-"""What a rank can be in; ``start`` is all before the first step, ``collective`` its wait for the others after one."""
+"""Phases of a rank; ``start`` is everything before the first step, ``collective`` its wait for others after a step."""
 
 MEMORY_PHASES = {"start": "load", "forward": "forward", "backward": "backward", "optimizer": "optimizer",
                  "evaluation": "evaluation", "checkpoint": "checkpoint_save"}  # fmt: skip
-"""Phases of ``launcher.job.memory`` by these."""
+"""The phase of ``launcher.job.memory`` for each of these."""
 
 _HEAD = struct.Struct("<8sii")
 _BEAT = struct.Struct("<qqddd")
 _MAGIC = b"launch01"
-ASKED = _HEAD.size  # The byte in which the node counts how often it has asked the rank for its collectives.
+ASKED = _HEAD.size  # Offset of the byte that counts the node's requests for the rank's collectives.
 _AT = ASKED + 8
 SIZE = _AT + _BEAT.size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beat:
-    """One reading."""
+    """One heartbeat."""
 
-    rank: int  # Of the job.
-    pid: int  # On this node.
-    step: int  # The one that is being done; 0 before the first.
+    rank: int  # Rank in the job.
+    pid: int  # Process id on this node.
+    step: int  # The current step; 0 before the first.
     phase: str  # One of ``PHASES``.
-    began: float  # When the step began, or what follows it: an evaluation's batch, a checkpoint.
-    entered: float  # When the phase began.
-    usual: float  # The median of how long what has begun took before, in seconds; 0 where there is nothing to compare.
+    began: float  # Start of the step, or of what follows it: an evaluation's batch, a checkpoint.
+    entered: float  # Start of the phase.
+    usual: float  # Median seconds that the same work took before; 0 if there is nothing to compare with.
 
 
 def head(rank: int, pid: int) -> bytes:
@@ -47,12 +47,12 @@ def head(rank: int, pid: int) -> bytes:
 
 
 def put(buffer: bytearray | memoryview, beat: Beat) -> None:
-    """Write what changes from step to step into a mapped file."""
+    """Write the changing part of a heartbeat into a mapped file."""
     _BEAT.pack_into(buffer, _AT, beat.step, PHASES.index(beat.phase), beat.began, beat.entered, beat.usual)
 
 
 def read(path: Path) -> Beat | None:
-    """The newest heartbeat of a rank; None where it has written none yet."""
+    """The latest heartbeat of a rank; None if it has written none yet."""
     try:
         content = files.read_bytes(path)
     except OSError:
@@ -67,15 +67,15 @@ def read(path: Path) -> Beat | None:
 
 
 def path(folder: Path, rank: int) -> Path:
-    """The file of a rank."""
+    """The heartbeat file of a rank."""
     return folder / f"rank{rank}.beat"
 
 
 def stack(folder: Path, rank: int) -> Path:
-    """The file into which a rank's signal handler writes its Python stacks."""
+    """The file where a rank's signal handler writes its Python stacks."""
     return folder / f"rank{rank}.stack"
 
 
 def collectives(folder: Path, rank: int) -> Path:
-    """The file into which a rank writes its newest collectives when it is asked."""
+    """The file where a rank writes its latest collectives on request."""
     return folder / f"rank{rank}.collectives.json"

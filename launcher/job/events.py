@@ -1,8 +1,8 @@
-"""``events.jsonl``: what befell a run, a line each, by the launch that submitted it, the nodes and rank 0 alike.
+"""``events.jsonl``: the events of a run, one per line, written by the submitting launch, the nodes and rank 0.
 
-A line holds at least ``time``, ``kind``, ``step`` and ``text``, a sentence for a person. Lines are appended in one
-write each, so processes do not mix theirs. What a line says holds until one of its kind and ``rank`` says that it is
-``over``. The :data:`MILESTONES` are the way of every run: they tell when it was what, and are no news of it.
+A line holds at least ``time``, ``kind``, ``step`` and ``text``, a sentence for a person. Each line is appended in one
+write, so processes do not mix theirs. A line holds until another of its kind and ``rank`` is marked ``over``.
+:data:`MILESTONES` are the normal stages of every run: they say when it reached which state, and are not news.
 """
 
 import contextlib
@@ -31,14 +31,14 @@ type EndCause = Literal[FailureKind, "time_limit", "preempted"]
 """The cause of an end, in ``state.json`` and by Slurm's state of a job."""
 
 MILESTONES: frozenset[Milestone] = frozenset(get_args(Milestone.__value__))
-"""``queued``: submitted; ``running``: the job's first node has it; ``start``: the ranks are started, on the ``nodes``;
-``save``: a checkpoint has its name, after so many ``seconds``; ``end``: the attempt has, with the run's ``state``."""
+"""``queued``: submitted; ``running``: on the job's first node; ``start``: the ranks were started, on the ``nodes``;
+``save``: a checkpoint is complete, after ``seconds``; ``end``: the attempt ended, with the run's ``state``."""
 
-_END_BYTES = 1 << 18  # Some thousand lines: of a longer file only the end is read.
+_END_BYTES = 1 << 18  # Some thousand lines; only the end of a longer file is read.
 
 
 def add(directory: Path, kind: Kind, text: str, *, step: int | None, over: bool = False, **facts: object) -> None:
-    """Append one line; a folder that cannot be written is no reason to end a job that trains.
+    """Append one line; an unwritable folder is ignored, since it must not end a training job.
 
     ``over`` ends an earlier line of this kind and of the same ``rank``.
     """
@@ -53,12 +53,12 @@ def add(directory: Path, kind: Kind, text: str, *, step: int | None, over: bool 
 
 
 def read(directory: Path) -> list[JsonObject]:
-    """The newest lines that are whole, oldest first."""
+    """The latest complete lines, oldest first."""
     return list(_understood(files.last_lines(directory / FILE, _END_BYTES)))
 
 
 def news(directory: Path) -> list[JsonObject]:
-    """The same without the way of every run."""
+    """The same without milestones."""
     return [line for line in read(directory) if line["kind"] not in MILESTONES]
 
 

@@ -1,8 +1,8 @@
-"""Measured memory: ``memory.jsonl``, ``oom.json``, what a rehearsal wrote, and the memory of this node at one moment.
+"""Measured memory: ``memory.jsonl``, ``oom.json``, a rehearsal's result, and this node's memory at one moment.
 
-Bytes everywhere; piles are those of ``launch check``. Whatever an engine, a device or a machine (``/proc``, cgroups 1
-and 2) does not tell is null. A rehearsed rank (``python -m launcher.worker.rehearse``) is given a folder like a run
-directory; its exit status is 0 with a :class:`Rehearsed`, also one that ran out of memory, else 2 with an ``error``.
+All sizes are bytes; piles are those of ``launch check``. What an engine, a device or a machine (``/proc``, cgroups 1
+and 2) does not report is null. A rehearsed rank (``python -m launcher.worker.rehearse``) gets a folder like a run
+directory; it exits with 0 and a :class:`Rehearsed`, even if it ran out of memory, else with 2 and an ``error``.
 """
 
 import contextlib
@@ -22,27 +22,27 @@ from launcher.base.units import Pair, bytes_of
 RECORDS = "memory.jsonl"
 OUT_OF_MEMORY = "oom.json"
 _END_BYTES = (1 << 16, 1 << 19, 1 << 22)
-"""Read of the file's end, until a whole step is in it: some forty ranks, hundreds, or thousands."""
+"""Bytes read from the file's end until they contain a whole step: of some forty, hundreds or thousands of ranks."""
 
 type Place = Literal["device", "host", "disk"]
-"""What was full: the memory of a rank's device (on the CPU its budget), a node's host memory, or a disk."""
+"""What was full: a rank's device memory (on the CPU its budget), a node's host memory, or a disk."""
 
 type Kind = Literal["device", "budget", "allocator", "host_killer", "cgroup", "slurm", "disk"]
-"""Who said so: torch's allocator on a GPU, our own follower on the CPU, the C library (no memory for a CPU tensor), the
-kernel's killer, a cgroup's limit, Slurm (``OUT_OF_MEMORY``), or a write that found no space."""
+"""Who reported it: torch's allocator on a GPU, our own tracker on the CPU, the C library (no memory for a CPU tensor),
+the kernel's OOM killer, a cgroup's limit, Slurm (``OUT_OF_MEMORY``), or a write that found no space."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseMemory:
     """The peak of one phase of one rank."""
 
-    allocated_bytes: int  # Alive at the peak.
-    piles: Mapping[str, int]  # The same, by pile; they sum to it.
+    allocated_bytes: int  # Live bytes at the peak.
+    piles: Mapping[str, int]  # The same bytes by pile.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PileRow:
-    """The bytes of one pile, predicted beside measured; None is unknown."""
+    """Predicted and measured bytes of one pile; None is unknown."""
 
     pile: str
     predicted_bytes: int | None
@@ -50,17 +50,17 @@ class PileRow:
 
     @property
     def sizes(self) -> Pair[int]:
-        """Both as one."""
+        """Predicted and measured as a pair."""
         return Pair(self.predicted_bytes, self.measured_bytes)
 
     @property
     def grown_bytes(self) -> int:
-        """Bytes beyond the prediction, negative below it; 0 where one of the two is unknown."""
+        """Measured minus predicted bytes; 0 if either is unknown."""
         return self.sizes.difference or 0
 
     @property
     def largest_bytes(self) -> int:
-        """The larger of both."""
+        """The larger of predicted and measured bytes."""
         return max(self.predicted_bytes or 0, self.measured_bytes or 0)
 
 
@@ -69,32 +69,32 @@ class HostMemory:
     """Host memory at one moment."""
 
     rank_bytes: int  # Resident memory of the rank's process.
-    node_used_bytes: int | None = None  # In use on the node, or in the job's cgroup where that has a limit.
-    node_bytes: int | None = None  # What the node, or that cgroup, has; None is unknown.
+    node_used_bytes: int | None = None  # In use on the node, or in the job's cgroup if that has a limit.
+    node_bytes: int | None = None  # Capacity of the node, or of that cgroup; None is unknown.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRecord:
-    """A line of ``memory.jsonl``: one rank in one sampled step."""
+    """A line of ``memory.jsonl``: one rank at one sampled step."""
 
     step: int  # Counted from 1; 0 is the loading of the model.
-    rank: int  # Of the job.
+    rank: int  # Rank in the job.
     node: str  # The name of its machine.
-    time: float  # Of day, in seconds.
-    tokens: int | None  # Of the rank's micro-batch.
-    # Peaks by phase: ``load``, ``forward``, ``backward``, ``optimizer``, ``checkpoint_save``, ``evaluation``, those
-    # that were measured.
+    time: float  # Unix time, in seconds.
+    tokens: int | None  # Tokens of the rank's micro-batch.
+    # Peaks of the measured phases: ``load``, ``forward``, ``backward``, ``optimizer``, ``checkpoint_save``,
+    # ``evaluation``.
     phases: Mapping[str, PhaseMemory]
-    static: Mapping[str, int] | None = None  # Piles that are alive between two steps; None where that was not measured.
-    reserved_bytes: int | None = None  # Peak that the caching allocator has reserved; None on the CPU.
+    static: Mapping[str, int] | None = None  # Live piles between two steps; None if not measured.
+    reserved_bytes: int | None = None  # Peak reserved by the caching allocator; None on the CPU.
     device_used_bytes: int | None = None  # In use on the whole device, by all processes; None on the CPU.
-    # What a rank may use there: the device, or on the CPU the budget where one was given.
+    # What a rank may use there: the device, or on the CPU the budget if one was given.
     device_bytes: int | None = None
     host: HostMemory | None = None  # Host memory.
 
     @property
     def trained(self) -> bool:
-        """True for a step; a save or an evaluation has a line of its own."""
+        """True for a training step; a save or an evaluation has its own line."""
         return "forward" in self.phases or "backward" in self.phases
 
     def as_dict(self) -> JsonObject:
@@ -104,65 +104,65 @@ class MemoryRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """One of the largest allocations that were alive when memory ran out."""
+    """One of the largest live allocations when memory ran out."""
 
     bytes: int  # Its size.
     pile: str  # What it belongs to.
-    operation: str | None = None  # What made it, ``aten.mm.default``; None is unknown.
-    shape: tuple[int, ...] | None = None  # Of its tensor, where it is known.
-    layer: int | None = None  # The number of the block that made it; None outside of blocks.
+    operation: str | None = None  # The operation that made it, ``aten.mm.default``; None is unknown.
+    shape: tuple[int, ...] | None = None  # Shape of its tensor, if known.
+    layer: int | None = None  # The number of the block that made it; None outside blocks.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutOfMemory:
     """``oom.json``: the first rank, or node, of a run that ran out of memory."""
 
-    kind: Kind  # Who said so.
+    kind: Kind  # Who reported it.
     place: Place  # What was full.
-    time: float  # Of day, in seconds.
-    rank: int | None  # Of the job; None where a node or Slurm speaks for all of its ranks.
+    time: float  # Unix time, in seconds.
+    rank: int | None  # Rank in the job; None if a node or Slurm reports for all of its ranks.
     node: str | None  # The name of the machine.
-    step: int | None = None  # That was being done; 0 while the model was loaded.
+    step: int | None = None  # The current step; 0 while the model was loaded.
     phase: str | None = None  # As in :class:`MemoryRecord`; None is unknown.
-    layer: int | None = None  # The number of the block that ran; None outside of blocks, or unknown.
-    operation: str | None = None  # What asked, ``aten.mm.default``, or the file that was being written.
-    requested_bytes: int | None = None  # That were asked for.
-    free_bytes: int | None = None  # That the place had left for it.
-    capacity_bytes: int | None = None  # Of the place.
-    allocated_bytes: int | None = None  # Of this rank at that moment.
-    reserved_bytes: int | None = None  # By its caching allocator; None on the CPU.
-    others_bytes: int | None = None  # Of the place, in use by other processes; None is unknown.
-    others: tuple[Mapping[str, Any], ...] = ()  # Those processes, the largest first: ``pid``, ``name``, ``bytes``.
-    tokens: int | None = None  # Of the micro-batch that was worked on.
-    piles: Mapping[str, int] = field(default_factory=dict)  # What was alive, by pile; they sum to ``allocated_bytes``.
-    largest: tuple[Held, ...] = ()  # The largest allocations that were alive.
-    host: HostMemory | None = None  # Host memory then.
-    last: MemoryRecord | None = None  # The rank's newest line of ``memory.jsonl``, or what it had gathered since.
+    layer: int | None = None  # The number of the running block; None outside blocks, or unknown.
+    operation: str | None = None  # The requesting operation, ``aten.mm.default``, or the file being written.
+    requested_bytes: int | None = None  # Bytes requested.
+    free_bytes: int | None = None  # Bytes free in the place.
+    capacity_bytes: int | None = None  # Capacity of the place.
+    allocated_bytes: int | None = None  # Allocated by this rank at that moment.
+    reserved_bytes: int | None = None  # Reserved by its caching allocator; None on the CPU.
+    others_bytes: int | None = None  # In use by other processes in the place; None is unknown.
+    others: tuple[Mapping[str, Any], ...] = ()  # Those processes, largest first: ``pid``, ``name``, ``bytes``.
+    tokens: int | None = None  # Tokens of the current micro-batch.
+    piles: Mapping[str, int] = field(default_factory=dict)  # Live bytes by pile; they sum to ``allocated_bytes``.
+    largest: tuple[Held, ...] = ()  # The largest live allocations.
+    host: HostMemory | None = None  # Host memory at that moment.
+    last: MemoryRecord | None = None  # The rank's latest line of ``memory.jsonl``, or what it had gathered since.
     snapshot: str | None = None  # A file below the run directory with all allocations: torch's own format on a GPU.
-    message: str = ""  # The words of whoever said it.
+    message: str = ""  # The original error message.
 
     def as_dict(self) -> JsonObject:
-        """The document, with its schema."""
+        """The document with its schema."""
         return {"schema": 1, **asdict(self)}
 
 
 def records(directory: Path) -> Iterator[MemoryRecord]:
-    """The whole lines of ``memory.jsonl``, in the order in which they were written; none where there is no file."""
+    """The complete lines of ``memory.jsonl``, in order; none if there is no file."""
     with contextlib.suppress(OSError), io.TextIOWrapper(files.opened(directory / RECORDS), errors="replace") as file:
         yield from _read_lines(file)
 
 
 def newest(directory: Path) -> list[MemoryRecord]:
-    """The whole lines at the end of ``memory.jsonl``, oldest first: the newest step that trained, of all ranks."""
+    """The complete lines at the end of ``memory.jsonl``, oldest first: the latest training step of all ranks."""
     for size in _END_BYTES:
         found = list(_read_lines(files.last_lines(directory / RECORDS, size)))
-        if len({each.step for each in found if each.trained}) > 1:  # The newest of them is whole.
+        if len({each.step for each in found if each.trained}) > 1:  # The latest of them is complete.
             break
     return found
 
 
 def ran_out(directory: Path) -> OutOfMemory | None:
-    """The content of ``oom.json``; None where there is none that can be read."""
+    """The content of ``oom.json``; None if it is missing or unreadable."""
     content = files.read_json(directory / OUT_OF_MEMORY)
     try:
         return None if content is None else typed.read(OutOfMemory, content)
@@ -170,12 +170,12 @@ def ran_out(directory: Path) -> OutOfMemory | None:
         return None
 
 
-SIZE = r"([\d.]+) (bytes|KiB|MiB|GiB)"  # As the messages of torch's allocators have it.
-_REQUESTED = re.compile(rf"[Tt]ried to allocate {SIZE}")  # Of a GPU's; the small letter is the CPU's (alloc_cpu.cpp).
+SIZE = r"([\d.]+) (bytes|KiB|MiB|GiB)"  # As in the messages of torch's allocators.
+_REQUESTED = re.compile(rf"[Tt]ried to allocate {SIZE}")  # In lower case from the CPU's (alloc_cpu.cpp).
 
 
 def asked_bytes(message: str) -> int | None:
-    """The bytes that an allocator was asked for, by its message."""
+    """The bytes requested from an allocator, from its error message."""
     return size_in(_REQUESTED, message)
 
 
@@ -198,30 +198,30 @@ def _read_lines(lines: Iterable[str]) -> Iterator[MemoryRecord]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RehearsedPhase:
-    """Peaks of one phase in bytes; None where the device does not tell."""
+    """Peaks of one phase in bytes; None if the device does not report it."""
 
     allocated_bytes: int  # ``torch.cuda.max_memory_allocated``; on the CPU the bytes of live tensors.
     reserved_bytes: int | None = None  # ``torch.cuda.max_memory_reserved``.
-    device_bytes: int | None = None  # Of the process on the device, its context included.
-    piles: Mapping[str, int] | None = None  # The allocated bytes by pile, where they were told apart.
+    device_bytes: int | None = None  # The process's use of the device, including its context.
+    piles: Mapping[str, int] | None = None  # The allocated bytes by pile, if they were attributed.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsed:
-    """One rank."""
+    """The result of one rehearsed rank."""
 
-    rank: int  # Of the run's.
+    rank: int  # Rank in the run.
     world: int  # Ranks of the run.
     stage: int  # Its pipeline stage.
-    layers: int  # Of the model as it was built.
+    layers: int  # Layers of the model as built.
     device: str  # ``cpu`` or ``cuda``.
     device_name: str  # The GPU's name, or the processor's.
     method: str  # How memory was measured, for a person.
     static_bytes: int | None  # Allocated between two steps.
-    phases: Mapping[str, RehearsedPhase]  # By phase, those that were measured.
-    step_seconds: tuple[float, ...]  # Of each step that was only timed; communication takes no time.
-    ran_out: bool  # True where memory ended first.
-    versions: Mapping[str, str]  # Of the packages that took part.
+    phases: Mapping[str, RehearsedPhase]  # Peaks of the measured phases.
+    step_seconds: tuple[float, ...]  # Seconds of each step that was only timed; communication takes no time.
+    ran_out: bool  # True if memory ran out first.
+    versions: Mapping[str, str]  # Versions of the packages involved.
 
     def as_dict(self) -> JsonObject:
         """The document."""
@@ -233,16 +233,16 @@ _PROC = Path("/proc")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kills:
-    """Counters of a process's cgroups and of the whole machine, to be compared with later ones."""
+    """OOM counters of a process's cgroups and of the whole machine, to compare with later ones."""
 
-    known: bool  # True if a cgroup of version 2 counts, which counts everything below it: then nothing else was killed.
-    group: int  # Processes of the cgroups that were killed for want of memory.
-    limit: int  # Times that one of these cgroups met its own limit in vain.
-    machine: int  # Processes of the machine that were killed for want of memory.
+    known: bool  # True if a version 2 cgroup counts; it covers everything below it, so nothing else was killed.
+    group: int  # Processes of the cgroups that the OOM killer ended.
+    limit: int  # Times that one of these cgroups hit its own limit and could not reclaim.
+    machine: int  # Processes of the machine that the OOM killer ended.
 
 
 def host_memory() -> HostMemory | None:
-    """Host memory of this process and its node now; None where that is not told."""
+    """Host memory of this process and its node now; None if it is not reported."""
     own, node = machine.process_memory(), machine.memory_in_use()
     if own is None or node is None:
         return None
@@ -250,7 +250,7 @@ def host_memory() -> HostMemory | None:
 
 
 def biggest(*, without: Container[int] = (), count: int = 5) -> tuple[JsonObject, ...]:
-    """The processes of this node, or of this cgroup where that has a limit, with the most resident memory first."""
+    """The processes of this node, or of this cgroup if it has a limit, largest resident memory first."""
     found: list[JsonObject] = []
     for pid in _processes():
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -262,7 +262,7 @@ def biggest(*, without: Container[int] = (), count: int = 5) -> tuple[JsonObject
 
 
 def kills() -> Kills:
-    """The counters now."""
+    """The current counters."""
     known, group, limit = False, 0, 0
     for folder, is_first in machine.memory_groups():
         events = _numbers(folder / ("memory.oom_control" if is_first else "memory.events"))
@@ -302,7 +302,7 @@ def _processes() -> list[int]:
 
 
 def _inside(path: Path) -> list[int]:
-    """The processes of a group, which may be gone by now, or tell only its threads."""
+    """The processes of a group; none if it is gone or lists only threads."""
     with contextlib.suppress(OSError, ValueError):
         return [int(pid) for pid in path.read_text().split()]
     return []

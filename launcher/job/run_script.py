@@ -1,14 +1,14 @@
-"""Starts a user's script from its copy in the run directory, as if the script itself had been started.
+"""Start a user's script from its copy in the run directory, as if the script itself had been started.
 
-This file is copied into the run directory and run there by whatever Python the job has, so it imports nothing of the
-launcher. What the script sees is what it would see at its own place: the folder of its imports (``sys.path[0]``), its
-``__file__``, its arguments. Only its code is the copy's, so that an edit after the submission does not reach the job.
+This file is copied into the run directory and run there by whatever Python the job has, so it imports nothing from the
+launcher. The script sees what it would see in its original place: the folder of its imports (``sys.path[0]``), its
+``__file__``, its arguments. Only the code comes from the copy, so an edit after submission does not reach the job.
 """
 
 import sys
 
 if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
-    del sys.path[0]  # The run directory, which is no place to import anything from.
+    del sys.path[0]  # The run directory, from which nothing should be imported.
 
 import json
 import os
@@ -18,7 +18,7 @@ FOLDER = "script"  # The folder of the copy, in the run directory.
 
 
 def main() -> None:
-    """Run the copy; the original where there is none, because the machine that submitted the job did not see it."""
+    """Run the copy, or the original if the submitting machine could not see it and made no copy."""
     run = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - The job's Python may be an old one.
     with open(os.path.join(run, "spec.json"), encoding="utf-8") as file:  # noqa: PTH118, PTH123
         script = json.load(file)["script"]
@@ -31,7 +31,7 @@ def main() -> None:
         code = compile(source.read(), path, "exec")
     module = types.ModuleType("__main__")
     module.__file__ = original
-    here, sys.modules["__main__"] = sys.modules["__main__"], module  # A module that nobody holds loses its names.
+    here, sys.modules["__main__"] = sys.modules["__main__"], module  # A module without references is cleared.
     exec(code, module.__dict__)
     del here
 

@@ -1,4 +1,4 @@
-"""The options of sbatch that a job's script says itself, each with its key: ``cluster.extra`` takes none of them."""
+"""The sbatch options that a job's script sets itself, each with its key; ``cluster.extra`` may not repeat them."""
 
 import re
 from collections.abc import Callable
@@ -8,13 +8,13 @@ from launcher.base.units import seconds_of
 from launcher.spec import ClusterSpec
 
 COPIED = ("partition", "account", "qos", "constraint", "reservation", "nodelist", "dependency", "licenses")
-"""Keys of ``cluster`` whose text is that of the option of the same name."""
+"""Keys of ``cluster`` whose value is passed as the option of the same name."""
 
 MAIL_TYPES = ("NONE", "BEGIN", "END", "FAIL", "REQUEUE", "ALL", "INVALID_DEPEND", "STAGE_OUT", "TIME_LIMIT",
               "TIME_LIMIT_90", "TIME_LIMIT_80", "TIME_LIMIT_50", "ARRAY_TASKS")  # fmt: skip
 """sbatch(1), ``--mail-type``."""
 
-_USUAL = "END,FAIL"  # When mail is sent to an address that is given alone; Slurm itself would send none.
+_USUAL = "END,FAIL"  # Mail types for an address given alone, for which Slurm itself would send none.
 _ADDRESS = re.compile(r"[\w.+-]+(@[\w-]+(\.[\w-]+)*)?")
 
 type _Ways = Callable[[str], list[str]]
@@ -22,15 +22,15 @@ type _Ways = Callable[[str], list[str]]
 
 @dataclass(frozen=True, slots=True)
 class ScriptOption:
-    """An option that the script says itself."""
+    """An sbatch option that the script sets itself."""
 
-    option: str  # Its name in full.
-    why: str  # How it comes there, or why it must not.
-    ways: _Ways = lambda value: []  # The settings that say the same as a value of it, spelt as they are typed.
+    option: str  # Its full name.
+    why: str  # Where it comes from, or why it is not allowed.
+    ways: _Ways = lambda value: []  # The settings equivalent to a value of it, as typed.
 
 
 def mail(text: str) -> dict[str, str] | None:
-    """The options for ``cluster.mail``, an address, ``address:TYPES`` or ``TYPES`` alone; None where it is neither."""
+    """The options for ``cluster.mail``: an address, ``address:TYPES`` or ``TYPES`` alone; None for anything else."""
     address, colon, types = text.partition(":")
     if not colon and set(address.split(",")) <= set(MAIL_TYPES):
         return {"mail-type": address}
@@ -41,9 +41,9 @@ def mail(text: str) -> dict[str, str] | None:
 
 
 def option_of_script(key: str, value: object, cluster: ClusterSpec) -> ScriptOption | None:
-    """The option that a key of ``cluster.extra``, spelt as sbatch takes it, would say a second time; else None."""
+    """The script's own option that a key of ``cluster.extra``, spelt as for sbatch, would repeat; None if none."""
     name = key.lstrip("-").replace("_", "-").lower()
-    if name in ("gres", "tres-per-task") and "gpu" not in str(value).lower():  # Other resources than GPUs.
+    if name in ("gres", "tres-per-task") and "gpu" not in str(value).lower():  # Resources other than GPUs.
         return _OTHER_GRES if name == "gres" and cluster.gpu_request == "gres" else None
     if name == "exclusive" and value in ("user", "mcs", "topo") and not cluster.exclusive:
         return None  # Finer than cluster.exclusive, which is all or nothing.
@@ -53,17 +53,17 @@ def option_of_script(key: str, value: object, cluster: ClusterSpec) -> ScriptOpt
 
 
 def value_text(value: object) -> str:
-    """A value of ``cluster.extra`` as the ways out take it: a switch without a value is ``true``."""
+    """A value of ``cluster.extra`` as used in ways out: a switch without a value is ``true``."""
     return "true" if value is True else str(value)
 
 
 def _as_it_is(key: str) -> _Ways:
-    """The same text for a key of ours; several values stand in quotes, and the shell takes the outer ones."""
+    """The same text for our key; several values are quoted twice, since the shell removes the outer quotes."""
     return lambda value: [f"""'{key}="{value}"'""" if set(value) & set(",[") else f"{key}={value}"]
 
 
 def _if(pattern: str, *ways: str) -> _Ways:
-    """Settings with what a pattern found in the value; none where it finds nothing."""
+    """Settings filled with a pattern's matches in the value; none if it does not match."""
 
     def found(value: str) -> list[str]:
         match = re.fullmatch(pattern, value, re.IGNORECASE)
@@ -85,12 +85,12 @@ def _memory(request: str) -> _Ways:
     return lambda value: [f"cluster.memory={value} cluster.memory_request={request}"]
 
 
-_FROM = "the script says it, from {}, and of two Slurm takes one without a word"
-_RANKS = "a node has one task, which starts a rank for each of cluster.gpus_per_node"
+_FROM = "the script already sets it, from {}, and Slurm would silently use only one of two"
+_RANKS = "a node runs one task, which starts cluster.gpus_per_node ranks"
 _POINTS = "the points of a sweep (launch -m) are the tasks of an array"
-_PLACE = "launch reads the job's output where it lies, in the run directory (launch logs)"
-_ANSWER = "launch reads sbatch's answer, which has to be one job that waits or runs"
-_FOLDER = "the job runs in the folder that it is submitted from, since relative paths begin there"
+_PLACE = "launch reads the job's output from the run directory (launch logs)"
+_ANSWER = "launch reads sbatch's answer, which must be one pending or running job"
+_FOLDER = "the job runs in the folder that it is submitted from, since relative paths start there"
 _GPUS = _FROM.format("cluster.gpus_per_node, cluster.gpu_type and cluster.gpu_request")
 _MARGIN = _FROM.format("cluster.save_margin_s")
 _CPUS = _FROM.format("cluster.cpus_per_node")
@@ -131,7 +131,7 @@ _BY_NAME = {
         ScriptOption("signal", _MARGIN, _if(r".*@(\d+)", "cluster.save_margin_s={}")),
         ScriptOption("mail-type", _FROM.format("cluster.mail"), _as_it_is("cluster.mail")),
         ScriptOption("mail-user", _FROM.format("cluster.mail"), _as_it_is("cluster.mail")),
-        ScriptOption("comment", "launch finds a job by its comment whose id it did not live to note"),
+        ScriptOption("comment", "launch uses the comment to find a job whose id it could not record"),
         *(ScriptOption(option, _PLACE) for option in ("output", "error", "open-mode")),
         *(ScriptOption(option, _FOLDER) for option in ("chdir", "workdir")),
         *(

@@ -10,25 +10,25 @@ HOST = "{host}"
 PORT = "{port}"
 IS_HOST = "{is_host}"
 RENDEZVOUS = "{rendezvous}"
-"""Placeholders in argv for facts that only the node knows: the first host of the allocation, the job's port, 1 or 0 for
-whether this node is that host, and an id that differs for every allocation. ``launcher.submission.node`` fills them."""
+"""Placeholders in argv for facts that only the node knows: the first host of the allocation, the job's port, whether
+this node is that host (1 or 0), and an id unique to each allocation. ``launcher.submission.node`` fills them in."""
 
 SAFE_PATH = "PYTHONSAFEPATH"
-"""``-P`` as a variable, for the ranks: torchrun starts them by ``python -u -m`` and hands no option of its own on."""
+"""``-P`` as a variable for the ranks: torchrun starts them with ``python -u -m`` and passes on no option of its own."""
 
 SAVING_S = 120
-"""Seconds that ranks have for their last checkpoint once they are asked to stop; torchrun's own 30 cut large ones."""
+"""Seconds for ranks to write their last checkpoint after a stop request; torchrun's default of 30 cuts large ones."""
 
 ENVIRONMENT = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SAVING_S)}
-"""Read by torchrun from torch 2.12, which also has an argument for it; an older one would refuse the argument."""
+"""Read by torchrun since torch 2.12, which also has an argument for it; an older one would refuse the argument."""
 
 
 def command(spec: RunSpec, python: str, program: Sequence[str], arguments: Sequence[str]) -> tuple[str, ...]:
     """The argv that starts all ranks of one node.
 
-    ``program`` is ``("-m", "launcher.worker.fsdp")`` or ``("{run}/run_script.py",)``. ``--`` stands before it because
+    ``program`` is ``("-m", "launcher.worker.fsdp")`` or ``("{run}/run_script.py",)``. ``--`` precedes it because
     torchrun's parser also reads the program's arguments: without it ``--start 5`` is "ambiguous option: --start could
-    match --start-method". Restarts are the launcher's business.
+    match --start-method". The launcher handles restarts.
     """
     module = ("-m",) if program[0] == "-m" else ()
     return (
@@ -49,7 +49,7 @@ def command(spec: RunSpec, python: str, program: Sequence[str], arguments: Seque
 
 
 def environment(argv: Sequence[str]) -> dict[str, str]:
-    """The variable that keeps the working folder off ``sys.path`` in our ranks; a script's folder stays first."""
+    """The variable that keeps the working folder off our ranks' ``sys.path``; none for a script, whose folder stays."""
     return {SAFE_PATH: "1"} if _is_module(argv) else {}
 
 

@@ -1,8 +1,8 @@
-"""Versions of the frameworks: which are driven, and what an older one of these lacks.
+"""Versions of the frameworks: which are supported, and what the older ones of these lack.
 
-The ranges are those of ``pyproject.toml`` (a test compares them). What only newer versions in them can do is a
-:class:`Need` of its backend's profile, and what a setting imports is :class:`Borrowed` in it, so that both are said
-before the job starts.
+The ranges are those of ``pyproject.toml`` (a test compares them). A feature that only newer versions have is a
+:class:`Need` in its backend's profile, and a setting's extra imports are :class:`Borrowed` there, so that both are
+reported before the job starts.
 """
 
 import re
@@ -19,60 +19,60 @@ from launcher.spec import RunSpec, edit
 OLDEST = {"torch": "2.11", "transformers": "5.17", "deepspeed": "0.19.8", "megatron-core": "0.19", "peft": "0.21",
           "datasets": "4.7", "numpy": "1.26", "trl": "1.16", "torchao": "0.16", "bitsandbytes": "0.50",
           "lm-eval": "0.4.13"}  # fmt: skip
-"""The first version of each package with which runs were trained (docs/engines.md)."""
+"""The oldest version of each package with which runs were trained (docs/engines.md)."""
 
 BELOW = {"megatron-core": "0.20", "trl": "2"}
-"""The first version of a package that is not driven any more: its parts inside are called, not only what it offers."""
+"""The first version of a package that is no longer supported, because the launcher calls its internals."""
 
 PACKAGES = ("llm-launch", "torch", "deepspeed", "megatron-core", "transformers", "peft", "bitsandbytes", "datasets",
             "safetensors", "numpy", "hydra-core", "omegaconf", "submitit", "trl", "accelerate", "torchao",
             "liger-kernel", "triton", "emerging-optimizers", "flash-linear-attention", "mamba-ssm",
             "causal-conv1d", "lm-eval")  # fmt: skip
-"""Packages whose version can change the numbers of a run: a Python is asked about these, and a record has them."""
+"""Packages whose version can change a run's numbers: a Python is asked for these, and a record lists them."""
 
-LACKS = (("torch", "2.12", "gives ranks 30 s for their last checkpoint after SIGTERM, in place of 120"),)
-"""A package, the first version that does otherwise, and what older ones do to every run (``launcher.job.torchrun``)."""
+LACKS = (("torch", "2.12", "gives ranks 30 s for their last checkpoint after SIGTERM, instead of 120"),)
+"""A package, the first fixed version, and what older ones do to every run (``launcher.job.torchrun``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
     """The packages of a Python that runs jobs."""
 
-    packages: Mapping[str, str] = field(default_factory=dict)  # The version of each one that is installed.
-    where: str = ""  # Words that complete "torch 2.7 is installed", empty for this Python.
+    packages: Mapping[str, str] = field(default_factory=dict)  # The version of each installed package.
+    where: str = ""  # Completes "torch 2.7 is installed"; empty for this Python.
     pip: str = "pip"  # The command that installs packages there.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """A setting that a package honours only from a version on."""
+    """A setting that a package supports only from some version on."""
 
     package: str  # The package.
-    since: str  # Its first version that has it.
+    since: str  # The first version that supports it.
     path: str  # The key of the setting.
-    asked: Callable[[RunSpec], bool]  # True where a run asks for it.
-    because: str  # What older versions lack; it completes "torch 2.12 ...".
-    way_out: str  # Words with which the run does without it.
+    asked: Callable[[RunSpec], bool]  # True if a run uses it.
+    because: str  # What older versions lack; completes "torch 2.12 is installed, which ...".
+    way_out: str  # Overrides that avoid it.
 
 
 @dataclass(frozen=True, slots=True)
 class Borrowed:
-    """A setting whose work is done by packages that no other run imports."""
+    """A setting that needs packages that other runs do not import."""
 
     path: str  # The key of the setting.
-    asked: Callable[[RunSpec], bool]  # True where a run asks for it.
+    asked: Callable[[RunSpec], bool]  # True if a run uses it.
     packages: tuple[str, ...]  # The packages.
-    extra: str  # The extra of this program that brings them.
-    way_out: str  # Words with which the run does without them.
+    extra: str  # The extra of this program that installs them.
+    way_out: str  # Overrides that avoid them.
 
 
 def unusable(
     spec: RunSpec, packages: Sequence[str], needs: Sequence[Need], there: Environment | None = None
 ) -> Iterator[ConfigError]:
-    """Packages that are out of the range that is driven, and settings that need a newer one.
+    """Errors for packages outside the supported range, and for settings that need a newer version.
 
-    ``packages`` are those that the run imports, ``needs`` its backend's, also of packages that those import; a script
-    of the user's own asks nothing of them. ``there`` is the Python that runs the job, where it is not this one.
+    ``packages`` are those that the run imports, ``needs`` its backend's, also for packages that those import; a user's
+    script needs none of them. ``there`` is the Python that runs the job if it is not this one.
     """
     at = there if there is not None else here()
     for package in dict.fromkeys((*packages, *(need.package for need in needs))):
@@ -81,18 +81,18 @@ def unusable(
             continue
         found = f"{package} {version} is installed{at.where}"
         if not is_driven(package, version):
-            rule = f"{found}; this version of launch drives {package} {span(package)}"
+            rule = f"{found}; this version of launch supports {package} {span(package)}"
             way_out = [f"{at.pip} install '{package}{_range(package)}'"]
             yield ConfigError("backend.name", spec.backend.name, rule, way_out)
         for need in needs:
             if need.package == package and need.asked(spec) and numbers(version) < numbers(need.since):
-                rule = f"{found}, which {need.because}; from {need.since} on it can"
+                rule = f"{found}, which {need.because}; {need.since} and later can"
                 ways = [f"{at.pip} install '{package}>={need.since}'", need.way_out]
                 yield ConfigError(need.path, edit.value_at(spec, need.path), rule, ways)
 
 
 def is_driven(package: str, version: str) -> bool:
-    """True for a version in the range, and for a package without a range."""
+    """True for a version in the supported range, and for a package without a range."""
     found = numbers(version)
     too_new = package in BELOW and found >= numbers(BELOW[package])
     return not too_new and not (package in OLDEST and found < numbers(OLDEST[package]))
@@ -110,8 +110,8 @@ def _range(package: str) -> str:
 def numbers(text: str) -> tuple[int, ...]:
     """The leading numbers of a version: ``2.15.0+cu132`` is (2, 15, 0).
 
-    A pre-release counts as its release: ``2.8.0a0+5228986c39.nv25.05`` of a container of NVIDIA's is the code that
-    became 2.8, and nothing newer than 2.7 but older than that has another name; so is a nightly ``2.9.0.dev20250801``.
+    A pre-release counts as its release: ``2.8.0a0+5228986c39.nv25.05`` of an NVIDIA container is the code that became
+    2.8, and no other name marks code between 2.7 and that; the same holds for a nightly ``2.9.0.dev20250801``.
     """
     found = []
     for part in text.partition("+")[0].split("."):
@@ -125,12 +125,12 @@ def numbers(text: str) -> tuple[int, ...]:
 
 
 def installed(package: str) -> str | None:
-    """The version of a package of this Python; None where it is not installed."""
+    """The version of a package in this Python; None if it is not installed."""
     return every().get(package)
 
 
 def here() -> Environment:
-    """This Python."""
+    """The packages of this Python."""
     return Environment(packages=every())
 
 

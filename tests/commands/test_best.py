@@ -37,7 +37,7 @@ def test_where_nothing_fits_the_words_are_judged_as_they_are_typed(capsys: pytes
     said = capsys.readouterr()
     assert json.loads(said.out)["verdict"] == "does_not_fit"
     assert "launch: plan=best: none of " in said.err
-    assert said.err.strip().endswith("; the run is judged as it is typed")
+    assert said.err.strip().endswith("; the run is checked as typed")
 
 
 def test_a_lock_holds_the_words_of_the_layout(capsys: pytest.CaptureFixture[str]) -> None:

@@ -67,8 +67,8 @@ def test_a_run_stays_with_its_script(scripted: Path) -> None:
     assert answer.status == 2
     said = " ".join(answer.err.split())
     assert (
-        "script=other.py: a resumed run goes on with its own copy of its script: `launch run --from RUN` starts one "
-        "with another try script=train.py"
+        "script=other.py: a resumed run uses its own copy of the script: `launch run --from RUN` starts a run with"
+        " another try script=train.py"
     ) in said
     assert not (scripted / "changes.json").exists()
 

@@ -36,7 +36,7 @@ def test_check_shows_samples_with_what_of_them_is_trained(capsys: pytest.Capture
         "row 1: 26 tokens; 5 are trained, in \u27e6 \u27e7\nuser: a?\u21b5\n\u21b5\nassistant: \u27e6b\u00e4\u21b5\n"
     )
     assert shown + "\u21b5\n\u27e7\n" in said
-    assert "row 3: 65 tokens, 57 more are cut off; 0 are trained" in said
+    assert "row 3: 65 tokens, 57 more are truncated; 0 are trained" in said
     preview = answer(capsys, "check", *TINY, "data.preview=1")["data"]["preview"]
     assert [(each["row"], each["trained"], each["cut"]) for each in preview] == [(1, 5, 0)]
     tokens = preview[0]["tokens"]
@@ -79,10 +79,10 @@ def test_another_template_or_other_marks_are_other_token_ids(capsys: pytest.Capt
     ("words", "said"),
     [
         (["data.column=foo"], "data.column=foo: row 1 has no such column; it has messages"),
-        (["data.template=foo"], "data.template=foo: it is no shipped template, nor a file that can be read"),
+        (["data.template=foo"], "data.template=foo: it is neither a shipped template nor a readable file"),
         (
             ["data.template=."],
-            "data.template=.: it is no shipped template, nor a file that can be read: Is a directory",
+            "data.template=.: it is neither a shipped template nor a readable file: Is a directory",
         ),
     ],
 )
@@ -97,7 +97,7 @@ def test_what_cannot_be_used_ends_before_anything_is_recorded(
 def test_a_job_whose_data_are_elsewhere_has_no_preview_and_says_why(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["model=tiny", "hardware=h100_80g", "cluster=slurm", "data=chat", "data.path=/nowhere/talk.jsonl"]
     assert cli.main(["check", *words, "data.preview=1"]) == 0
-    assert "no preview, since this machine cannot read the job's data: data.path=/nowhere/talk.jsonl" in (
+    assert "no preview, because this machine cannot read the job's data: data.path=/nowhere/talk.jsonl" in (
         capsys.readouterr().err
     )
 
@@ -106,7 +106,7 @@ def test_an_argument_of_megatron_that_the_marks_set_is_refused(capsys: pytest.Ca
     words = ["parallel=tp", "hardware=h100_80g", "cluster.gpus_per_node=2", "--no-native"]
     assert cli.main(["check", *TINY, *words, "+backend.extra.calculate-per-token-loss=false"]) == 2
     said = " ".join(capsys.readouterr().out.split())
-    assert "data.source=chat sets it: the mean of the loss goes over the trained tokens" in said
+    assert "data.source=chat sets it: the loss is averaged over the trained tokens" in said
 
 
 def _refused(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
@@ -157,7 +157,7 @@ def test_what_the_split_leaves_out_is_said_and_the_split_is_no_idle_setting(caps
 def test_a_preview_of_a_run_for_another_machine_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["model=tiny", "hardware=h100_80g", "cluster.gpus_per_node=8", "data=chat", "data.path=/nowhere/talk.jsonl"]
     assert cli.main(["check", *words, "data.preview=1"]) == 0
-    assert "no preview, since this machine cannot read the job's data: data.path=/nowhere" in capsys.readouterr().err
+    assert "no preview, because this machine cannot read the job's data: data.path=/nowhere" in capsys.readouterr().err
 
 
 def test_a_preview_without_the_package_that_reads_the_tokenizer_is_left_out(
@@ -167,4 +167,4 @@ def test_a_preview_without_the_package_that_reads_the_tokenizer_is_left_out(
     monkeypatch.setitem(sys.modules, "transformers", None)
     assert cli.main(["check", *TINY, "data.tokenizer=words", "model.vocab_size=512", "data.preview=1"]) == 0
     why = "the package transformers is not installed for this Python"
-    assert f"no preview, since this machine cannot read the job's data: {why}" in capsys.readouterr().err
+    assert f"no preview, because this machine cannot read the job's data: {why}" in capsys.readouterr().err

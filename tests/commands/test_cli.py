@@ -177,9 +177,9 @@ def test_run_draws_what_it_refuses_too(tmp_path: Path, monkeypatch: pytest.Monke
         ("show frobnicate", "an override is group=option or group.key=value try launch --help"),
         (
             "recipe save mine",
-            "a recipe is made of overrides, or of the command line of a run try launch recipe save mine",
+            "a recipe is made from overrides or from a run's command line try launch recipe save mine",
         ),
-        ("status frobnicate", "and none that was recorded elsewhere try launch status"),
+        ("status frobnicate", "or a run recorded elsewhere try launch status"),
     ],
 )
 def test_a_mistake_in_the_words_is_explained_on_stderr_and_as_json(

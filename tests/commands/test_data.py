@@ -126,7 +126,7 @@ def test_conversations_that_are_all_cut_off_before_an_answer_are_refused(capsys:
         (
             ("data=text", "data.path=rows.jsonl", "data.column=id"),
             "data.column",
-            "row 1 holds a number there and no text: it would be printed as text, 0",
+            "row 1 holds a number there, not text; as text it would be 0",
             ["data.column=text"],
         ),
         (
@@ -138,7 +138,7 @@ def test_conversations_that_are_all_cut_off_before_an_answer_are_refused(capsys:
         (
             ("data=tokens", "data.path=medium.txt", "data.token_dtype=uint16"),
             "data.path",
-            "medium.txt has 301 bytes, which is no multiple of the 2 of data.token_dtype=uint16",
+            "medium.txt has 301 bytes, not a multiple of the 2 of data.token_dtype=uint16",
             [],
         ),
         (

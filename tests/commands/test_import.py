@@ -101,7 +101,10 @@ def test_a_setting_that_an_error_asks_for_is_taken_and_stands_among_the_files_ow
     status, out, _ = answer("import deepspeed f.json train.steps=9 --partial model.vocab_size=2048 --recipe mine.yaml")
     assert (status, out) == (0, "parallel=zero2 \\\n  train.steps=9 \\\n  model.vocab_size=2048\n")
     assert "model.vocab_size: 2048" in Path("mine.yaml").read_text()
-    for word, rule in (("model.vocb_size=8", "no such group or key"), ("train.steps=few", "it takes no such value")):
+    for word, rule in (
+        ("model.vocb_size=8", "no such group or key"),
+        ("train.steps=few", "invalid value for this key"),
+    ):
         status, out, said = answer(f"import deepspeed f.json --partial {word}")
         assert (status, out) == (2, "")
         assert rule in said
@@ -167,13 +170,13 @@ def test_a_file_that_cannot_be_read_gives_one_document_too(
     [
         (
             "import deepspeed f.json --set TP=8",
-            "--set=TP=8: it gives the variables of a script, and a file of the kind",
+            "--set=TP=8: it sets variables of a script, and a file of the kind",
         ),
         ("import hf f.json --set TP=8", "a file of the kind hf has none"),
-        ("import megatron f.json --set 8", "--set=8: it is NAME=VALUE, a variable as a shell names them"),
-        ("import megatron f.json --set a-b=8", "it is NAME=VALUE"),
-        ("import megatron f.json --set A=1 --set A=2", "--set=A=2: A is 1 already try --set A=2"),
-        ("check model=1b --set A=1", "--set=A=1: it gives the variables of a script, and there is none try --megatron"),
+        ("import megatron f.json --set 8", "--set=8: must be NAME=VALUE, with a shell variable's name"),
+        ("import megatron f.json --set a-b=8", "must be NAME=VALUE"),
+        ("import megatron f.json --set A=1 --set A=2", "--set=A=2: A is already 1 try --set A=2"),
+        ("check model=1b --set A=1", "--set=A=1: it sets variables of a script, and no script is given try --megatron"),
         ("check -m model=1b --set A=1", "--set=['A=1']: -m does not read it"),
         ("check --points p.jsonl --partial", "OVERRIDE=--partial: each point of --points holds all of its overrides"),
     ],

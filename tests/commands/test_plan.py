@@ -72,7 +72,7 @@ def test_an_interrupted_search_shows_the_best_so_far(
     monkeypatch.setattr(planning, "searched", interrupted)
     assert main(["plan", *FEW]) == 130
     said = capsys.readouterr()
-    assert "not the whole answer" in said.err
+    assert "not the full answer" in said.err
     assert "launch the first of those found so far:" in said.out
     assert main(["plan", *FEW, "--json"]) == 130
     assert json.loads(capsys.readouterr().out)["plan"]["finished"] is False

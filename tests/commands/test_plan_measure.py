@@ -42,7 +42,7 @@ def test_without_a_terminal_nothing_starts_unless_it_was_agreed_to(monkeypatch: 
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     answer = launch(*MEASURE, "2")
     assert answer.status == 2
-    assert "GPU-hours are asked about before a run starts" in " ".join(answer.err.split())
+    assert "GPU-hours needs consent before a run starts" in " ".join(answer.err.split())
     assert "try  --yes\n   or  --dry-run" in answer.err
     assert not Path("runs").exists()
 
@@ -73,7 +73,7 @@ def test_at_a_terminal_the_gpu_hours_are_said_and_asked_about(
 def test_a_dry_run_shows_the_runs_and_the_array_and_writes_nothing() -> None:
     answer = launch(*MEASURE, "5", "--dry-run", "--json", "save.every=7")
     assert answer.status == 0, answer.err
-    assert "launch: 5 layouts were asked for, and there are 2: these are measured" in answer.err
+    assert "launch: 5 layouts were requested and there are only 2: these are measured" in answer.err
     found = answer.json["measurement"]
     assert (found["id"], found["directory"], found["steps"], found["left_out"]) == (None, None, 20, ["save.every=7"])
     assert [(point["id"], point["verdict"]) for point in found["points"]] == [("000", "fits"), ("001", "fits")]
@@ -89,7 +89,7 @@ def test_a_dry_run_shows_the_runs_and_the_array_and_writes_nothing() -> None:
 @pytest.mark.parametrize(
     ("words", "rule"),
     [
-        (("--measure", "0", "--yes"), "how many layouts: 1 or more"),
+        (("--measure", "0", "--yes"), "must be 1 or more layouts"),
         (("--measure", "1", "--steps", "1", "--yes"), "must be at least 2, since the first half of the steps is"),
         (("--yes",), "it applies only to --measure, which starts runs"),
         (("--measure", "1", "--save", "mine", "--yes"), "--results writes its recipe"),

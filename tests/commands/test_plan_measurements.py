@@ -95,14 +95,14 @@ def test_the_listing_says_which_runs_are_there_why_one_does_not_count_and_what_f
         "    7b fsdp bf16, data 8, micro-batch 1",
         "    4,000 tokens/s a GPU, predicted 9,500; peak 49.00 GiB, predicted 50.00 GiB",
     ]
-    assert "    in no constant: 9 steps were measured, and at least 10 are needed" in answer.out.splitlines()
+    assert "    used in no constant: 9 steps were measured, and at least 10 are needed" in answer.out.splitlines()
     assert answer.out.splitlines()[-6:] == [
         "",
         "constants that predictions take from these runs:",
         "  PyTorch FSDP on h100_80g (local): 0.500 of the formulas, from 3 runs that deviate by 13.5%",
         "  Megatron-Core on h100_80g (local): none yet, 1 layout of the 3 that it takes",
         "measured peaks of 5 runs: 0.98 of the prediction, the middle one",
-        "a line is left out that is no measured run: line 6: it is not a row of schema 1",
+        "a line is skipped because it is not a measured run: line 6: it is not a row of schema 1",
     ]
     document = launch("plan", "--measurements", "--json").json["measurements"]
     assert list(document) == ["file", "rows", "constants", "unreadable"]
@@ -112,7 +112,7 @@ def test_the_listing_says_which_runs_are_there_why_one_does_not_count_and_what_f
 
 
 def test_a_run_is_taken_out_by_its_name_or_directory_and_a_wrong_one_names_what_is_near(own: Path) -> None:
-    assert launch("plan", "--forget", "run-1").out == f"run-1 is taken out of {own}\n"
+    assert launch("plan", "--forget", "run-1").out == f"run-1 is removed from {own}\n"
     assert [each.id for each in file.load(own).rows] == ["run-0", "run-2"]
     assert "runs on this cluster" not in " ".join(launch("check", *RUN).out.split())
     wrong = launch("plan", "--forget", "rum-2")
@@ -122,7 +122,7 @@ def test_a_run_is_taken_out_by_its_name_or_directory_and_a_wrong_one_names_what_
     written(own, row(2, directory="/other/run-2"))
     several = launch("plan", "--forget", "run-2")
     assert several.status == 2
-    assert "several runs have this name: say its directory" in " ".join(several.err.split())
+    assert "several runs have this name: give its directory" in " ".join(several.err.split())
     taken = launch("plan", "--forget", "/other/run-2", "--json").json["measurements"]
     assert (taken["file"], taken["forgotten"]["directory"]) == (str(own), "/other/run-2")
     assert [each.directory for each in file.load(own).rows] == ["/home/me/runs/run-0", "/home/me/runs/run-2"]

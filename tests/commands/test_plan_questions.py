@@ -118,7 +118,7 @@ def test_where_nothing_fits_the_cluster_and_the_changes_are_told(capsys: pytest.
     [
         (("--days", "3"), "whose length is not set"),
         (("--tokens", "1T", "train.steps=5"), "sets the same"),
-        (("--largest", "micro_batch", "--smallest"), "--largest asks for a size of the run"),
+        (("--largest", "micro_batch", "--smallest"), "--largest asks for the size of a run"),
         (("--largest", "model"), "but model is set"),
         (("--tokens", "lots"), "tokens are a number"),
     ],

@@ -84,7 +84,7 @@ def test_a_name_that_is_taken_or_none_is_refused_before_anything_is_searched(
     assert main(["plan", *FIXED, "--save", "mine"]) == 4
     assert capsys.readouterr().err.endswith("mine.yaml exists and is not overwritten: choose another name\n")
     assert main(["plan", *FIXED, "--save", "../mine"]) == 2
-    assert "error: --save=../mine: a recipe's name is letters, digits and _ . -" in capsys.readouterr().err
+    assert "error: --save=../mine: a recipe's name must be letters, digits and _ . -" in capsys.readouterr().err
 
 
 def test_a_secret_among_the_words_is_in_no_recipe(capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,5 +98,5 @@ def test_a_secret_among_the_words_is_in_no_recipe(capsys: pytest.CaptureFixture[
 
 def test_where_nothing_fits_no_recipe_is_written(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", *FIXED, "model=llama3_405b", "--save", "mine"]) == 3
-    assert "launch: no recipe is written, as no layout fits\n" in capsys.readouterr().err
+    assert "launch: no recipe is written, because no layout fits\n" in capsys.readouterr().err
     assert not Path("recipes").exists()

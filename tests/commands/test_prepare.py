@@ -130,9 +130,7 @@ _NO_FILE = (
     "no file matches; data=text reads text, or rows of JSON lines, JSON, CSV, Parquet or Arrow with the column "
     "data.column"
 )
-_NO_TOKENIZER = (
-    "there is no such folder on this machine, and a tokenizer of the Hub is OWNER/NAME or OWNER/NAME@REVISION"
-)
+_NO_TOKENIZER = "no such folder on this machine, and a tokenizer on the Hub is OWNER/NAME or OWNER/NAME@REVISION"
 
 
 @pytest.mark.parametrize(
@@ -157,4 +155,4 @@ def test_data_without_a_setting_to_blame_are_an_error_all_the_same(capsys: pytes
     Path("a.jsonl").write_text('{"text": ""}\n')
     assert cli.main(["prepare", "--json", "data=text", "data.path=a.jsonl"]) == 2
     [error] = json.loads(capsys.readouterr().out)["errors"]
-    assert error["rule"] == "data.path=a.jsonl: nothing to train on: there is no text in it"
+    assert error["rule"] == "data.path=a.jsonl: nothing to train on: it contains no text"

@@ -111,8 +111,8 @@ def test_verify_compares_one_step_at_least(tmp_path: Path, capsys: pytest.Captur
     path = written(tmp_path / "a.yaml", "train.steps=4")
     assert main(["recipe", "verify", str(path), "--steps", "0"]) == 2
     message = said(capsys)
-    assert "--steps=0: at least one step is compared" in message
-    assert "the lock holds no losses to compare with" in message
+    assert "--steps=0: must compare at least one step" in message
+    assert "the lock has no losses to compare with" in message
 
 
 @pytest.mark.parametrize(
@@ -301,4 +301,4 @@ def test_a_run_is_repeated_by_its_name(
     assert main(["run", "--from", "a", "parallel=ddp"]) == 2
     assert "a lock holds a whole run" in said(capsys)
     assert main(["recipe", "verify", "a"]) == 2
-    assert "the lock holds no losses to compare with" in said(capsys)
+    assert "the lock has no losses to compare with" in said(capsys)

@@ -76,9 +76,9 @@ def test_a_run_starts_by_its_rehearsal_alone_where_that_is_demanded(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--steps", "0"), "--steps=0: at least one step is trained"),
-        (("--minutes", "-1"), "--minutes=-1.0: a time in minutes above zero"),
-        (("--layers", "two"), "--layers=two: one number of layers, or two"),
+        (("--steps", "0"), "--steps=0: must train at least one step"),
+        (("--minutes", "-1"), "--minutes=-1.0: must be a time in minutes above zero"),
+        (("--layers", "two"), "--layers=two: one or two numbers of layers"),
         (("--layers", "9"), "--layers=9: one depth or two, each from 1 to the model's 2 layers"),
         (("--stage", "1"), "--stage=1: the run has 1 pipeline stage, counted from 0"),
         (("--results", "nothing"), "--results="),

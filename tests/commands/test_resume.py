@@ -170,11 +170,11 @@ def test_a_finished_run_goes_on_with_changed_settings_which_are_shown_and_kept(r
     answer = launch("resume", "a", "train.steps=8", "optimizer.lr=1e-5", "checkpointing=full")
     assert answer.status == 0, answer.err
     assert answer.err.splitlines()[-5:] == [
-        "launch: a goes on from step 4 with other settings; those before are kept in settings/",
+        "launch: a continues from step 4 with changed settings; earlier ones are kept in settings/",
         "  checkpointing.mode: none -> full",
         "  optimizer.lr: 0.003 -> 1e-05",
         "  train.steps: 4 -> 8",
-        "  learning rates from step 5 on are those of the schedule with these settings",
+        "  learning rates from step 5 on follow the schedule with these settings",
     ]
     (change,) = _json(run / "changes.json")["changes"]
     assert change["changes"][2] == {"path": "train.steps", "before": 4, "after": 8}
@@ -204,7 +204,8 @@ def test_on_other_ranks_the_batch_stays_and_its_micro_batches_change_where_they_
     found = _said("resume", "a", "cluster.gpus_per_node=5", "train.steps=9")
     assert found.startswith("2 ")
     rule = (
-        "5 ranks cannot share out the run's global batch of 12 sequences evenly, and another batch is another training"
+        "5 ranks cannot evenly split the run's global batch of 12 sequences, and "
+        "another batch would change the training"
     )
     assert f"cluster.gpus_per_node=5: {rule} try cluster.gpus_per_node=6" in found
 
@@ -226,7 +227,7 @@ def test_a_batch_that_followed_from_the_ranks_is_written_down_when_these_change(
         ("train.steps=3", "train.steps=3: the run has already done 4 steps try train.steps=8"),
         (
             "optimizer.lr=1",
-            "train.steps=4: the run is finished with step 4: only more steps go on with it, or save.exp",
+            "train.steps=4: the run finished at step 4: set more steps to continue it, or save.exp",
         ),
         ("model.num_hidden_layers=2", "the checkpoint holds tensors of model.num_hidden_layers=1 try model.num_hidden"),
         ("optimizer.name=sgd", "the checkpoint holds tensors of optimizer.name=adamw try optimizer.name=adamw"),
@@ -240,8 +241,8 @@ def test_a_batch_that_followed_from_the_ranks_is_written_down_when_these_change(
         ("data=text", "data.source=text: the run's position in the data counts these samples"),
         ("train.eval_every=2", "it determines whether samples are held out, and so which are trained on"),
         ("save.load=a@2", "it continues from its own newest checkpoint: launch run --from RUN save.load=RUN@STEP"),
-        ("run.name=b", "a resumed run stays in its own directory: `launch run --from RUN` makes another of it"),
-        ("model=7b", "a recorded run holds all of its settings: single keys of this group can be set over it"),
+        ("run.name=b", "a resumed run stays in its own directory: `launch run --from RUN` starts a copy"),
+        ("model=7b", "a recorded run has all settings fixed: set single keys of this group"),
         ("train.stepz=3", "train.stepz"),
     ],
 )
@@ -261,9 +262,9 @@ def test_settings_are_changed_for_one_run_that_is_not_running_and_still_fits(run
     )
     found = _said("resume", "a", "train.steps=8", "hardware.memory_bytes=1000")
     assert found.startswith("3 ")
-    assert "not resumed, because with these settings it does not fit; the run is as it was" in found
+    assert "not resumed, because it does not fit with these settings; the run is unchanged" in found
     state.put(run, "running")
-    assert "a is running: `launch cancel a` first, or wait, and then change it" in _said("resume", "a", "train.steps=8")
+    assert "a is running: `launch cancel a` first, or wait for it to end" in _said("resume", "a", "train.steps=8")
     assert not (run / "changes.json").exists()
 
 
@@ -272,7 +273,11 @@ def test_settings_are_changed_for_one_run_that_is_not_running_and_still_fits(run
     [
         ("parallel=zero3", "zero=2", "zero.stage=2: the checkpoint was written with ZeRO 3 and this run has ZeRO 2"),
         ("parallel=zero2", "precision=bf16", "precision.compute=bf16: the checkpoint was trained in fp32"),
-        ("backend=megatron", "train.global_batch_size=24", "its place in data and schedule is counted in steps of one"),
+        (
+            "backend=megatron",
+            "train.global_batch_size=24",
+            "it counts its position in data and schedule in steps of one",
+        ),
     ],
 )
 def test_what_an_engine_cannot_read_in_another_form_is_refused_before_the_queue(

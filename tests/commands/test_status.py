@@ -113,7 +113,7 @@ def test_a_person_at_a_terminal_is_asked_which_run_is_meant(tmp_path: Path, monk
     monkeypatch.setattr(sys, "stdin", Terminal("2\n"))
     answer = launch("logs", "same")
     assert answer.err.splitlines()[:3] == [
-        "launch: 2 runs answer to same:",
+        "launch: 2 runs match same:",
         f"  1  {tmp_path}/p/runs/same  (finished)",
         f"  2  {tmp_path}/q/runs/same  (finished)",
     ]

@@ -73,7 +73,7 @@ def test_a_fetched_recipe_stays_foreign_whatever_is_done_to_it(folder: Path, sai
     assert said(f"recipe fetch {SOURCE} --name theirs") == 0
     assert said.asks("theirs")
     assert said("recipe save laundered recipe=theirs") == 0
-    assert "which is not trusted, and so is as foreign: launch recipe trust laundered" in said.err
+    assert "which is not trusted, so neither is this: launch recipe trust laundered" in said.err
     assert said.asks("laundered")
     (folder / "recipes" / "copied.yaml").write_text(f"{RECIPE}\n# mine now\n")
     assert said.asks("copied")
@@ -155,7 +155,7 @@ def test_the_groups_of_a_clone_act_only_when_they_are_trusted(folder: Path, said
     assert [setting["value"] for setting in told["acts"]] == [["ls"]]
     assert told["trusted"] is True
     assert said("recipe trust conf") == 0
-    assert "conf is your own, or trusted already" in said.err
+    assert "conf is your own or already trusted" in said.err
     (folder / "conf" / "cluster" / "another.yaml").write_text("setup: [ls, id]\n")
     assert said(f"run cluster=ours {STOPS}") == 2
     assert "conf/cluster/another.yaml: it is from elsewhere" in said.err
@@ -183,14 +183,14 @@ def test_a_trusted_origin_asks_no_more_and_says_what_acts_there(folder: Path, sa
     assert "elsewhere" not in said.err
     assert said("recipe trust --origin --json") == 0
     assert json.loads(said.out)["recipe"]["trusted"] is False
-    assert "lies in no repository with a remote that is not trusted" in said.err
+    assert "is in no repository with an untrusted remote" in said.err
 
 
 @pytest.mark.parametrize(
     ("words", "status", "answer"),
     [
         ("recipe trust tiny_cpu", 0, "there is nothing to trust: "),
-        ("recipe trust", 2, "name what is to be trusted: a recipe, a lock, or a folder of configuration groups"),
+        ("recipe trust", 2, "name what to trust: a recipe, a lock, or a folder of configuration groups"),
         ("recipe trust none", 2, "no such recipe"),
         ("recipe trust empty", 2, "the folder holds neither a lock nor configuration groups"),
         ("recipe trust a b", 2, "usage: launch recipe trust FILE"),
@@ -244,7 +244,7 @@ def test_megatron_s_validator_is_told_of_no_module_that_a_foreign_file_names(
     (folder / "train.sh").write_text(ARGUMENTS.replace("\n", " "))
     check = "check --megatron-args train.sh hardware=h100_80g cluster.gpus_per_node=2"
     assert said(check) == 0
-    assert "train.sh is from elsewhere and not trusted: the engine's own validator is asked without" in said.err
+    assert "train.sh is from elsewhere and not trusted: the engine's own validator runs without" in said.err
     assert said(f"{check} +backend.extra.tp-comm-overlap-cfg=mine") == 0
     assert said("import megatron train.sh --recipe recipes/imported.yaml") == 0
     assert "you run it: backend.extra.tp-comm-overlap-cfg=evil.yaml passes these options" in said.err
@@ -256,7 +256,7 @@ def test_megatron_s_validator_is_told_of_no_module_that_a_foreign_file_names(
     whole = f"passes these options to the engine; it is from {folder / 'train.sh'}"
     assert whole.replace(" ", "") in said.err.replace(" ", ""), "a long path is cut at the terminal's width"
     assert said(f"{check} --engine trace") == 2
-    assert "a trace runs the worker, and train.sh is from elsewhere and would have it load code" in said.err
+    assert "a trace runs the worker, and train.sh is from elsewhere and could make it load code" in said.err
     assert said(f"{check} --trust") == 0
     assert "evil.yaml" in questions[-1]
     assert said(check) == 0

@@ -108,7 +108,7 @@ def test_the_sign_names_megatron_while_its_validator_is_waited_for(
     monkeypatch.setattr(assess, "judge", asked)
     assert cli.main([verb, *MEGATRON]) == 2
     assert len(seen) == 1
-    assert "waiting for Megatron-LM's own validator; --no-native leaves it out" in seen[0]
+    assert "waiting for Megatron-LM's own validator; --no-native skips it" in seen[0]
     assert "checking the run" in seen[0]
 
 

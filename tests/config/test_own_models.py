@@ -157,7 +157,7 @@ def test_the_option_hf_is_the_same_word(capsys: pytest.CaptureFixture[str]) -> N
     status, said = answer("run --hf mine model=tiny", capsys)
     assert (status, said) == (
         2,
-        "error: model=tiny: --hf chooses the model, and so does this word: one of them try model=./mine",
+        "error: model=tiny: --hf and this word both choose the model: use one of them try model=./mine",
     )
 
 

@@ -74,11 +74,11 @@ CASES: dict[str, tuple[str, Callable[[], bytes], str, str]] = {
     "broken JSON": ("a.jsonl", lambda: json_lines(BROKEN), "line 4", "broken JSON in line 4: Unterminated string"),
     "no object": ("a.jsonl", lambda: json_lines(b"[1]"), "line 4", "line 4 holds a list, and a row must be an object"),
     "other columns": ("a.jsonl", lambda: json_lines(b'{"body": "x"}'), "line 4", "it has no such column; it has body"),
-    "another type": ("a.jsonl", lambda: json_lines(b'{"text": [1]}'), "line 4", "it holds a list there and no text"),
+    "another type": ("a.jsonl", lambda: json_lines(b'{"text": [1]}'), "line 4", "it holds a list there, not text"),
     "no UTF-8": ("a.jsonl", lambda: json_lines(b'{"text": "\xff"}'), "line 4", "line 4 is not UTF-8 text (byte 10"),
     "half a pair": ("a.jsonl", lambda: json_lines(b'{"text": "\\ud800"}'), "line 4", "it holds bytes or escapes there"),
     "element": ("a.json", lambda: json_list(1), "element 4", "element 4 holds a number, and a row must be an object"),
-    "element's type": ("a.json", lambda: json_list({"text": 1}), "element 4", "it holds a number there and no text"),
+    "element's type": ("a.json", lambda: json_list({"text": 1}), "element 4", "it holds a number there, not text"),
     "element's bytes": (
         "a.json",
         lambda: json_list({"text": "EFBF"}).replace(b"EFBF", b"\xef\xbf"),
@@ -88,8 +88,8 @@ CASES: dict[str, tuple[str, Callable[[], bytes], str, str]] = {
     "fields": ("a.csv", lambda: table(b"one"), "line 5", "broken CSV in line 5: 1 fields, and the header has 2"),
     "quotes": ("a.csv", lambda: table(b'"a"b,1'), "line 5", "broken CSV in line 5: ',' expected after '\"'"),
     "bytes of a field": ("a.csv", lambda: table(b"\xff,1"), "line 5", "it holds bytes or escapes there"),
-    "parquet": ("a.parquet", lambda: arrow("parquet"), "row 4", "a text of it is not UTF-8 (byte 0xff"),
-    "arrow": ("a.arrow", lambda: arrow("arrow"), "row 4", "a text of it is not UTF-8 (byte 0xff"),
+    "parquet": ("a.parquet", lambda: arrow("parquet"), "row 4", "it has a text that is not UTF-8 (byte 0xff"),
+    "arrow": ("a.arrow", lambda: arrow("arrow"), "row 4", "it has a text that is not UTF-8 (byte 0xff"),
 }
 
 
@@ -138,10 +138,10 @@ def chat(*odd: object) -> None:
     ("row", "words", "reason"),
     [
         ({"messages": [{"role": "wizard", "content": "x"}]}, (), "it has a message whose role is 'wizard'"),
-        ({"messages": "no list"}, (), "it holds 'no list' in column messages, which is no list"),
+        ({"messages": "no list"}, (), "it holds 'no list' in column messages, which is not a list"),
         ({"body": "x"}, (), "it has the columns body; data=chat reads"),
         (turns("stop", "x"), ("data.template=own.jinja",), "it: the template own.jinja fails: TemplateError: no stop"),
-        (turns("\ud800", "x"), (), "it holds bytes or escapes that are no UTF-8"),
+        (turns("\ud800", "x"), (), "it holds bytes or escapes that are not UTF-8"),
     ],
 )
 def test_a_conversation_that_cannot_be_used_is_left_out_and_named(
@@ -187,7 +187,7 @@ def test_more_than_ten_and_more_than_a_twentieth_are_too_many(good: int, bad: in
             read()
         finding = caught.value.finding
         assert (finding.path, finding.found) == ("data.on_bad_row", "skip")
-        assert finding.rule.startswith(f"{bad} of {good + bad} rows cannot be used, which is more than 5% and no ")
+        assert finding.rule.startswith(f"{bad} of {good + bad} rows cannot be used, which is more than 5%, too many")
         assert f"a.jsonl, line {good + 1}: broken JSON" in finding.rule
 
 
@@ -227,7 +227,7 @@ def test_every_verb_names_what_it_leaves_out(tmp_path: Path, capsys: pytest.Capt
     assert "data.on_bad_row=skip" in errors[0]["way_out"]
     words.append("data.on_bad_row=skip")
     named = "a.jsonl, line 4: broken JSON in line 4"
-    said = f"1 of 31 rows cannot be used and are left out: {named}"
+    said = f"1 of 31 rows cannot be used and are skipped: {named}"
     checked = answered(capsys, "check", *words)
     assert checked["data"]["bad_rows"]["rows"] == 1
     [warning] = [each for each in checked["warnings"] if each["path"] == "data.on_bad_row"]
@@ -258,7 +258,7 @@ def test_what_is_written_down_of_bad_rows_is_read_back_and_nothing_else() -> Non
     found = BadRows(True, 20, 3, ["a, line 1: x"])
     assert BadRows.read(found.as_dict()) == found
     assert BadRows.read({"rows": "many"}) == BadRows.read(None) == BadRows()
-    assert found.sentences == "3 of 20 rows cannot be used and are left out: a, line 1: x (and 2 more)"
+    assert found.sentences == "3 of 20 rows cannot be used and are skipped: a, line 1: x (and 2 more)"
 
 
 def test_the_key_is_refused_nowhere_and_said_to_be_idle_where_there_are_no_rows(

@@ -114,14 +114,14 @@ CHAT = "data=chat data.path={path}"
             {"tags": ["a"], "body": "b"},
             ("data.column=tags",),
             "tags",
-            "row 1 holds a list there and no text: it would be printed as text, ['a']",
+            "row 1 holds a list there, not text; as text it would be ['a']",
             ["data.column=body"],
         ),
         (
             {"label": 3},
             ("data.column=label",),
             "label",
-            "row 1 holds a number there and no text: it would be printed as text, 3",
+            "row 1 holds a number there, not text; as text it would be 3",
             [],
         ),
     ],
@@ -148,7 +148,7 @@ def test_files_of_several_kinds_are_not_mixed(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text("a")
     finding = _refused(_data(f"data.path={tmp_path}")).finding
     assert finding.rule == (
-        f"it mixes kinds of files: jsonl ({tmp_path}/x.jsonl), text ({tmp_path}/x.txt); name those of one"
+        f"it mixes kinds of files: jsonl ({tmp_path}/x.jsonl), text ({tmp_path}/x.txt); name one kind"
     )
     assert finding.way_out == (f"data.path={tmp_path}/*.jsonl", f"data.path={tmp_path}/*.txt")
 

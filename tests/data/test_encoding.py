@@ -135,9 +135,9 @@ def test_rows_with_nothing_to_learn_from_are_skipped_and_counted() -> None:
         (
             {"messages": "hi"},
             "text",
-            "row 1 holds 'hi' in column messages, which is no list of messages; try data=text data.",
+            "row 1 holds 'hi' in column messages, which is not a list of messages; try data=text data.",
         ),
-        ({"messages": ["hi"]}, "text", "row 1 has 'hi' among its messages; one is role and content, or from"),
+        ({"messages": ["hi"]}, "text", "row 1 has 'hi' among its messages; each is role and content, or from"),
         (
             {"messages": [{"role": "narrator", "content": ""}]},
             "text",

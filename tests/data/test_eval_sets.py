@@ -88,9 +88,7 @@ def test_a_fault_is_named_by_the_set_that_has_it(texts: Path) -> None:
     with pytest.raises(Unusable, match=r"data\.eval_sets\.1\.path=.*none\.txt: no file matches"):
         look(make_spec(*EVALUATES, "data=text", path, sets).data)
     rows = ("data=rows", f"data.path={texts}/d.jsonl", f"data.eval_sets=[{{name: d, path: {texts}/d.jsonl}}]")
-    rule = (
-        r"data\.eval_sets\.0\.path=.*task=dpo evaluates on rows that have chosen, rejected; these have question, answer"
-    )
+    rule = r"data\.eval_sets\.0\.path=.*task=dpo evaluates on rows with chosen, rejected; these have question, answer"
     with pytest.raises(Unusable, match=rule):
         look(make_spec(*EVALUATES, "task=dpo", "parallel=fsdp", *rows).data, "dpo")
     blank = make_spec(*EVALUATES, "data=text", path, "data.eval_sets=[{name: b, path: ''}]")

@@ -42,5 +42,5 @@ def test_a_type_that_the_index_does_not_say_is_an_error_with_the_one_that_it_doe
 
 def test_a_file_beside_the_ids_that_is_no_index_is_an_error(tmp_path: Path) -> None:
     prefix = written(tmp_path, code=6, kind=np.float64)
-    with pytest.raises(Unusable, match="it is no index of token ids as Megatron-LM"):
+    with pytest.raises(Unusable, match="it is not an index of token ids as written by Megatron-LM"):
         look.look(make_spec("data=tokens", f"data.path={prefix}").data)

@@ -58,7 +58,7 @@ def test_rows_are_the_same_whatever_the_format(name: str, packed: str, tmp_path:
         content, path = path.read_bytes(), path.with_name(f"{path.name}{packed}")
         path.write_bytes(gzip.compress(content, mtime=0) if packed == ".gz" else zstandard.compress(content))
     if packed and name in ("parquet", "arrow", "arrow file"):
-        with pytest.raises(Unusable, match="compressed in itself and cannot be read through gzip or zstd: unpack it"):
+        with pytest.raises(Unusable, match="already compressed and cannot be read through gzip or zstd: unpack it"):
             formats.kind_of(path)
         return
     assert formats.kind_of(path) == name.split()[0]
@@ -104,23 +104,27 @@ def test_rows_longer_than_what_is_looked_at_are_recognised(tmp_path: Path) -> No
         ("x.jsonl", b'{"text": "\xff"}\n', "line 1 is not UTF-8 text (byte 10 cannot be decoded)"),
         ("x.json", b'[\n{"text": "a"},\n{"text": }\n]', "broken JSON in line 3: Expecting value at column 10"),
         ("x.json", b'[\n{"text": "a"}\n{"text": "b"}]', "broken JSON in line 3: expected ',' or ']' after an element"),
-        ("x.json", b'[{"text": "a"}]\nx', "broken JSON in line 2: something follows the list"),
+        ("x.json", b'[{"text": "a"}]\nx', "broken JSON in line 2: there is more after the list"),
         ("x.json", b'[{"text": "a"},\n', "broken JSON in line 2: Expecting value at column 1"),
         ("x.json", b"[1]", "element 1 holds a number, and a row must be an object"),
         ("x.csv", b"text,n\na,1\nb\n", "broken CSV in line 3: 1 fields, and the header has 2"),
         ("x.csv", b"text,text\na,1\n", "its first line must name the columns, each once, and is 'text,text'"),
         ("x.csv", b'text,n\n"a,1\n', "broken CSV in line 2: unexpected end of data"),
-        ("x.gz", gzip.compress(JSON_LINES, mtime=0)[:-20], "the compressed file is cut off or damaged"),
+        ("x.gz", gzip.compress(JSON_LINES, mtime=0)[:-20], "the compressed file is truncated or damaged"),
         (
             "x.zst",
             zstandard.compress(JSON_LINES)[:-5],
-            "the compressed file is cut off or damaged (the file ends before",
+            "the compressed file is truncated or damaged (the file ends before",
         ),
-        ("x.zst", zstandard.compress(JSON_LINES) + b"x", "the compressed file is cut off or damaged"),
+        ("x.zst", zstandard.compress(JSON_LINES) + b"x", "the compressed file is truncated or damaged"),
         ("x.parquet", b"PAR1 and no more", "it cannot be read as Parquet: "),
         ("x.arrow", b"ARROW1 and no more", "it cannot be read as Arrow: "),
         ("x.bin", bytes(range(256)), "it is not UTF-8 text (byte 128 cannot be decoded), nor any of text, JSON lines"),
-        ("x.bin", b"a\0b", "it holds zero bytes, so it is no text, nor any of text, JSON lines, JSON, CSV, Parquet"),
+        (
+            "x.bin",
+            b"a\0b",
+            "it contains zero bytes, so it is not text, nor any of text, JSON lines, JSON, CSV, Parquet",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said_with_its_place(name: str, content: bytes, rule: str, tmp_path: Path) -> None:

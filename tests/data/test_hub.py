@@ -255,7 +255,7 @@ def test_the_first_rows_alone_are_tokens_ids(tmp_path: Path) -> None:
     data = make_spec("model=tiny", f"data.path={tmp_path}", "data.max_samples=4").data
     assert list(documents.documents(data)) == [f"word {place}" for place in range(4)]
     assert list(documents.table_rows(data)) == [{"text": f"word {place}"} for place in range(4)]
-    with pytest.raises(Unusable, match=r"data\.config=x: the data are files of this machine"):
+    with pytest.raises(Unusable, match=r"data\.config=x: the data is files on this machine"):
         files_of(make_spec("model=tiny", "data=huggingface", f"data.path={tmp_path}/*", "data.config=x").data)
     whole = make_spec("model=tiny", f"data.path={tmp_path}").data
     assert token_folder.settings(whole) | {"max_samples": 4} == token_folder.settings(data)

@@ -140,5 +140,7 @@ def test_token_files_are_counted_and_their_largest_id_is_seen(tmp_path: Path) ->
     found = _surveyed("data=tokens", f"data.path={tmp_path}", "data.token_dtype=uint16")
     assert (found.tokens, found.largest) == (2020, 7)
     (tmp_path / "b.bin").write_bytes(b"\x01\x00")
-    with pytest.raises(Unusable, match=r"no multiple of the 4 of data.token_dtype=uint32; try data.token_dtype=uint16"):
+    with pytest.raises(
+        Unusable, match=r"not a multiple of the 4 of data.token_dtype=uint32; try data.token_dtype=uint16"
+    ):
         _surveyed("data=tokens", f"data.path={tmp_path}", "data.token_dtype=uint32")

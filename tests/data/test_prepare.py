@@ -145,7 +145,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 def test_data_without_text_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(documents, "documents", lambda *_: iter([""]))
-    with pytest.raises(DataError, match=r"data.path=.*/t: nothing to train on: there is no text in it"):
+    with pytest.raises(DataError, match=r"data.path=.*/t: nothing to train on: it contains no text"):
         prepared(texts(tmp_path / "t", "ab"), tmp_path / "cache")
 
 

@@ -103,7 +103,7 @@ def test_a_check_says_what_the_job_would_of_a_label_that_is_text_and_of_a_column
 ) -> None:
     judged = written(tmp_path, {"prompt": "a", "completion": "b", "label": "yes"})
     [error] = data.seen(make_spec("task=kto", "data=rows", judged, "train.micro_batch_size=2")).errors
-    assert error.rule == "row 1 holds 'yes' as its label, which is true or false"
+    assert error.rule == "row 1 holds 'yes' as its label, which must be true or false"
     [error] = data.seen(make_spec("task=dpo", "data=rows", written(tmp_path, {"prompt": "a", "chosen": "b"}))).errors
     assert error.rule == "task=dpo reads the columns chosen, rejected; the data have prompt, chosen, and no rejected"
     assert error.way_out == ()

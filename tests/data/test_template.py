@@ -130,8 +130,8 @@ def test_a_template_that_rewrites_the_beginning_is_refused_but_for_the_last_turn
     with pytest.raises(DataError) as caught:
         writer.written(TALK, "assistant")
     assert str(caught.value) == (
-        f"data.template={own}: row 3: the template {own} writes the beginning of a conversation in another way once "
-        "more follows, so where turn 3 begins and ends cannot be said; "
+        f"data.template={own}: row 3: the template {own} renders the start of a conversation differently "
+        "when more follows, so the start and end of turn 3 are unknown; "
         "try data.template=chatml or data.template=plain or data.train_on=last"
     )
     assert trained(writer, "last") == ["yes"]
@@ -145,7 +145,7 @@ def test_a_template_that_rewrites_the_beginning_is_refused_but_for_the_last_turn
         ("{{ messages.append(1) }}", "row 3: {} fails: SecurityError"),
         ("{{ ''.__class__.__mro__ }}", "row 3: {} fails: SecurityError"),
         ("{% set n = namespace(__class__=1) %}", "row 3: {} fails: SecurityError: a template cannot set '__class__'"),
-        ("{% for m in messages %}", "{} is no Jinja template: TemplateSyntaxError"),
+        ("{% for m in messages %}", "{} is not a Jinja template: TemplateSyntaxError"),
     ],
 )
 def test_a_template_that_fails_is_an_error_with_the_row(text: str, message: str, tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_a_template_that_fails_is_an_error_with_the_row(text: str, message: str,
 
 def test_a_template_that_is_nowhere_names_those_that_are_shipped() -> None:
     with pytest.raises(
-        DataError, match=r"data.template=nowhere: it is no shipped template, nor a file that can be read: No such"
+        DataError, match=r"data.template=nowhere: it is neither a shipped template nor a readable file: No such"
     ):
         template(data(template="nowhere"))
 

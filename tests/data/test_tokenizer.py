@@ -65,7 +65,7 @@ def test_conversations_need_a_fast_tokenizer(tmp_path: Path, monkeypatch: pytest
     finding = refused.value.finding
     assert (finding.path, finding.found) == ("data.tokenizer", str(tmp_path / "words"))
     assert finding.rule == (
-        "it has no tokenizer.json, without which a token's place in the text of a conversation is not known: "
+        "it has no tokenizer.json, without which a token's position in a conversation is unknown: "
         "save it as a fast tokenizer"
     )
     assert finding.way_out == ("data.tokenizer=bytes",)

@@ -46,7 +46,7 @@ def cluster(words: Sequence[str]) -> list[str]:
 
 
 REFUSED = {
-    "torchtitan-llama3_405b.toml": "this version cuts no linears in fp8 over tensor parallel ranks",
+    "torchtitan-llama3_405b.toml": "this version does not split linear layers in fp8 over tensor parallel ranks",
 }
 """Runs that no engine here trains, and the rule."""
 

@@ -71,7 +71,7 @@ def test_the_leading_numbers_of_a_version_are_compared(text: str, numbers: tuple
 def test_a_pre_release_counts_as_its_release() -> None:
     assert refused("parallel=fsdp", torch="2.11.0a0+5228986c39.nv26.03", transformers="5.17.0.dev0") == []
     [error] = refused("parallel=fsdp", torch="2.7.0a0+7c8ec84dab.nv25.03", transformers="5.17.0")
-    assert "torch 2.7.0a0+7c8ec84dab.nv25.03 is installed; this version of launch drives torch from 2.11" in error
+    assert "torch 2.7.0a0+7c8ec84dab.nv25.03 is installed; this version of launch supports torch from 2.11" in error
 
 
 def test_a_version_above_the_range_is_refused_too() -> None:
@@ -83,7 +83,7 @@ def test_a_version_above_the_range_is_refused_too() -> None:
 
 def test_a_package_that_is_too_old_is_refused_with_the_line_that_installs_a_newer_one() -> None:
     [error] = refused("parallel=fsdp", torch="2.10.1", transformers="5.17.0")
-    assert "torch 2.10.1 is installed; this version of launch drives torch from 2.11" in error
+    assert "torch 2.10.1 is installed; this version of launch supports torch from 2.11" in error
     assert "pip install 'torch>=2.11'" in error
 
 

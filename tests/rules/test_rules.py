@@ -139,7 +139,7 @@ def test_more_replicas_than_gpus_are_refused_with_experts_on_ranks_of_their_own_
 
 def test_a_card_without_bf16_is_not_told_to_take_it() -> None:
     words = ("model=llama3_8b", "parallel=fsdp", "precision=fp16", "hardware=v100_32g", "cluster.gpus_per_node=8")
-    (warning,) = (each for each in findings.warnings(make_spec(*words)) if "heads that share keys" in each.rule)
+    (warning,) = (each for each in findings.warnings(make_spec(*words)) if "grouped-query heads" in each.rule)
     assert warning.way_out == ("checkpointing=full", "model.num_key_value_heads=32")
 
 

@@ -99,8 +99,8 @@ def test_a_run_that_is_kept_elsewhere_runs_as_long_as_its_heartbeat_is_renewed(r
     assert refused.status == 4
     assert reason in refused.err
     cancelled = launch("cancel", "a")
-    left = "the request is left in its folder, where its keeper looks for it"
-    told = "launch: a was asked to stop; `launch status a` shows when it has"
+    left = "the request is in its folder, where its keeper will find it"
+    told = "launch: a is told to stop; `launch status a` says when it has"
     assert (cancelled.status, cancelled.err) == (0, f"launch: a: {reason}; {left}\n{told}\n")
     assert (run / state.CANCEL_REQUEST).exists()
 
@@ -187,7 +187,7 @@ def test_a_run_on_a_slurm_that_this_host_has_not_is_told_by_its_heartbeat(
     assert (run / state.CANCEL_REQUEST).exists()
     assert answer.status == (4 if age_s else 0)
     if not age_s:
-        assert "the request is left in its folder: its node finds it, saves and ends" in answer.err
+        assert "the request is in its folder: its node will find it, save and end" in answer.err
 
 
 def test_a_run_in_a_folder_that_cannot_be_written_is_said_to_be_so(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +197,7 @@ def test_a_run_in_a_folder_that_cannot_be_written_is_said_to_be_so(run: Path, mo
     keeps(run, Process.here())
     monkeypatch.setattr(Path, "touch", refused)
     answer = launch("cancel", "a")
-    said = f"launch: {run} cannot be written, where the request to end is left: Permission denied\n"
+    said = f"launch: the request to end cannot be written to {run}: Permission denied\n"
     assert (answer.status, answer.err) == (4, said)
 
 

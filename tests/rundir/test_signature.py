@@ -73,9 +73,8 @@ def test_a_run_whose_job_was_changed_after_its_recording_is_shown_whole_and_need
     assert re.search(r"\n  file               run_script\.py  sha256=[0-9a-f]{64}\n", said)
     assert re.search(r"\n  file               script/train\.py  sha256=[0-9a-f]{64}\n", said)
     assert "\n  setting            script=train.py\n" in said
-    assert (
-        "it is no run that you have recorded, or it was moved or changed, and going on with it runs sh -c"
-        in " ".join(said.split())
+    assert "you did not record this run, or it was moved or changed, and continuing it runs sh -c" in " ".join(
+        said.split()
     )
     assert not (run / "state.json").exists(), "nothing was started"
     task = run / "logs" / "submitit" / "7_submitted.pkl"
@@ -106,7 +105,9 @@ def test_what_a_word_starts_is_what_was_shown(run: Path, capsys: pytest.CaptureF
     assert main(["resume", "a", "--trust"]) == 2
     said = " ".join(capsys.readouterr().err.split())
     assert "command false" in said
-    assert "it is from elsewhere and not what was shown of it before: printed above is what it would start now" in said
+    assert (
+        "it is from elsewhere and differs from what was shown before: what it would start now is printed above" in said
+    )
     assert not (run / "state.json").exists()
     assert main(["resume", "a", "--trust"]) == 0
 
@@ -124,7 +125,7 @@ def test_of_a_slurm_run_the_script_is_shown_with_all_of_its_lines(
     assert "\n  sbatch script      module load cuda/12\n" in said
     assert "\n  sbatch script      source /opt/env.sh\n" in said
     assert "\n  needs your word    cluster.setup=['source /opt/env.sh'] runs these shell lines on every node\n" in said
-    assert "\n  checkpoints        deepspeed reads them as pickles, which run whatever code they hold\n" in said
+    assert "\n  checkpoints        deepspeed unpickles them, which can run any code in them\n" in said
 
 
 def test_a_record_that_was_never_noted_is_nobodys_own_though_its_place_is_known(run: Path, tmp_path: Path) -> None:

@@ -74,10 +74,7 @@ def test_a_run_of_someone_else_is_resumed_only_with_trust(
     run = recorded(tmp_path / "runs" / "theirs", "cluster=slurm", "hardware=h100_80g", "cluster.setup=[ls]")
     assert main(["resume", "theirs"]) == 2
     said = " ".join(capsys.readouterr().err.split())
-    assert (
-        "it is no run that you have recorded, or it was moved or changed, and going on with it runs touch 'pw ned'"
-        in said
-    )
+    assert "you did not record this run, or it was moved or changed, and continuing it runs touch 'pw ned'" in said
     assert "cluster.setup=['ls'] runs these shell lines on every node" in said
     assert "--trust" in said
     assert resumed == []
@@ -92,7 +89,7 @@ def test_a_sweep_of_someone_else_is_resumed_only_with_trust(tmp_path: Path, caps
     sweep = recorded(tmp_path / "runs" / "theirs" / "0").parent
     (sweep / state.SWEEP).write_text('{"points": []}')
     assert main(["resume", "theirs"]) == 2
-    assert "going on with it composes and runs its points" in " ".join(capsys.readouterr().err.split())
+    assert "continuing it composes and runs its points" in " ".join(capsys.readouterr().err.split())
     assert not signature.is_own(sweep / "0")
     run_names.remember(sweep)
     assert signature.is_own(sweep)

@@ -93,10 +93,10 @@ def test_a_run_is_cancelled_while_it_waits_and_while_it_trains_and_goes_on_later
     assert f"queue     1 of 1 waiting in partition {queue.partition}" in launch("watch", "waiting").out
     training = submit("training", "cluster.gpus_per_node=1", "--", "--steps", "80")
     assert launch("cancel", "waiting").status == 0
-    assert ended(waiting).reason == "cancelled before it had started"
+    assert ended(waiting).reason == "cancelled before it started"
     wait("steps", lambda: lines(training))
     answer = launch("cancel", "training")
-    assert "training saves a checkpoint and ends; cancel it again to end it at once" in answer.err
+    assert "training saves a checkpoint and ends; cancel it again to kill it at once" in answer.err
     assert ended(training).state == "cancelled"
     [saved] = [int(path.name[5:]) for path in training.glob("checkpoints/step-*")]
     assert 0 < saved < 80
@@ -160,13 +160,15 @@ def test_a_sweep_is_cancelled_in_as_few_words_to_slurm_as_a_run_under_a_torchrun
     refused = jobs.signal_jobs([f"{job}_0", "1000000000"], "CONT")
     assert refused == {"1000000000": "scancel: error: Kill job error on job id 1000000000: Invalid job id specified"}
     (tmp_path / "said").unlink()
-    assert launch("cancel", "s").err == "launch: s/000 saves a checkpoint and ends; cancel it again to end it at once\n"
+    assert launch("cancel", "s").err == (
+        "launch: s/000 saves a checkpoint and ends; cancel it again to kill it at once\n"
+    )
     *asked, saves, ends = (tmp_path / "said").read_text().splitlines()
     assert [words.partition(" ")[0] for words in asked] == ["squeue", "squeue"]
     assert (saves, ends) == (f"scancel --signal=USR2 {job}_0.0", f"scancel {job}_1 {job}_2")
     assert ended(first).state == "cancelled"
     assert list(first.glob("checkpoints/step-*"))
-    assert [status.read(run).reason for run in others] == ["cancelled before it had started"] * 2
+    assert [status.read(run).reason for run in others] == ["cancelled before it started"] * 2
     (tmp_path / "said").unlink()
     assert launch("cancel", "s").err == "".join(f"launch: s/00{number} is not running\n" for number in range(3))
     assert not (tmp_path / "said").exists(), "files tell the end"

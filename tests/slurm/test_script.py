@@ -202,7 +202,7 @@ def test_a_machine_without_slurm_is_told_so(tmp_path: Path, monkeypatch: pytest.
     assert answer.json["error"].startswith("scontrol is not found: ")
     sweep = launch("-m", *SLURM, "script=train.py", "run.name=b")
     assert sweep.status == 4
-    assert sweep.err.startswith("launch: nothing is swept, so this is a sweep of one point: name several values, as in")
+    assert sweep.err.startswith("launch: nothing is swept, so this is a sweep of one point: list several values, as in")
 
 
 def test_a_controller_that_is_down_is_told_from_a_refusal(
@@ -219,7 +219,7 @@ def test_a_controller_that_is_down_is_told_from_a_refusal(
     found = launch("doctor")
     assert (found.status, found.out.partition(" 3.")[0]) == (4, "this machine: Python")
     assert "\n- Slurm does not answer: " in found.out
-    assert "no profile to keep: Slurm does not answer: " in launch("doctor", "--write", "ours").err
+    assert "no profile to write: Slurm does not answer: " in launch("doctor", "--write", "ours").err
 
 
 def test_the_doctor_asks_a_node_and_keeps_a_profile_that_works(cluster: Cluster) -> None:

@@ -117,7 +117,7 @@ def test_what_is_no_measurement_is_refused_with_the_way_out() -> None:
     swept(Path.cwd() / "runs" / "s", {"0.1": 1.0})
     for name, rule in (
         ("s", "it is a sweep, but not a measurement"),
-        ("s/000", "a run, and no measurement of layouts"),
+        ("s/000", "it is a run, not a measurement of layouts"),
         ("nothing", "no such run"),
     ):
         answer = launch("plan", "--results", name)

@@ -282,7 +282,7 @@ def test_a_sampler_runs_its_budget_and_leaves_out_what_cannot_run(tmp_path: Path
     words = ("model=tiny", "script=train.py", "cluster.gpus_per_node=1", "run.name=s", "optimizer.lr=0.1,0.25,-1")
     done = launch(tmp_path, "-m", "--json", *words, "sweep.sampler=tpe", "sweep.budget=5")
     assert done.returncode == 0, done.stderr
-    assert "the space has no more to offer" in done.stderr
+    assert "the search space is exhausted" in done.stderr
     rows = sweep.rows(tmp_path / "runs" / "s")
     states = {row.point.overrides[0]: row.run and row.run.state for row in rows}
     assert states == {"optimizer.lr=0.1": "finished", "optimizer.lr=0.25": "finished", "optimizer.lr=-1": None}
@@ -292,7 +292,7 @@ def test_check_says_that_a_sampler_draws_later_and_its_way_out_is_judged(capsys:
     words = ["check", "-m", "model=tiny", "sweep.sampler=tpe", "sweep.budget=2"]
     assert main([*words, "optimizer.lr=interval(1e-4,1e-3)", "--json"]) == 2
     printed = capsys.readouterr()
-    assert "check -m judges a grid, and tpe draws from this only when the sweep runs" in " ".join(printed.err.split())
+    assert "check -m checks a grid, and tpe draws from this only when the sweep runs" in " ".join(printed.err.split())
     way = json.loads(printed.out)["errors"][0]["way_out"][0]
     assert main([*words, way, "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["points"]) == 2

@@ -25,8 +25,8 @@ from tests.support.helpers import make_spec
         ),
         (
             ("data=tokens", "data.path=typo.bin"),
-            "data.path=typo.bin: no file matches; data=tokens reads token ids of data.token_dtype end to end, or "
-            "PREFIX.bin beside PREFIX.idx of Megatron-LM's; try data=synthetic data.path=null",
+            "data.path=typo.bin: no file matches; data=tokens reads token ids of data.token_dtype end to end, "
+            "or Megatron-LM's PREFIX.bin with PREFIX.idx; try data=synthetic data.path=null",
         ),
         (
             ("backend=megatron", "data=text", "data.path=rows.jsonl"),

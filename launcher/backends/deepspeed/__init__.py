@@ -1,6 +1,6 @@
 """DeepSpeed: facts that hold for every run, the changes worth trying, and the job with its ``ds_config.json``.
 
-The members are those that ``launcher.backends`` asks of a backend.
+The members are those that ``launcher.backends`` requires of a backend.
 """
 
 import json
@@ -58,17 +58,17 @@ framework = "deepspeed"
 
 
 def mode(spec: RunSpec) -> str:
-    """One way for all of its stages."""
+    """The name of the engine, the same for every ZeRO stage."""
     return "DeepSpeed"
 
 
 def runs_on(spec: RunSpec) -> str | None:
-    """An engine of its own."""
+    """None: it is an engine of its own."""
     return None
 
 
 def fullest_rank(spec: RunSpec) -> int:
-    """With ZeRO 2 the last: its partition is of the model's end, whose gradients exist while most activations do."""
+    """The last rank with ZeRO 2: it holds the model's end, whose gradients exist while most activations do."""
     return spec.gpus - 1 if spec.zero.stage == 2 else 0
 
 
@@ -109,8 +109,8 @@ def translate(spec: RunSpec, python: str) -> Job:
     """The job of a valid run: torchrun, the worker and its configuration.
 
     The ``deepspeed`` command line is not used: on a login node it looks for GPUs or an ssh host (DeepSpeed
-    launcher/runner.py), and bare on the CPU it starts one rank for each NUMA node. A script of the user's own finds
-    the file by ``DEEPSPEED_CONFIG_FILE``.
+    launcher/runner.py), and bare on the CPU it starts one rank for each NUMA node. A user's script finds the file
+    by ``DEEPSPEED_CONFIG_FILE``.
     """
     environment = {"DEEPSPEED_CONFIG_FILE": f"{RUN}/{_FILE}"}
     if spec.hardware.device == "cpu":

@@ -1,10 +1,10 @@
-"""The checkpoints that DeepSpeed 0.19.8 can go on from, by the layouts of the run that saved and of the run that loads.
+"""Which checkpoints DeepSpeed 0.19.8 can resume, given the layouts of the saving and the loading run.
 
-Its universal format has other files for ZeRO 3 than for 1 and 2, none for ZeRO 0, and holds Adam's states alone.
-What is swapped to NVMe lies in files of each sub-group of a rank (``offloaded_tensors``), which nothing converts.
-Without ZeRO there is no conversion, and that of ZeRO 3 takes parts of a tensor for wholes (``ds_to_universal``: "Rank 0
-supplied a shard of 64 elements, but the map describes 0"). A pipeline stage is one layer to it, and its conversion
-moves whole layers.
+Its universal format has different files for ZeRO 3 than for 1 and 2, none for ZeRO 0, and holds only Adam's states.
+States swapped to NVMe are in files per sub-group of a rank (``offloaded_tensors``), which nothing converts. Without
+ZeRO there is no conversion, and ZeRO 3's takes parts of a tensor for whole ones (``ds_to_universal``: "Rank 0 supplied
+a shard of 64 elements, but the map describes 0"). A pipeline stage is one layer to it, and its conversion moves whole
+layers.
 """
 
 from collections.abc import Iterator, Mapping
@@ -33,7 +33,7 @@ _OTHERWISE = "or export there (save.export=safetensors) and start here with mode
 
 
 def facts(spec: RunSpec) -> JsonObject:
-    """The layout of a run, as ``deepspeed.json`` in its checkpoints holds it."""
+    """The layout of a run, as stored in ``deepspeed.json`` of its checkpoints."""
     return {
         "stage": spec.zero.stage,
         "ranks": spec.gpus,
@@ -49,7 +49,7 @@ def facts(spec: RunSpec) -> JsonObject:
 
 
 def unreadable(before: RunSpec, after: RunSpec) -> Iterator[ConfigError]:
-    """The reason why a run cannot go on from another's checkpoint, and the setting that would have to stay."""
+    """The error if a run cannot resume from another's checkpoint, with the setting that must stay."""
     there, here = facts(before), facts(after)
     reason = reason_against(there, here)
     if reason is None:
@@ -63,12 +63,12 @@ def unreadable(before: RunSpec, after: RunSpec) -> Iterator[ConfigError]:
 
 
 def layout_differs(there: Mapping[str, Any], here: Mapping[str, Any]) -> bool:
-    """True if the ranks that resume hold other parts than those that saved; early checkpoints knew data ranks alone."""
+    """True if the resuming ranks hold other parts than the saving ones; early checkpoints had only data ranks."""
     return any(there.get(key, 1) != here[key] for key in ("stage", "ranks", "tensor", "pipeline"))
 
 
 def reason_against(there: Mapping[str, Any], here: Mapping[str, Any]) -> str | None:
-    """Why a checkpoint cannot be converted to a run's layout, with the way out; None where it can."""
+    """Why a checkpoint cannot be converted to a run's layout, with the way out; None if it can."""
     if there["precision"] != here["precision"]:
         return (
             f"was trained in {there['precision']} and this run computes in {here['precision']}: "
@@ -79,7 +79,7 @@ def reason_against(there: Mapping[str, Any], here: Mapping[str, Any]) -> str | N
     if there["stage"] != here["stage"] and {there["stage"], here["stage"]} != {1, 2}:
         return (
             f"was written with ZeRO {there['stage']} and this run has ZeRO {here['stage']}: "
-            f"DeepSpeed converts between ZeRO 1 and 2 alone; set zero={there['stage']}, {_OTHERWISE}"
+            f"DeepSpeed converts only between ZeRO 1 and 2; set zero={there['stage']}, {_OTHERWISE}"
         )
     if there.get("lora_plus", False) != here.get("lora_plus", False):
         one, other = ("with", "without") if there.get("lora_plus") else ("without", "with")
@@ -88,7 +88,7 @@ def reason_against(there: Mapping[str, Any], here: Mapping[str, Any]) -> str | N
 
 
 def _other_files(there: Mapping[str, Any], here: Mapping[str, Any]) -> str | None:
-    """Files of swapped sub-groups are read by the same ranks, with the same sub-groups, alone."""
+    """Why swapped files cannot be read: only the same ranks with the same sub-groups read them."""
     before, now = (
         f"offload of {facts['nvme']} to NVMe" if facts["nvme"] else "no offload to NVMe" for facts in (there, here)
     )
@@ -111,7 +111,7 @@ def _other_stages(there: Mapping[str, Any], here: Mapping[str, Any]) -> str | No
         return None
     return (
         f"was written by {there['ranks']} ranks with parallel.pipeline={before}, and this run has "
-        f"{here['ranks']} with {now}: DeepSpeed cannot cut the stages anew; run on {there['ranks']} ranks with "
+        f"{here['ranks']} with {now}: DeepSpeed cannot split the stages again; run on {there['ranks']} ranks with "
         f"parallel.pipeline={before}, {_OTHERWISE}"
     )
 
@@ -124,7 +124,7 @@ def _other_parts(there: Mapping[str, Any], here: Mapping[str, Any]) -> str | Non
     return (
         f"was written by {there['ranks']} ranks with ZeRO {here['stage']} and parallel.tensor={before}, "
         f"and this run has {here['ranks']} and parallel.tensor={now}: DeepSpeed changes tensor parallel parts "
-        f"with ZeRO 1 and 2 alone; run on {there['ranks']} ranks with parallel.tensor={before}, {_OTHERWISE}"
+        f"only with ZeRO 1 and 2; run on {there['ranks']} ranks with parallel.tensor={before}, {_OTHERWISE}"
     )
 
 

@@ -1,10 +1,10 @@
-"""``backend.extra``: keys of ds_config.json as they are, merged in last. No typo passes, nor a rival to a setting.
+"""``backend.extra``: raw keys of ds_config.json, merged in last. Typos and rivals of a setting are refused.
 
-DeepSpeed ignores keys that it does not know at the top of its file and stops at those inside its blocks, so only those
-that its release reads are let through. A key that a setting of ours gives is refused with that setting, in the key's
-own value where it can be translated: the memory estimate and the record read settings, and a rival would make them
-wrong. What would change memory that nothing counts is refused, but for its default (``options``). Blocks that need the
-training program's help are refused for our worker and left to a script.
+DeepSpeed ignores unknown keys at the top of its file and stops at unknown keys inside its blocks, so only keys that
+its release reads pass. A key that one of our settings gives is refused with that setting, with the key's value where
+it can be translated: the memory estimate and the record read settings, and a rival would make them wrong. What would
+change memory that nothing counts is refused unless it is the default (``options``). Blocks that need support from the
+training program are refused for our worker and left to a script.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,11 +19,11 @@ from launcher.spec.parse import closest
 
 _PARAMETERS = {"lr": "lr", "weight_decay": "weight_decay", "eps": "epsilon"}
 _DIVIDING = {"gradient_predivide_factor": 1.0, "prescale_gradients": False}
-"""Options, and their defaults, at which ``reduce_scatter`` of stages 2 and 3 stops (``stage3.py``)."""
+"""Options, with their defaults, that ``reduce_scatter`` of stages 2 and 3 refuses (``stage3.py``)."""
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
-    """Keys that DeepSpeed does not know, that have a setting, that the worker ignores, or whose memory is uncounted."""
+    """Errors for keys that DeepSpeed lacks, that have a setting, that the worker ignores, or of uncounted memory."""
     for error in (*_unknown(spec), *_known(spec)) if spec.backend.extra else ():
         yield ConfigError(error.path, error.found, error.rule, error.way_out or [f"+{error.path}=null"])
 
@@ -37,7 +37,7 @@ def _known(spec: RunSpec) -> Iterator[ConfigError]:
     for path, value in _leaves(given(spec.backend.extra)):
         block = sorted(key for key in SETTINGS if key.startswith(f"{options.named(path)}."))
         if block and value != {}:
-            rule = f"it is a block, of which settings give a part ({block[0]}): hand over single keys of it"
+            rule = f"settings give part of this block ({block[0]}): set its other keys one by one"
             way_out = [f"launch show {SETTINGS[block[0]].partition('.')[0]}"]
             yield ConfigError(f"backend.extra.{path}", value, rule, way_out)
             continue
@@ -45,7 +45,7 @@ def _known(spec: RunSpec) -> Iterator[ConfigError]:
         if line in SETTINGS:
             yield _by_setting(spec, path, SETTINGS[line], value)
         elif path.partition(".")[0] == "tensor_parallel" and spec.parallel.tensor == 1:
-            rule = "DeepSpeed reads it only where tensors are cut, and this run cuts none"
+            rule = "DeepSpeed reads it only with tensor parallelism, which this run does not use"
             degrees = edit.divisors(spec.model.key_value_heads)
             cut = edit.nearest(spec, "parallel.tensor", degrees, _cuts_tensors, limit=2)
             yield ConfigError(f"backend.extra.{path}", value, rule, cut)
@@ -54,7 +54,7 @@ def _known(spec: RunSpec) -> Iterator[ConfigError]:
             yield from _uncounted(path, value, options.REFUSED[line], whole)
             refused.add(line)
         elif line in _DIVIDING and spec.zero.stage >= 2 and value != _DIVIDING[line]:
-            rule = f"DeepSpeed stops at it with ZeRO {spec.zero.stage}, whose gradients are scattered"
+            rule = f"DeepSpeed refuses it with ZeRO {spec.zero.stage}, which reduce-scatters gradients"
             yield ConfigError(f"backend.extra.{path}", value, rule, [_extra(path, _DIVIDING[line]), "zero=1"])
 
 
@@ -63,18 +63,18 @@ def _unknown(spec: RunSpec) -> Iterator[ConfigError]:
     for key, value in _plain(extra).items():
         path, release = f"backend.extra.{key}", f"DeepSpeed {options.VERSION}"
         if key in options.GONE:
-            yield ConfigError(path, value, f"{release} has it no more", _in_its_place(options.GONE[key], path))
+            yield ConfigError(path, value, f"{release} no longer has it", _in_its_place(options.GONE[key], path))
         elif key not in options.top():
             near = [_extra(name, value) for name in closest(key, options.top())[:2]]
             yield ConfigError(path, value, f"{release} reads no such key and would ignore it", near)
         elif key in options.PROGRAM and spec.script is None:
-            rule = "the training program must play along with it, and the launcher's own worker does not"
+            rule = "it needs support from the training program, and the launcher's own worker has none"
             ways = [*_in_its_place(options.PROGRAM[key], path), "script=path/to/train.py"]
             yield ConfigError(path, value, rule, ways)
     for path, value in _leaves(extra):
         head, _, key = options.named(path).rpartition(".")
         if head and options.line(path) is None and path.partition(".")[0] in options.top():
-            rule = f"DeepSpeed {options.VERSION} has no such option, so that what it would take is not counted"
+            rule = f"DeepSpeed {options.VERSION} has no such option, so its memory is not counted"
             names = {known.rpartition(".")[2] for known in options.inside(head)}
             near = [_extra(f"{head}.{name}", value) for name in closest(key, sorted(names))[:2]]
             yield ConfigError(f"backend.extra.{path}", value, rule, near)
@@ -88,10 +88,10 @@ def _uncounted(path: str, value: Any, refusal: options.Refusal, block: str) -> I
 
 
 def _by_setting(spec: RunSpec, path: str, setting: str, value: Any) -> ConfigError:
-    rule = f"it has a setting of its own, {setting}, which the memory estimate reads too"
+    rule = f"the setting {setting} gives it, and the memory estimate reads that setting"
     ways = _same_by_setting(spec, path, setting, value)
     if path == "optimizer.type" and str(value).lower() in options.ONE_BIT:
-        rule = f"DeepSpeed {options.VERSION} has 1-bit optimizers no more; ZeRO 3 sends gradients in 4 bits"
+        rule = f"DeepSpeed {options.VERSION} no longer has 1-bit optimizers; ZeRO 3 can send gradients in 4 bits"
         ways = ["optimizer=adamw"]
     return ConfigError(f"backend.extra.{path}", value, rule, _in_its_place(ways, f"backend.extra.{path}"))
 
@@ -101,18 +101,18 @@ def _cuts_tensors(spec: RunSpec) -> bool:
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
-    """A warning for the keys that are handed on unchecked, to DeepSpeed or to the user's script."""
+    """Warnings for keys passed on unchecked, to DeepSpeed or to the user's script."""
     groups = dict[str, list[str]]()
     for path, value in _leaves(given(spec.backend.extra)):
         line = options.line(path)
         is_usual = line in options.REFUSED and value == options.REFUSED[line].usual
         is_scripts = line in options.PROGRAM and spec.script is not None
         if is_usual or is_scripts or line in options.NO_MEMORY:
-            whose = "a script's own business and not part of the memory estimate"
-            rule = whose if is_scripts else "judged by it alone; no memory depends on it"
+            whose = "left to the script: the memory estimate does not include it"
+            rule = whose if is_scripts else "checked only there; no memory depends on it"
             groups.setdefault(rule, []).append(path)
     for rule, paths in groups.items():
-        words = f"handed to DeepSpeed as it is and {rule}: {', '.join(paths)}"
+        words = f"passed to DeepSpeed unchanged and {rule}: {', '.join(paths)}"
         yield ConfigError("backend.extra", _plain(spec.backend.extra), words)
 
 

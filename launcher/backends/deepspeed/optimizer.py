@@ -1,4 +1,4 @@
-"""The optimizer that DeepSpeed runs: its own kernels, which it compiles at first use, or torch's."""
+"""The optimizer that DeepSpeed runs: one of its own kernels, compiled at first use, or torch's."""
 
 import os
 import shutil
@@ -11,24 +11,24 @@ from launcher.base.errors import ConfigError
 from launcher.spec import RunSpec
 
 OWN = ("adamw", "sgd")
-"""Optimizers that DeepSpeed makes, by their names in ``ds_config.json``; the worker hands it those of bitsandbytes."""
+"""Optimizers that DeepSpeed creates from ``ds_config.json``; the worker passes it those of bitsandbytes."""
 
 SUPPORTED = (*OWN, "adamw_8bit", "paged_adamw_8bit", "lion")
 
 REFUSED = {
-    "adafactor": "ZeRO's optimizers step flat partitions, and Adafactor takes means of a matrix's rows and columns",
-    "muon": "DeepSpeed 0.19.8 clips the updates of its Muon and no gradients, so that optimizer.clip would decide the"
+    "adafactor": "ZeRO's optimizers step flat partitions, and Adafactor needs means over a matrix's rows and columns",
+    "muon": "DeepSpeed 0.19.8 clips the updates of its Muon, not gradients: optimizer.clip would decide the"
     " size of each step (runtime/zero/stage3.py, stage_1_and_2.py)",
 }
-"""Why it does not run the others."""
+"""Why this backend does not run the other optimizers."""
 
 
 def is_torch(spec: RunSpec) -> bool:
     """True if ``torch.optim`` makes the step, in place of DeepSpeed's FusedAdam or (offloaded) DeepSpeedCPUAdam.
 
     On the CPU it does, since DeepSpeed's own kernels need a compiler and minutes there. ``optimizer.fused`` and
-    ``optimizer.foreach`` are words of ``torch.optim``: to set one is to choose it. NVMe offload swaps the state of
-    DeepSpeedCPUAdam on any device.
+    ``optimizer.foreach`` are arguments of ``torch.optim``, so setting one chooses torch. NVMe offload swaps the state
+    of DeepSpeedCPUAdam on any device.
     """
     if spec.optimizer.name != "adamw":
         return True
@@ -38,7 +38,7 @@ def is_torch(spec: RunSpec) -> bool:
 
 
 def step(spec: RunSpec) -> Literal["fused", "foreach", "loop"]:
-    """Kernel of the step: where neither word is set, torch takes lists on a GPU and a loop on the CPU.
+    """Kernel of the step; with neither option set, torch uses foreach on a GPU and a loop on the CPU.
 
     ``torch/optim/optimizer.py``, ``_default_to_fused_or_foreach``; DeepSpeed's own kernels make no temporaries.
     """
@@ -53,7 +53,7 @@ _HEADER = "libaio.h"
 
 
 def obstacles(spec: RunSpec) -> Iterator[ConfigError]:
-    """No compiler, or no headers of libaio, where the run needs an operator that is compiled at its start."""
+    """Errors for a missing compiler or missing libaio headers when the run compiles an operator at its start."""
     nvme = [f"zero.{key}" for key in ("offload_optimizer", "offload_parameters") if getattr(spec.zero, key) == "nvme"]
     compiler = os.environ.get("CXX", "c++")
     if shutil.which(compiler) is None:

@@ -1,6 +1,6 @@
 """FSDP2 and DDP of PyTorch: facts that hold for every run, the changes worth trying, and the job.
 
-The members are those that ``launcher.backends`` asks of a backend.
+The members are those that ``launcher.backends`` requires of a backend.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ __all__ = [
 
 
 def mode(spec: RunSpec) -> str:
-    """FSDP, in replicas or not, or DDP."""
+    """The name of the engine: FSDP, with replicas or without, or DDP."""
     return "FSDP" if spec.parallel.shard else "DDP"
 
 
@@ -43,7 +43,7 @@ profile = Profile(
             since="2.12",
             path="adapter.name",
             asked=lambda spec: spec.adapter.name == "qlora" and spec.parallel.shard,
-            because="cannot shard the integers of packed weights (FSDPParam asks gradients of them)",
+            because="cannot shard the integers of packed weights (FSDPParam requires gradients)",
             way_out="parallel=ddp",
         ),
         Need(
@@ -51,7 +51,7 @@ profile = Profile(
             since="0.18",
             path="precision.recipe",
             asked=lambda spec: recipe(spec) in (MXFP8, NVFP4),
-            because="has no linears that train in mxfp8 and nvfp4 (MXFP8Linear, nvfp4_linear)",
+            because="has no trainable mxfp8 and nvfp4 linear layers (MXFP8Linear, nvfp4_linear)",
             way_out="precision=fp8",
         ),
         Need(
@@ -59,7 +59,7 @@ profile = Profile(
             since="2.14",
             path="parallel.pipeline",
             asked=lambda spec: spec.parallel.pipeline > 1,
-            because="takes a step's batch whole and cuts it itself (a schedule's step has no kwarg_mbs)",
+            because="takes a step's whole batch and splits it itself (a schedule's step has no kwarg_mbs)",
             way_out="parallel.pipeline=1",
         ),
     ),
@@ -102,17 +102,17 @@ framework = "fsdp"
 
 
 def runs_on(spec: RunSpec) -> str | None:
-    """FSDP2 where it shards, as torchtitan does."""
+    """FSDP2 if it shards, like torchtitan; else None."""
     return "FSDP2" if spec.parallel.shard else None
 
 
 def fullest_rank(spec: RunSpec) -> int:
-    """The first: all of them are alike."""
+    """The first rank: all ranks are alike."""
     return 0
 
 
 def changes(spec: RunSpec, kind: EngineChange) -> Iterator[Change]:
-    """FSDP2 in place of DDP, tensor and context parallelism."""
+    """FSDP2 instead of DDP, tensor and context parallelism."""
     if kind == "sharding":
         yield from _sharded(spec)
     elif kind == "tensor":

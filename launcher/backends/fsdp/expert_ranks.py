@@ -1,4 +1,4 @@
-"""Rules of expert parallelism under FSDP2: ranks share the experts of a layer and send each other their tokens."""
+"""Rules of expert parallelism under FSDP2: ranks split the experts of a layer and exchange tokens."""
 
 from collections.abc import Iterator
 
@@ -22,51 +22,51 @@ def _need(package: str, since: str, because: str) -> Need:
 
 
 NEEDS = (
-    _need("transformers", "5.23", "has no exchange of tokens that trains (AllToAllEP)"),
-    _need("torch", "2.15", "has not been tried with the gradients of experts on ranks of their own"),
+    _need("transformers", "5.23", "has no trainable token exchange (AllToAllEP)"),
+    _need("torch", "2.15", "has not been tried with expert parallel gradients"),
 )
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
-    """Layouts in which FSDP2 cannot shard the experts of a rank evenly, and what the exchange cannot do."""
+    """Errors for layouts where FSDP2 cannot evenly shard a rank's experts, and for what the exchange lacks."""
     experts, degree, ranks = spec.model.num_experts, spec.parallel.expert, spec.shard_degree
     if degree == 1 or not experts or experts % degree or not ranks:
-        return  # Each has an error of its own: no ranks are left where more replicas are asked for than GPUs.
+        return  # Each has its own error: no ranks are left if more replicas than GPUs are requested.
     if not spec.parallel.shard:
-        rule = "expert parallel ranks are combined with FSDP2, not with DDP"
+        rule = "expert parallelism combines with FSDP2, not with DDP"
         yield ConfigError(_PATH, degree, rule, ["parallel=fsdp", _BACK])
     elif not _in_replica(spec):
-        rule = f"must divide the {ranks} ranks that share a replica, among which tokens are exchanged"
+        rule = f"must divide the {ranks} ranks of a replica, which exchange tokens"
         yield ConfigError(_PATH, degree, rule, edit.nearest(spec, _PATH, edit.divisors(experts), _in_replica))
     elif not _evenly(spec):
-        rule = f"{ranks // degree} ranks have the same {experts // degree} experts, and their rows do not divide by it"
+        rule = f"{ranks // degree} ranks share the same {experts // degree} experts, whose rows do not divide evenly"
         yield ConfigError(_PATH, degree, rule, edit.nearest(spec, _PATH, edit.divisors(experts), _evenly))
     if spec.parallel.pipeline > 1:
-        rule = "the memory of a pipeline whose ranks exchange tokens has not been measured"
+        rule = "the memory of a pipeline with expert parallelism has not been measured"
         yield ConfigError(_PATH, degree, rule, [_BACK, "parallel.pipeline=1", "parallel=ep"])
     yield from _untried(spec)
 
 
 def _untried(spec: RunSpec) -> Iterator[ConfigError]:
-    """Settings that need the gradients of all parameters on one mesh of ranks; here they are on two."""
+    """Errors for settings that need all gradients on one device mesh; expert parallelism uses two."""
     name, compute = spec.optimizer.name, spec.precision.compute
     if name not in _TRIED:
-        rule = f"with experts on ranks of their own this version runs {' or '.join(_TRIED)}"
+        rule = f"with expert parallelism this version runs {' or '.join(_TRIED)}"
         yield ConfigError("optimizer.name", name, rule, [f"optimizer={other}" for other in _TRIED] + [_BACK])
     if compute not in ("fp32", "bf16"):
-        rule = "with experts on ranks of their own this version trains in bf16 or fp32"
+        rule = "with expert parallelism this version trains in bf16 or fp32"
         yield ConfigError("precision.compute", compute, rule, ["precision=bf16", _BACK])
-    rule = "this version compiles no blocks whose ranks exchange tokens: how many is known as they run"
+    rule = "this version does not compile blocks that exchange tokens, whose number varies at run time"
     yield from edit.refused(spec, "train.compile", rule, _BACK)
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
-    """Routing that is not even, which nothing prevents."""
+    """Warn about uneven routing, which nothing prevents."""
     degree = spec.parallel.expert
     if spec.script is None and degree > 1:
         rule = (
-            "memory and time are counted for even routing, and no loss balances the experts: a rank may get up to"
-            f" {degree} times as many tokens for its experts as are counted"
+            "memory and time assume even routing, and no loss balances the experts: a rank may get up to"
+            f" {degree} times as many tokens for its experts as assumed"
         )
         yield ConfigError(_PATH, degree, rule, ["checkpointing=full", _BACK])
 
@@ -76,7 +76,7 @@ def _in_replica(spec: RunSpec) -> bool:
 
 
 def _evenly(spec: RunSpec) -> bool:
-    """Whole experts for each rank that has the same ones, or equal parts of the rows of each (``fully_shard``)."""
+    """True if ranks with the same experts get whole experts each, or equal parts of their rows (``fully_shard``)."""
     model, degree = spec.model, spec.parallel.expert
     if degree == 1 or not _in_replica(spec):
         return degree == 1

@@ -16,11 +16,11 @@ from launcher.spec.hardware import BLACKWELL
 
 MXFP8, NVFP4 = "mxfp8", "nvfp4"
 RECIPES = {"fp8": ("tensorwise", "rowwise", "rowwise_with_gw_hp", MXFP8), "fp4": (NVFP4,)}
-"""``Float8LinearRecipeName`` of torchao 0.18, ``MXFP8Linear`` and ``nvfp4_linear``, the first where none is set."""
+"""``Float8LinearRecipeName`` of torchao 0.18, ``MXFP8Linear`` and ``nvfp4_linear``; the first is the default."""
 
 _SOURCE = "torchao/float8/float8_linear.py, float8_training_tensor.py and float8_ops.py, torchao 0.18"
-_BLOCK = 32  # Numbers that share a scale in mxfp8.
-_UNBUILT = 12.0  # The compute capability from which on torchao's wheels lack casts by columns (``_C_mxfp8``, sm_100).
+_BLOCK = 32  # Values that share a scale in mxfp8.
+_UNBUILT = 12.0  # From this compute capability on torchao's wheels lack casts by columns (``_C_mxfp8``, sm_100).
 _MX_SOURCE = "torchao/prototype/moe_training/mxfp8_linear.py, prototype/mx_formats/mx_tensor.py, torchao 0.18"
 
 
@@ -31,7 +31,7 @@ def recipe(spec: RunSpec) -> str | None:
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
-    """Recipes of other engines, and models and layouts that this version does not convert."""
+    """Errors for other engines' recipes, and for models and layouts that this version does not convert."""
     if spec.zero.quantized_weights:
         yield from _gathered(spec)
     word = spec.precision.compute
@@ -39,16 +39,16 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
         return
     if recipe(spec) not in RECIPES[word]:
         known = ", ".join(RECIPES[word])
-        rule = f"in {word} torchao has {known}; Transformer Engine, in Megatron-LM, has others"
+        rule = f"for {word} torchao has {known}; Transformer Engine, in Megatron-LM, has others"
         ways = [f"precision.recipe={other}" for other in RECIPES[word]]
         yield ConfigError("precision.recipe", spec.precision.recipe, rule, [*ways, "parallel=tp"])
     if families.of(spec.model).traits.not_linear is not None:
-        rule = f"this version converts linears of the family llama alone to {word}, and this is {spec.model.family}"
+        rule = f"this version converts only the family llama to {word}, and this is {spec.model.family}"
         yield ConfigError("precision.compute", word, rule, ["precision=bf16", *_models.by_megatron(spec)])
     if spec.adapter.name != "none":
-        rule = f"this version trains no adapter beside linears in {word}"
+        rule = f"this version trains no adapter with linear layers in {word}"
         yield ConfigError("precision.compute", word, rule, ["precision=bf16", "adapter=none"])
-    rule = f"this version cuts no linears in {word} over tensor parallel ranks"
+    rule = f"this version does not split linear layers in {word} over tensor parallel ranks"
     yield from edit.refused(spec, "parallel.tensor", rule, "precision=bf16")
     if recipe(spec) in (MXFP8, NVFP4):
         yield from _sharing(spec)
@@ -56,13 +56,13 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _gathered(spec: RunSpec) -> Iterator[ConfigError]:
-    """Weights that FSDP2 gathers in fp8 (``WeightWithDynamicFloat8CastTensor`` of ``torchao/float8/fsdp_utils.py``)."""
+    """Errors for gathering weights in fp8 (``WeightWithDynamicFloat8CastTensor``, ``torchao/float8/fsdp_utils.py``)."""
     path, off = "zero.quantized_weights", "zero.quantized_weights=false"
     if not spec.parallel.shard or spec.precision.compute != "fp8":
-        rule = "beside backend=fsdp it is torchao's all-gather in fp8, which FSDP2 has for products in fp8"
+        rule = "with backend=fsdp it is torchao's fp8 all-gather, which FSDP2 has only for fp8 products"
         yield ConfigError(path, True, rule, [off, "parallel=fsdp precision=fp8", "parallel=zero3"])
     elif recipe(spec) != RECIPES["fp8"][0]:
-        rule = "torchao gathers weights in fp8 by one scale for all of a weight"
+        rule = "torchao gathers weights in fp8 only with one scale per weight"
         yield ConfigError("precision.recipe", recipe(spec), rule, ["precision.recipe=tensorwise", off])
     kept = spec.backend.reshard_after_forward if spec.backend.kept_over > 1 else None
     for key, found, *tried in (
@@ -72,32 +72,32 @@ def _gathered(spec: RunSpec) -> Iterator[ConfigError]:
         ("backend.reshard_after_forward", kept, None),
     ):
         if found not in tried:
-            rule = "this version does not gather weights in fp8 beside it"
+            rule = "this version does not gather weights in fp8 with it"
             yield ConfigError(key, found, rule, [edit.override(key, tried[0]), off])
 
 
 def _sharing(spec: RunSpec) -> Iterator[ConfigError]:
-    """Errors of a run in mxfp8 or nvfp4 that torchao's linears, or its kernels for the card, cannot compute."""
+    """Errors for mxfp8 or nvfp4 runs that torchao's linear layers, or its kernels on the card, do not support."""
     card, word = spec.hardware, recipe(spec)
     if word == MXFP8 and card.device == "cuda" and not BLACKWELL <= card.effective_capability < _UNBUILT:
         rule = (
-            f"torchao has kernels of mxfp8 from compute capability {BLACKWELL} on and below {_UNBUILT}, and"
+            f"torchao has mxfp8 kernels from compute capability {BLACKWELL} on and below {_UNBUILT}, and"
             f" {card.title} has {card.effective_capability}"
         )
         yield ConfigError("precision.recipe", MXFP8, rule, ["precision=fp8", "hardware=b200"])
     if not spec.parallel.shard and spec.precision.parameters != "bf16":
-        rule = f"torchao's linears in {word} do not run under autocast on fp32 parameters"
+        rule = f"torchao's {word} linear layers do not run under autocast on fp32 parameters"
         yield ConfigError("parallel.shard", False, rule, ["parallel=fsdp", "precision.parameters=bf16"])
     if word == NVFP4 and spec.checkpointing.mode == "selective":
-        rule = "selective recomputation would keep no product in nvfp4, and this version recomputes whole blocks there"
+        rule = "selective recomputation would save no nvfp4 product; this version recomputes whole blocks with nvfp4"
         yield ConfigError("checkpointing.mode", "selective", rule, ["checkpointing=full", "precision=mxfp8"])
 
 
 def _dimensions(spec: RunSpec) -> Iterator[ConfigError]:
-    """Every linear of the blocks is converted, so what its products add over, and the tokens, are multiples.
+    """Errors for sizes that products of converted linear layers do not support: reduced dimensions and tokens.
 
-    Of 16 (``torch._scaled_mm``), on the CPU but for the tokens; in mxfp8 of the numbers that share a scale; in nvfp4 of
-    128, as are the tokens of a sequence (``nvfp4_mm_triton``).
+    They must be multiples of 16 (``torch._scaled_mm``; on the CPU not the tokens), in mxfp8 of the values that share a
+    scale, in nvfp4 of 128, as must the tokens of a sequence (``nvfp4_mm_triton``).
     """
     model, found = spec.model, recipe(spec)
     word, multiple = {MXFP8: (MXFP8, _BLOCK), NVFP4: (NVFP4, 128)}.get(str(found), ("fp8", 16))
@@ -108,7 +108,7 @@ def _dimensions(spec: RunSpec) -> Iterator[ConfigError]:
     }
     for path, size in sizes.items():
         if size % multiple:
-            rule = f"products in {word} have dimensions that are multiples of {multiple}, and this makes one of {size}"
+            rule = f"products in {word} need dimensions that are multiples of {multiple}, and this gives {size}"
             legal = edit.multiples_around(size, multiple, 1) if path != "model.num_key_value_heads" else ()
             ways = [edit.override(path, each) for each in legal if each > size]
             yield ConfigError(path, edit.value_at(spec, path), rule, [*ways, "precision=bf16"])
@@ -116,27 +116,24 @@ def _dimensions(spec: RunSpec) -> Iterator[ConfigError]:
     ranks = spec.parallel.context * spec.parallel.ulysses
     tokens = sequences * spec.sequence_length // ranks
     if tokens % multiple and (word != "fp8" or spec.hardware.device == "cuda"):
-        rule = f"products in {word} take multiples of {multiple} tokens, and a {whole} has {tokens}"
+        rule = f"products in {word} need multiples of {multiple} tokens, and a {whole} has {tokens}"
         length = -(-spec.sequence_length // (multiple * ranks)) * multiple * ranks
         ways = [edit.override("train.sequence_length", length), "precision=bf16"]
         yield ConfigError("train.sequence_length", spec.sequence_length, rule, ways)
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
-    """Runs in fp8 that are slower than in bf16."""
+    """Warn about fp8 runs that are slower than bf16."""
     if spec.precision.compute != "fp8" or spec.script is not None:
         return
     if spec.hardware.device == "cpu":
         word, wide = (MXFP8, "bf16") if recipe(spec) == MXFP8 else ("fp8", "fp32")
         rule = (
-            f"torchao emulates {word} on the CPU, in products of {wide}: it shows what training does, and is slower"
-            " than bf16"
+            f"torchao emulates {word} on the CPU with {wide} products: the training is the same, but slower than bf16"
         )
         yield ConfigError("precision.compute", "fp8", rule, ["precision=bf16"])
     elif not spec.train.compile and recipe(spec) != MXFP8:
-        rule = (
-            "without a compiler each cast to fp8 is several kernels, often slower than bf16 (torchao/float8/README.md)"
-        )
+        rule = "uncompiled, each cast to fp8 is several kernels, often slower than bf16 (torchao/float8/README.md)"
         yield ConfigError("train.compile", False, rule, ["train.compile=true"])
 
 

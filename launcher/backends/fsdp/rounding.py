@@ -1,4 +1,4 @@
-"""Quantization-aware training by ``torchao.quantization.qat``: the models, layouts and formats that it rounds in."""
+"""Quantization-aware training with ``torchao.quantization.qat``: supported models, layouts and formats."""
 
 from collections.abc import Iterator
 from fractions import Fraction
@@ -10,19 +10,19 @@ from launcher.estimate.rank.engine import Rounding
 from launcher.spec import PrecisionSpec, RunSpec, edit
 
 FP4 = {"mxfp4": 32, "nvfp4": 16}
-"""Formats of 4-bit floating-point numbers, and how many of these share a scale (``torchao.prototype.qat``)."""
+"""4-bit floating-point formats, each with the number of values that share a scale (``torchao.prototype.qat``)."""
 
 _MULTIPLE = 32  # Of an operand's inputs: mxfp4's block, and 16 bytes of nvfp4 (``_scaled_mm`` of torch).
 _OFF = "precision.qat=null"
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
-    """Groups that do not divide an input, and what this version does not round beside."""
+    """Errors for groups that do not divide an input, and for settings that do not work with rounding."""
     precision, model = spec.precision, spec.model
     if precision.qat is None:
         return
     if families.of(model).traits.not_linear is not None or model.num_experts:
-        rule = "this version rounds the linears of dense models of the family llama alone"
+        rule = "this version rounds only linear layers of dense models in the family llama"
         yield ConfigError("precision.qat", precision.qat, rule, [_OFF, "model=llama3_8b"])
         return
     for path, found, tried in (
@@ -34,24 +34,24 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
         ("checkpointing.modules", bool(spec.checkpointing.modules), []),
     ):
         if found:
-            rule = "this version rounds no weights for a later quantization beside it"
+            rule = "this version has no quantization-aware training with it"
             way_out = [edit.override(path, tried), _OFF]
             yield ConfigError(path, edit.value_at(spec, path), rule, way_out)
     yield from _products(spec) if precision.qat in FP4 else _groups(spec)
 
 
 def _products(spec: RunSpec) -> Iterator[ConfigError]:
-    """Errors of a run whose linears torchao cannot compute in 4-bit floating point (``torchao/prototype/qat``)."""
+    """Errors for linear layers that torchao cannot compute in 4-bit floating point (``torchao/prototype/qat``)."""
     precision, model, word, sizes = spec.precision, spec.model, str(spec.precision.qat), _inputs(spec)
     qat, group, whole = "precision.qat", FP4[word], spec.adapter.name == "none"
     wide = precision.compute == "bf16" and precision.parameters != "bf16" and not spec.parallel.shard
     undivided, integers = any(size % _MULTIPLE for size in sizes), "precision.qat=int8_int4_asymmetric"
-    told = f"inputs of linears are multiples of {_MULTIPLE} in {word}, and these are {', '.join(map(str, sizes))}"
-    units = f"torchao emulates no products in nvfp4, and {spec.hardware.title} has no units for them: Blackwell has"
-    biased, unbiased = whole and (model.attention_bias or model.mlp_bias), f"{word} has no gradients of linears' biases"
-    cast = f"torchao's linears in {word} do not run under autocast on fp32 parameters"
+    told = f"in {word} linear inputs must be multiples of {_MULTIPLE}, and these are {', '.join(map(str, sizes))}"
+    units = f"torchao emulates no nvfp4 products, and {spec.hardware.title} has no units for them; Blackwell has"
+    biased, unbiased = whole and (model.attention_bias or model.mlp_bias), f"{word} has no gradients for linear biases"
+    cast = f"torchao's {word} linear layers do not run under autocast on fp32 parameters"
     for path, found, rule, *ways in (
-        ("precision.qat_group_size", precision.qat_group_size != group, f"{group} numbers share a scale in {word}",
+        ("precision.qat_group_size", precision.qat_group_size != group, f"{group} values share a scale in {word}",
          f"precision.qat_group_size={group}"),
         (qat, undivided, told, f"{integers} precision.qat_group_size={gcd(*sizes)}"),
         (qat, word == "nvfp4" and "fp4" not in spec.hardware.dtypes, units,
@@ -61,8 +61,8 @@ def _products(spec: RunSpec) -> Iterator[ConfigError]:
          "parallel=fsdp", "precision=fp32", "precision.parameters=bf16"),
         ("precision.qat_after", precision.qat_after > 0, f"{word} rounds from the first step", "precision.qat_after=0"),
         ("checkpointing.mode", word == "nvfp4" and spec.checkpointing.mode == "selective",
-         "selective recomputation would keep no product in nvfp4", "checkpointing=full"),
-        ("precision.compute", precision.compute == "fp16", f"torchao makes {word} of bf16 and fp32", "precision=bf16"),
+         "selective recomputation would save no nvfp4 product", "checkpointing=full"),
+        ("precision.compute", precision.compute == "fp16", f"torchao makes {word} from bf16 or fp32", "precision=bf16"),
     ):  # fmt: skip
         if found:
             yield ConfigError(path, edit.value_at(spec, path), rule, [*ways, _OFF])
@@ -76,13 +76,13 @@ def _inputs(spec: RunSpec) -> list[int]:
 def _groups(spec: RunSpec) -> Iterator[ConfigError]:
     precision, sizes = spec.precision, _inputs(spec)
     if precision.qat_group_size == 1 or any(size % precision.qat_group_size for size in sizes):
-        rule = f"a group is of at least 2 and divides the inputs of every linear: {', '.join(map(str, sizes))}"
+        rule = f"must be at least 2 and divide every linear layer's inputs: {', '.join(map(str, sizes))}"
         legal = [edit.override("precision.qat_group_size", n) for n in edit.divisors(gcd(*sizes)) if 1 < n <= 256]
         yield ConfigError("precision.qat_group_size", precision.qat_group_size, rule, legal[:-4:-1] or [_OFF])
 
 
 def saved(precision: PrecisionSpec, *, wide: bool) -> Rounding | None:
-    """The bytes that linears save because they round their weights; None without quantization-aware training.
+    """Bytes that linear layers save because they round their weights; None without quantization-aware training.
 
     By torchao 0.18 (``_fake_quantize_affine``, of int4 alone ``_bf16_activations_forward``). ``wide`` is true where
     linears are given weights in fp32. Training in nvfp4 saves the same codes, which kernels make (``nvfp4_linear.py``).

@@ -1,6 +1,6 @@
 """Megatron-LM: facts that hold for every run, and the changes worth trying.
 
-The members are those that ``launcher.backends`` asks of a backend. Which packages a run needs depends on the run:
+The members are those that ``launcher.backends`` requires of a backend. Which packages a run needs depends on the run:
 ``installed`` says so.
 """
 
@@ -63,12 +63,12 @@ def mode(spec: RunSpec) -> str:
 
 
 def runs_on(spec: RunSpec) -> str | None:
-    """An engine of its own."""
+    """None: it is an engine of its own."""
     return None
 
 
 def fullest_rank(spec: RunSpec) -> int:
-    """The first; Megatron-LM's runs are not traced."""
+    """The first rank; Megatron-LM's runs are not traced."""
     return 0
 
 

@@ -1,8 +1,8 @@
 """Limits of Megatron-LM, read from the validator of megatron-core 0.19.2.
 
-The validator itself can be asked only where megatron-core is installed (``validator`` beside this file); these rules
-say the same without it, in terms of our settings and with ways out, and refuse settings that have no counterpart.
-Files named below without a folder are those of ``megatron/training`` and ``megatron/core``.
+The validator itself runs only where megatron-core is installed (``validator`` beside this file). These rules say the
+same without it, in terms of our settings and with ways out, and refuse settings that have no counterpart. Files named
+below without a folder are in ``megatron/training`` and ``megatron/core``.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,15 +21,15 @@ from launcher.spec.hardware import BLACKWELL, HOPPER
 _OPTIMIZERS = ("adamw", "sgd", "muon")
 _BALANCING = ("moe-aux-loss-coeff", "moe-router-load-balancing-type", "moe-router-enable-expert-bias")
 _CAPABILITIES = {"blockwise": (HOPPER, 99.0), "mxfp8": (BLACKWELL, 12.0)}
-"""Compute capabilities from which on, and below which, recipes run; the others run wherever there is fp8."""
+"""Lowest compute capability of a recipe, and the one below which it must stay; others run wherever fp8 does."""
 
-_CARDS: Mapping[str | None, str] = {"blockwise": "h100_80g", "mxfp8": "b200"}  # Cards that have their kernels.
+_CARDS: Mapping[str | None, str] = {"blockwise": "h100_80g", "mxfp8": "b200"}  # Cards with kernels for each recipe.
 _LARGEST_SEED = (1 << 32) - (1 << 20)
-"""Megatron-LM hands the seed to NumPy, whose seeds have 32 bits, and adds to it by stage and data rank."""
+"""Megatron-LM passes the seed to NumPy, whose seeds have 32 bits, and adds to it by stage and data rank."""
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
-    """Settings without a counterpart, and combinations that Megatron-LM's own validator refuses."""
+    """Errors for settings without a counterpart, and for combinations that Megatron-LM's own validator refuses."""
     yield from _shared.whole_gradients_in_stages(spec)
     yield from checkout.check(spec)
     yield from _degrees(spec)
@@ -43,7 +43,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     yield from _graphs(spec)
     yield from checkout.check_data(spec)
     yield from _packing(spec)
-    rule = "Megatron-LM's loop evaluates on one data set, data.eval_path; FSDP, DDP, DeepSpeed and TRL on several"
+    rule = "Megatron-LM evaluates on one data set, data.eval_path; FSDP, DDP, DeepSpeed and TRL on several"
     yield from edit.refused(spec, "data.eval_sets", rule, "parallel=fsdp", "parallel=zero3")
     yield from checkout.check_saving(spec)
     yield from checkout.check_conversion(spec)
@@ -52,7 +52,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
 
 def _packing(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.data.packed == "documents":
-        rule = "Megatron-LM's attention is not told where documents of a sample end (core/packed_seq_params.py) here"
+        rule = "this version does not tell Megatron-LM's attention where documents end (core/packed_seq_params.py)"
         yield ConfigError("data.packing", "documents", rule, ["data.packing=concat", "backend=fsdp", "parallel=fsdp"])
 
 
@@ -69,7 +69,7 @@ def _degrees(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError("parallel.schedule", parallel.schedule, rule, way_out)
     if spec.model.num_experts and parallel.tensor > 1 and not parallel.sequence:
         rule = (
-            "Megatron-LM trains experts with tensor parallelism only with sequence parallelism (core/transformer/moe)"
+            "with tensor parallelism Megatron-LM trains experts only with sequence parallelism (core/transformer/moe)"
         )
         yield ConfigError("parallel.sequence", False, rule, ["parallel.sequence=true", "parallel.tensor=1"])
     if parallel.replicate > 1 and spec.zero.stage >= 2:
@@ -79,7 +79,7 @@ def _degrees(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _instances(spec: RunSpec) -> Iterator[ConfigError]:
-    """Experts have fewer data ranks than the rest (``initialize_model_parallel`` of ``core/parallel_state.py``)."""
+    """Errors for replicas that do not divide the experts' data ranks (``initialize_model_parallel``)."""
     parallel, path = spec.parallel, "parallel.replicate"
     inside = parallel.pipeline * parallel.expert * (parallel.expert_tensor or parallel.tensor)
     copies = spec.gpus // inside
@@ -92,7 +92,7 @@ def _instances(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _model(spec: RunSpec) -> Iterator[ConfigError]:
-    rule = "Megatron-LM builds its own model and runs no code of a checkpoint"
+    rule = "Megatron-LM builds its own model and runs no code from a checkpoint"
     yield from edit.refused(spec, "model.trust_remote_code", rule)
     if spec.adapter.name != "none":
         rule = "Megatron-LM has no adapters"
@@ -100,16 +100,16 @@ def _model(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _without_gpu(spec: RunSpec) -> Iterator[ConfigError]:
-    """Settings that need Transformer Engine or CUDA streams (``core/transformer/dot_product_attention.py``)."""
+    """Errors on CPU ranks for what needs Transformer Engine or CUDA streams (``dot_product_attention.py``)."""
     if spec.hardware.device == "cuda":
         return
-    rule = "context parallelism needs Transformer Engine's attention, which runs on GPUs alone"
+    rule = "context parallelism needs Transformer Engine's attention, which runs only on GPUs"
     yield from edit.refused(spec, "parallel.context", rule, "hardware=h100_80g")
     if spec.zero.stage >= 2:
-        rule = "Megatron-FSDP gathers and reduces on CUDA streams, and this run is on CPU ranks (hardware.device)"
+        rule = "Megatron-FSDP gathers and reduces on CUDA streams, and this run has CPU ranks (hardware.device)"
         yield ConfigError("zero.stage", spec.zero.stage, rule, ["zero.stage=1", "hardware=h100_80g"])
     if spec.zero.offload_optimizer == "cpu":
-        rule = "there is nothing to offload on CPU ranks (hardware.device)"
+        rule = "CPU ranks have nothing to offload (hardware.device)"
         yield ConfigError("zero.offload_optimizer", "cpu", rule, ["zero.offload_optimizer=none", "hardware=h100_80g"])
 
 
@@ -118,23 +118,23 @@ def _zero(spec: RunSpec) -> Iterator[ConfigError]:
     rule = "Megatron-LM keeps parameters on the GPU; it offloads optimizer states (--optimizer-cpu-offload)"
     yield from edit.refused(spec, "zero.offload_parameters", rule, "parallel=zero3")
     if zero.offload_optimizer == "nvme":
-        rule = "Megatron-LM offloads optimizer states to host memory alone (--optimizer-cpu-offload)"
+        rule = "Megatron-LM offloads optimizer states only to host memory (--optimizer-cpu-offload)"
         way_out = ["zero.offload_optimizer=none", "zero.offload_optimizer=cpu"]
         yield ConfigError("zero.offload_optimizer", "nvme", rule, way_out)
     elif zero.offload_optimizer == "cpu" and zero.stage == 0:
-        rule = "optimizer states are offloaded by the distributed optimizer, which is zero.stage=1"
+        rule = "only the distributed optimizer, zero.stage=1, offloads optimizer states"
         yield ConfigError("zero.offload_optimizer", "cpu", rule, ["zero.offload_optimizer=none", "zero.stage=1"])
     elif zero.offload_optimizer == "cpu" and spec.optimizer.name != "adamw":
-        rule = "offload is the precision-aware optimizer's, which is Adam alone (core/optimizer/optimizer_config.py)"
+        rule = "only the precision-aware optimizer offloads, and it runs only Adam (core/optimizer/optimizer_config.py)"
         way_out = ["optimizer=adamw", "zero.offload_optimizer=none"]
         yield ConfigError("zero.offload_optimizer", "cpu", rule, way_out)
     if zero.stage >= 2 and spec.optimizer.name not in ("adamw", "sgd"):
-        rule = f"Megatron-FSDP (zero.stage={zero.stage}) has the optimizers adamw and sgd alone"
+        rule = f"Megatron-FSDP (zero.stage={zero.stage}) has only the optimizers adamw and sgd"
         yield ConfigError("optimizer.name", spec.optimizer.name, rule, ["optimizer=adamw", "zero.stage=1"])
 
 
 def _precision(spec: RunSpec) -> Iterator[ConfigError]:
-    """``core/optimizer/optimizer_config.py``: wider or narrower states need the precision-aware optimizer."""
+    """Errors for formats that Megatron-LM does not keep (``core/optimizer/optimizer_config.py``)."""
     precision = spec.precision
     held = {"fp32": "fp32", "fp16": "fp16"}.get(precision.compute, "bf16")
     legal: dict[str, tuple[str | None, ...]] = {
@@ -149,7 +149,7 @@ def _precision(spec: RunSpec) -> Iterator[ConfigError]:
         value, path = getattr(precision, key), f"precision.{key}"
         if value not in formats:
             words = " or ".join(word for word in formats if word)
-            rule = f"with precision.compute={precision.compute} Megatron-LM keeps {words} here"
+            rule = f"with precision.compute={precision.compute} Megatron-LM uses {words}"
             yield ConfigError(path, value, rule, [f"{path}=null"])
     yield from _one_gradient_buffer(spec)
     yield from _precision_aware(spec)
@@ -157,23 +157,21 @@ def _precision(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _scaled(spec: RunSpec) -> Iterator[ConfigError]:
-    """Recipes that a card has no kernels for (``check_*_support`` of Transformer Engine's ``quantization.py``)."""
+    """Errors for recipes that the card has no kernels for (``check_*_support``, Transformer Engine)."""
     compute, found, path = spec.precision.compute, spec.precision.recipe, "precision.recipe"
     if recipe(spec) is None:
         return
     if spec.hardware.device == "cpu":
-        rule = (
-            "Transformer Engine has kernels of GPUs alone; FSDP2 and DDP try fp8 out on the CPU by torchao's emulation"
-        )
+        rule = "Transformer Engine has only GPU kernels; FSDP2 and DDP can try fp8 on the CPU with torchao's emulation"
         yield ConfigError("precision.compute", compute, rule, ["precision=bf16", "parallel=fsdp precision=fp8"])
     recipes = RECIPES if compute == "fp8" else (NVFP4,)
     if found is not None and found not in recipes:
-        rule = f"Transformer Engine has the recipes {', '.join(recipes)} in {compute}"
+        rule = f"for {compute} Transformer Engine has the recipes {', '.join(recipes)}"
         yield ConfigError(path, found, rule, [f"{path}={other}" for other in recipes])
     capability, bounds = spec.hardware.compute_capability, _CAPABILITIES.get(recipe(spec) or "")
     if capability is not None and bounds is not None and not bounds[0] <= capability < bounds[1]:
         where = f"from compute capability {bounds[0]} on" if capability < bounds[0] else f"below {bounds[1]}"
-        rule = f"Transformer Engine has it {where}, and {spec.hardware.title} has {capability}"
+        rule = f"Transformer Engine supports it {where}, and {spec.hardware.title} has {capability}"
         card = [f"hardware={_CARDS[recipe(spec)]}"] if recipe(spec) in _CARDS else []
         yield ConfigError(path, recipe(spec), rule, ["precision.recipe=tensorwise", "precision.recipe=delayed", *card])
 
@@ -183,7 +181,7 @@ def _main_gradients(compute: str) -> tuple[str | None, ...]:
 
 
 def _one_gradient_buffer(spec: RunSpec) -> Iterator[ConfigError]:
-    """Gradients are accumulated into, and reduced from, one buffer (``core/distributed/param_and_grad_buffer.py``)."""
+    """Errors where the one gradient buffer would need two formats (``core/distributed/param_and_grad_buffer.py``)."""
     formats, compute = dtypes(spec), spec.precision.compute
     held = {key: getattr(formats, key) for key in ("gradients", "accumulate", "reduce")}
     for key, value in held.items():
@@ -208,21 +206,21 @@ def _precision_aware(spec: RunSpec) -> Iterator[ConfigError]:
             way_out.append("zero.stage=1")
         yield ConfigError(path, edit.value_at(spec, path), rule, way_out)
     elif narrow and spec.hardware.device == "cpu":
-        rule = "states below fp32 need Transformer Engine's FusedAdam, which runs on CUDA alone"
+        rule = "states below fp32 need Transformer Engine's FusedAdam, which runs only on CUDA"
         yield ConfigError(path, edit.value_at(spec, path), rule, [f"{path}=null", "hardware=h100_80g"])
 
 
 def _muon(spec: RunSpec) -> Iterator[ConfigError]:
-    """Formats and devices that Muon of megatron-core 0.19 has not; sharded, a rank has the states of whole weights."""
+    """Errors for formats and devices that Muon of megatron-core 0.19 lacks; shards hold the states of whole weights."""
     compute = spec.precision.compute
     if compute == "fp16":
-        rule = "Megatron-core steps no fp16 weights with it (core/optimizer/__init__.py)"
+        rule = "Megatron-core does not step fp16 weights with it (core/optimizer/__init__.py)"
         yield ConfigError("optimizer.name", "muon", rule, ["precision=bf16", "optimizer=adamw"])
     elif spec.zero.stage and compute == "fp32":
-        rule = "Megatron-core shards its states beside bf16 weights alone (core/optimizer/layer_wise_optimizer.py)"
+        rule = "Megatron-core shards its states only with bf16 weights (core/optimizer/layer_wise_optimizer.py)"
         yield ConfigError("optimizer.name", "muon", rule, ["zero=0", "precision=bf16", "optimizer=adamw"])
     elif spec.zero.stage and spec.hardware.device == "cpu":
-        rule = "sharded, its weights are gathered in tensors of several sizes, which gloo does not do"
+        rule = "when sharded, its weights are gathered as tensors of different sizes, which gloo does not support"
         yield ConfigError("optimizer.name", "muon", rule, ["zero=0", "optimizer=adamw"])
 
 
@@ -231,28 +229,28 @@ def _training(spec: RunSpec) -> Iterator[ConfigError]:
     if optimizer.name not in _OPTIMIZERS:
         rule = f"Megatron-LM has the optimizers {', '.join(_OPTIMIZERS)}"
         if optimizer.name == "lion":
-            rule += "; its Lion takes Adam's betas, and steps embeddings and norms by Adam (core/optimizer)"
+            rule += "; its Lion takes Adam's betas and steps embeddings and norms with Adam (core/optimizer)"
         yield ConfigError("optimizer.name", optimizer.name, rule, ["optimizer=adamw", "parallel=fsdp"])
     elif optimizer.name == "muon":
         yield from _muon(spec)
     elif optimizer.name == "sgd" and spec.zero.stage == 1:
-        rule = "Megatron-core shards states of Adam's kind alone (core/optimizer/distrib_optimizer.py)"
+        rule = "Megatron-core shards only Adam-like states (core/optimizer/distrib_optimizer.py)"
         yield ConfigError("optimizer.name", "sgd", rule, ["zero=0", "optimizer=adamw"])
-    rule = "Megatron-LM has one rate for what Muon and what AdamW step"
+    rule = "Megatron-LM has one learning rate for the weights of Muon and AdamW"
     yield from edit.refused(spec, "optimizer.adamw_lr", rule, "parallel=fsdp")
     yield from _optimizers.round_to_nearest(spec)
-    rule = "Megatron-LM takes the AdamW of Transformer Engine or Apex where one is installed, else torch's by lists"
+    rule = "Megatron-LM uses the AdamW of Transformer Engine or Apex if installed, else torch's foreach"
     declared = optimizer.fused and spec.hardware.device == "cuda" and not implementation(spec).transformer_engine
     yield from edit.refused(spec, "optimizer.foreach" if declared else "optimizer.fused optimizer.foreach", rule)
     yield from _schedule(spec)
     if not 0 < train.seed <= _LARGEST_SEED:
-        rule = f"Megatron-LM seeds NumPy with it: it is from 1 to {_LARGEST_SEED} (training/initialize.py)"
+        rule = f"Megatron-LM seeds NumPy with it, so it must be 1 to {_LARGEST_SEED} (training/initialize.py)"
         yield ConfigError("train.seed", train.seed, rule, ["train.seed=1234"])
     own, none = "Megatron-LM has fused kernels of its own", "Megatron-LM's loss and embeddings have no argument for it"
     yield from edit.refused(spec, "train.compile train.kernels", own, "parallel=fsdp")
     yield from edit.refused(spec, "train.label_smoothing train.z_loss train.neftune_alpha", none, "parallel=fsdp")
     if spec.backend.argument("tp-comm-overlap") and not (spec.parallel.sequence and spec.parallel.tensor > 1):
-        rule = "traffic of tensor parallelism overlaps with sequence parallelism alone (training/arguments.py)"
+        rule = "tensor parallel communication overlaps only with sequence parallelism (training/arguments.py)"
         way_out = ["parallel.tensor=2 parallel.sequence=true", "+backend.extra.tp-comm-overlap=null"]
         yield ConfigError("backend.extra.tp-comm-overlap", True, rule, way_out)
     if train.loss == "chunked":
@@ -261,41 +259,41 @@ def _training(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _graphs(spec: RunSpec) -> Iterator[ConfigError]:
-    """Graphs are of kernels, and of a forward pass that saves what it makes (``core/transformer/cuda_graphs.py``)."""
+    """Errors for settings that CUDA graphs do not support (``core/transformer/cuda_graphs.py``)."""
     path, value, without = "train.cuda_graphs", spec.train.cuda_graphs, "train.cuda_graphs=none"
     if value == "none":
         return
     if spec.hardware.device == "cpu":
-        rule = "graphs are of CUDA's kernels, and this run is on CPU ranks (hardware.device)"
+        rule = "graphs capture CUDA kernels, and this run has CPU ranks (hardware.device)"
         yield ConfigError(path, value, rule, [without, "hardware=h100_80g"])
     elif not implementation(spec).transformer_engine:
         rule = "Transformer Engine captures the graphs, and the layers are Megatron-core's own (transformer-impl)"
         yield ConfigError(path, value, rule, [without])
     if spec.backend.path is not None:
-        rule = "pretrain_gpt.py of 0.19.2 leaves out use_te_rng_tracker, without which it refuses graphs"
+        rule = "pretrain_gpt.py of 0.19.2 does not pass on use_te_rng_tracker, without which it refuses graphs"
         yield ConfigError(path, value, rule, [without, "backend.path=null"])
     if spec.checkpointing.mode != "none":
-        rule = "what is recomputed inside of a graph is not counted"
+        rule = "the memory of recomputation inside a graph is not counted"
         yield ConfigError(path, value, rule, [without, "checkpointing=none"])
     if spec.zero.stage >= 2:
-        rule = "Megatron-FSDP gathers parameters into buffers that change, and a graph reads the same ones each time"
+        rule = "Megatron-FSDP gathers parameters into changing buffers, and a graph always reads the same ones"
         yield ConfigError(path, value, rule, [without, "zero.stage=1"])
 
 
 def _schedule(spec: RunSpec) -> Iterator[ConfigError]:
-    """``OptimizerParamScheduler`` warms up linearly, within the steps of its schedule, whatever that is."""
+    """Errors for warm-ups that ``OptimizerParamScheduler`` lacks: it warms up linearly, within its schedule's steps."""
     optimizer = spec.optimizer
     decay, warmup = optimizer.schedule_steps(spec.steps), spec.warmup_steps
-    rule = "Megatron-LM warms up linearly; another warm-up is another training"
+    rule = "Megatron-LM warms up linearly; any other warm-up would change the training"
     yield from edit.refused(spec, "optimizer.warmup", rule, "parallel=fsdp")
     if warmup >= decay:
-        rule = f"Megatron-LM stops at the start: its schedule ends with step {decay}, and warm-up has to end before"
+        rule = f"Megatron-LM stops at the start: warm-up must end before its schedule ends, at step {decay}"
         way_out = [edit.warm_up_override(spec, decay // 10), f"optimizer.decay_steps={warmup * 10}"]
         yield ConfigError(*edit.warm_up(spec), rule, way_out)
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
-    """An assumed GPU, the padded vocabulary, unbalanced experts, and what only some optimizers read."""
+    """Warnings about an assumed GPU, a padded vocabulary, unbalanced experts, and settings the optimizer ignores."""
     yield from _shared.over_one_rank(spec, unasked=1)
     for rule in (checkout.warnings, _assumed, _padded, _idle, extra.warnings):
         yield from rule(spec)
@@ -305,13 +303,13 @@ def _assumed(spec: RunSpec) -> Iterator[ConfigError]:
     hardware = spec.hardware
     if hardware.device == "cuda" and hardware.compute_capability is None:
         rule = (
-            f"{hardware.effective_capability} is assumed, the first with the formats of hardware.dtypes: attention's"
-            f" kernel, workspaces and CUDA_DEVICE_MAX_CONNECTIONS follow from it"
+            f"{hardware.effective_capability} is assumed, the lowest with the formats of hardware.dtypes: the attention"
+            f" kernel, workspaces and CUDA_DEVICE_MAX_CONNECTIONS depend on it"
         )
         way_out = [f"hardware.compute_capability={hardware.effective_capability}"]
         yield ConfigError("hardware.compute_capability", None, rule, way_out)
         if (scaling := recipe(spec)) in _CAPABILITIES:
-            rule = f"it runs from compute capability {_CAPABILITIES[scaling]} on, and the one of this GPU is not known"
+            rule = f"it runs from compute capability {_CAPABILITIES[scaling][0]} on, and this GPU's is not known"
             yield ConfigError("precision.recipe", scaling, rule, ["precision.recipe=tensorwise"])
 
 
@@ -320,12 +318,12 @@ def _idle(spec: RunSpec) -> Iterator[ConfigError]:
     balanced = any(name(key) in _BALANCING for key in spec.backend.extra)
     balanced = balanced or spec.model.router_aux_loss_coef > 0 or families.of(spec.model).traits.balances_experts
     if spec.model.num_experts and not balanced:
-        rule = "no loss balances the experts, as with the other engines: a router may leave most of them idle"
+        rule = "no loss balances the experts, as with the other engines: the router may leave most of them idle"
         yield ConfigError("model.num_experts", spec.model.num_experts, rule, ["model.router_aux_loss_coef=0.01"])
 
 
 def _padded(spec: RunSpec) -> Iterator[ConfigError]:
-    """``training/vocab_utils.py``."""
+    """Warn about padding of the vocabulary (``training/vocab_utils.py``)."""
     multiple, size = vocabulary_multiple(spec), spec.model.vocab_size
     rows = padded(size, multiple * spec.parallel.tensor)
     if rows != size:

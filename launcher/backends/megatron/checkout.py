@@ -11,44 +11,44 @@ from launcher.estimate import families
 from launcher.spec import RunSpec, edit
 
 _WATCHED = "train.on_hang train.hang_factor train.on_spike train.spike_deviations train.enforce_memory"
-"""Settings that need the worker's heartbeat, its loss or its account of memory."""
+"""Settings that need the worker's heartbeat, loss or memory account."""
 
 _MINUTE = 60
 _PER_TOKEN = "calculate-per-token-loss"
 
 _DEGREES = tuple(f"parallel.{key}" for key in ("tensor", "pipeline", "virtual_pipeline", "expert", "expert_tensor"))
 _KEPT = {
-    "zero.stage": "each of its sharded optimizers has checkpoints of its own form",
-    "precision.compute": "its optimizer keeps other copies of the weights for each number format",
-    "train.global_batch_size": "its place in data and schedule is counted in steps of one batch",
-    **dict.fromkeys(_DEGREES, "its optimizer's shards are saved as they are; save.reshardable=true saves whole states"),
+    "zero.stage": "each of its sharded optimizers has its own checkpoint format",
+    "precision.compute": "its optimizer keeps different copies of the weights for each number format",
+    "train.global_batch_size": "it counts its position in data and schedule in steps of one batch size",
+    **dict.fromkeys(_DEGREES, "it saves the optimizer's shards as they are; save.reshardable=true saves whole states"),
 }
-"""Settings that the form of a checkpoint depends on, and why."""
+"""Settings that the format of a checkpoint depends on, and why."""
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
-    """Settings that a checkout's program would drop."""
+    """Errors for settings that a checkout's program would drop."""
     if spec.backend.path is None:
         return
-    rule = "it is read by the launcher's worker; a checkout's pretrain_gpt.py shuffles its indexed data set"
+    rule = "only the launcher's worker reads it; a checkout's pretrain_gpt.py shuffles its indexed data set"
     yield from edit.refused(spec, "data.shuffle data.token_dtype", rule, "backend.path=null")
-    rule = "a checkout's pretrain_gpt.py trains by itself: only the launcher's worker is watched"
+    rule = "a checkout's pretrain_gpt.py runs on its own: only the launcher's worker is monitored"
     yield from edit.refused(spec, _WATCHED, rule, "backend.path=null")
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
-    """Checkpoints that stay, and a start that is repeated."""
+    """Warnings about checkpoints that are never deleted, and a ``save.load`` that is loaded again."""
     if spec.backend.path is None:
         return
     if spec.save_every is not None and spec.steps // spec.save_every > spec.save.keep:
         rule = "a checkout's pretrain_gpt.py keeps every checkpoint"
         yield ConfigError("save.keep", spec.save.keep, rule, ["backend.path=null"])
-    rule = "a checkout's pretrain_gpt.py starts there again when the job is requeued or resumed"
+    rule = "a checkout's pretrain_gpt.py loads it again when the job is requeued or resumed"
     yield from edit.refused(spec, "save.load", rule, first=["backend.path=null"])
 
 
 def check_data(spec: RunSpec) -> Iterator[ConfigError]:
-    """A checkout's own program reads indexed data sets alone."""
+    """Errors for data and trackers that a checkout's own program does not support."""
     data = spec.data
     if spec.backend.path is not None and data.source not in ("synthetic", "tokens"):
         rule = "a checkout's pretrain_gpt.py reads indexed data sets (PREFIX.bin, PREFIX.idx): name the prefix"
@@ -56,7 +56,7 @@ def check_data(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError("data.source", data.source, rule, way_out)
     given = [key for key in spec.backend.extra if name(key) == _PER_TOKEN]
     if data.marked and given:
-        rule = f"data.source={data.source} sets it: the mean of the loss goes over the trained tokens"
+        rule = f"data.source={data.source} sets it: the loss is averaged over the trained tokens"
         path = f"backend.extra.{given[0]}"
         yield ConfigError(path, spec.backend.extra[given[0]], rule, [f"+{path}=null"])
     if spec.backend.path is not None and spec.tracking.kind == "mlflow":
@@ -65,22 +65,22 @@ def check_data(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def check_saving(spec: RunSpec) -> Iterator[ConfigError]:
-    """A checkout's program saves after its last step wherever it saves at all."""
+    """Errors for ``save`` settings that Megatron-LM, or a checkout's program, does not honour."""
     save, steps, timeout = spec.save, spec.steps, spec.train.timeout_s
     if save.reshardable is not None and save.reshardable != reshardable(spec):
         rule = "whole states are gathered from the shards of AdamW's distributed optimizer (zero.stage=1)"
         yield ConfigError("save.reshardable", True, rule, ["save.reshardable=null", "zero.stage=1 optimizer=adamw"])
     elif save.reshardable is False and not reads_shards(spec):
         rule = (
-            "of shards Megatron-core reads back right only those of 16-bit parameters under the fused AdamW of "
+            "Megatron-core reads shards back correctly only with 16-bit parameters and the fused AdamW of "
             "Transformer Engine or Apex"
         )
         yield ConfigError("save.reshardable", False, rule, ["save.reshardable=null"])
     if spec.backend.path is not None and spec.save_every is not None and not save.last and steps % spec.save_every:
-        rule = f"a checkout's pretrain_gpt.py also saves after its last step, {steps}, where it saves at all"
+        rule = f"a checkout's pretrain_gpt.py also saves after its last step, {steps}, if it saves at all"
         yield ConfigError("save.last", False, rule, ["save.last=true", "save.every=null"])
     if spec.train.on_spike == "rollback":
-        rule = "Megatron-LM's own loop counts its place in the data in steps, and cannot leave samples out"
+        rule = "Megatron-LM's own loop counts its position in the data in steps, and cannot skip samples"
         yield ConfigError("train.on_spike", "rollback", rule, ["train.on_spike=stop", "parallel=fsdp"])
     if spec.train.patience is not None:
         rule = "Megatron-LM's own loop goes on whatever its evaluations say"
@@ -92,37 +92,37 @@ def check_saving(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def check_conversion(spec: RunSpec) -> Iterator[ConfigError]:
-    """``model.weights`` and ``save.export``, where the worker has no way from one to the other."""
+    """Errors for ``model.weights`` and ``save.export`` where the worker cannot convert the model."""
     if spec.model.weights is not None:
         yield from _neither(spec, "model.weights", spec.model.weights, "model.weights=null")
     if spec.save.export != "none":
         yield from _neither(spec, "save.export", spec.save.export, "save.export=none")
         if fsdp(spec) and spec.backend.path is None:
-            rule = "the parameters that Megatron-FSDP has cut are not joined in this version"
+            rule = "this version does not join the parameters that Megatron-FSDP shards"
             yield ConfigError("save.export", spec.save.export, rule, ["save.export=none", "zero.stage=1"])
 
 
 def _neither(spec: RunSpec, path: str, value: str, without: str) -> Iterator[ConfigError]:
     if spec.backend.path is not None:
-        rule = "a checkout's own program reads and writes Megatron's checkpoints alone"
+        rule = "a checkout's own program reads and writes only Megatron's checkpoints"
         yield ConfigError(path, value, rule, [without, "backend.path=null"])
     elif not _models.computed(spec):
-        rule = "no class of transformers computes this model, so it has no form there"
+        rule = "no class of transformers computes this model, so it cannot be converted"
         yield ConfigError(path, value, rule, [without])
     elif _is_deepseeks(spec):
-        rule = "latent attention, shared experts, first dense layers and biases of experts have no form there yet"
+        rule = "this version does not convert latent attention, shared experts, first dense layers or expert biases"
         yield ConfigError(path, value, rule, [without])
 
 
 def _is_deepseeks(spec: RunSpec) -> bool:
-    """True if the model has a part of DeepSeek's that ``launcher.worker.megatron.layout`` has no names for."""
+    """True if the model has DeepSeek parts that ``launcher.worker.megatron.layout`` has no names for."""
     model = spec.model
     parts = model.kv_lora_rank or model.shared_width or model.first_dense_layers
     return bool(parts) or families.of(model).traits.balances_experts
 
 
 def unreadable(before: RunSpec, after: RunSpec) -> Iterator[ConfigError]:
-    """Settings that have to stay as they were when the checkpoint was written."""
+    """Errors for settings that must stay as they were when the checkpoint was written."""
     pairs: dict[str, tuple[object, object]] = {
         "zero.stage": (before.zero.stage, after.zero.stage),
         "precision.compute": (before.precision.compute, after.precision.compute),
@@ -132,5 +132,5 @@ def unreadable(before: RunSpec, after: RunSpec) -> Iterator[ConfigError]:
         pairs |= {path: (edit.value_at(before, path), edit.value_at(after, path)) for path in _DEGREES}
     for path, (was, now) in pairs.items():
         if was != now:
-            rule = f"the checkpoint is of a run with {was}, and Megatron-LM cannot change it: {_KEPT[path]}"
+            rule = f"the checkpoint is from a run with {was}, and Megatron-LM cannot change it: {_KEPT[path]}"
             yield ConfigError(path, now, rule, [edit.override(path, was)])

@@ -1,9 +1,9 @@
-"""``backend.extra``: Megatron-LM arguments as they are, put in their places. None may rival a setting.
+"""``backend.extra``: raw Megatron-LM arguments, put in their places. None may rival a setting.
 
 An argument that a setting gives is refused with the setting to use, because the estimate and the record read settings.
-Those whose effect on memory the estimate knows (``implementation.COUNTED``) are read there; those on which no memory
-depends are handed on, and the others are refused (``options``). Names are compared as Megatron-LM spells them, with
-dashes; which arguments a checkout or another version has is the business of its own parser (``validator``).
+Arguments whose memory the estimate counts (``implementation.COUNTED``) are read there; those that change no memory are
+passed on, and the others are refused (``options``). Names are compared as Megatron-LM spells them, with dashes; the
+parser of a checkout or another version decides which arguments that version has (``validator``).
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ from launcher.spec import RunSpec, edit
 from launcher.spec.parse import accepts, closest
 
 BEYOND: Mapping[str, tuple[str, ...]] = {"position-embedding-type": ("yarn",)}
-"""Values of such arguments that no setting says: those alone are handed on."""
+"""Values of such arguments that no setting can express: only those are passed on."""
 
 _GRAPHS, _MOVED = "train.cuda_graphs=attention", "checkpointing.offload=true"
 
@@ -41,10 +41,10 @@ _WORDS: Mapping[str, Mapping[object, str]] = {
     "use-distributed-optimizer": {True: "zero=1"},
     "use-megatron-fsdp": {True: "zero=3"},
 }
-"""Words for values of such arguments that are not the setting's own."""
+"""Overrides for values of such arguments that the setting spells differently."""
 
 _BESIDE = {"cpu-offloading-num-layers": _MOVED, "recompute-num-layers": "checkpointing=full"}
-"""Words beside which alone the setting of an argument is read."""
+"""Overrides without which the setting of an argument is not read."""
 
 _INVERSE = ("disable-bias-linear", "untie-embeddings-and-output-weights")  # True is the setting's false.
 
@@ -55,11 +55,11 @@ _NUMBERS = {
     "num-layers-at-start-in-bf16": 0,
     "wgrad-deferral-limit": 0,
 }
-"""Arguments whose numbers the memory estimate reads, with the least that each may be."""
+"""Arguments whose numbers the memory estimate reads, with the minimum of each."""
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
-    """Arguments that a setting gives already, and words where the estimate reads a number."""
+    """Errors for arguments that are unknown, that a setting gives, or whose memory is not counted."""
     for key, value in spec.backend.extra.items():
         path, argument, found = f"backend.extra.{key}", name(key), _plain(value)
         without, setting, least = f"+{path}=null", SETTINGS.get(argument), _NUMBERS.get(argument)
@@ -74,18 +74,18 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
             rule = f"megatron-core {options.VERSION} refuses Transformer Engine's loss, which older checkouts have"
             yield ConfigError(path, value, rule, [without])
         if least is not None and value not in (None, False) and not _is_count(value, least):
-            yield ConfigError(path, found, f"it is a whole number of at least {least}", [without])
+            yield ConfigError(path, found, f"must be a whole number of at least {least}", [without])
         if setting is not None and value is not None and value not in BEYOND.get(argument, ()):
-            rule = f"it has a setting of its own, {setting}, which the memory estimate reads too"
+            rule = f"the setting {setting} gives it, and the memory estimate reads that setting"
             way = _by_setting(spec, argument, setting, value)
             yield ConfigError(path, found, rule, [way if way.startswith("launch ") else f"{way} {without}"])
 
 
-_KNOWN = [*COUNTED, *options.known()]  # Arguments that one may have been meant for.
+_KNOWN = [*COUNTED, *options.known()]  # Candidates for a misspelt argument.
 
 
 def _is_unknown(spec: RunSpec, argument: str) -> bool:
-    """True for an argument that the launcher's own worker would stop at; another version's parser is asked itself."""
+    """True if the launcher's own worker would stop at the argument; another version's parser decides for itself."""
     asked = spec.backend.path is not None or spec.script is not None
     asked = asked or installed.found_version() not in (None, options.VERSION)
     return not asked and argument not in COUNTED | SETTINGS.keys() and options.line(argument) is None
@@ -95,7 +95,7 @@ def _refused(spec: RunSpec, argument: str, value: Any) -> str | None:
     reason, is_refused = options.line(argument) or ("", False)
     if argument == "attention-dropout" and implementation(spec).attention == "unfused":
         same = bool(value) == (spec.model.dropout > 0)
-        return None if same else "scores are counted with a mask of their dropout where model.dropout is above 0"
+        return None if same else "scores are counted with a dropout mask if model.dropout is above 0"
     if value and argument in ("fp8-param-gather", "fp4-param-gather"):
         return _parameters_refused(spec, argument[:3])
     if not is_refused or value is None or value is False or argument in SETTINGS or argument in COUNTED:
@@ -107,7 +107,7 @@ def _is_harmless(spec: RunSpec, argument: str, value: Any) -> bool:
     """True if a refused argument has a value that changes nothing in this run."""
     match argument:
         case "disable-jit-fuser":
-            return spec.hardware.device == "cpu"  # The launcher hands it over itself.
+            return spec.hardware.device == "cpu"  # The launcher passes it itself.
         case "eval-micro-batch-size":
             return isinstance(value, int) and value <= spec.micro_batch_size
         case "moe-expert-capacity-factor":
@@ -118,13 +118,13 @@ def _is_harmless(spec: RunSpec, argument: str, value: Any) -> bool:
 
 
 def _parameters_refused(spec: RunSpec, word: str) -> str | None:
-    """``fp8_param`` of ``core/transformer/transformer_config.py``, ``--fp8-param-gather`` of ``validate_args``."""
+    """Why parameters cannot be gathered in the format, or None (``fp8_param``, ``--fp8-param-gather``)."""
     if spec.precision.compute != word:
-        return f"parameters are in {word} beside products in {word} alone (precision.compute={word})"
+        return f"parameters are in {word} only if products are, too (precision.compute={word})"
     if spec.zero.stage == 0:
-        return f"the distributed optimizer gathers parameters in {word}, which is zero.stage=1, or Megatron-FSDP"
+        return f"only the distributed optimizer (zero.stage=1) or Megatron-FSDP gathers parameters in {word}"
     if spec.zero.offload_optimizer == "cpu" and recipe(spec) != "delayed":
-        return "beside zero.offload_optimizer=cpu parameters are in fp8 with precision.recipe=delayed alone"
+        return "with zero.offload_optimizer=cpu parameters are in fp8 only with precision.recipe=delayed"
     return None
 
 
@@ -133,19 +133,19 @@ def _is_count(value: Any, least: int) -> bool:
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
-    """Arguments that are handed through: nothing but Megatron-LM itself judges them."""
+    """Warnings for arguments passed on unchecked: only Megatron-LM itself checks them."""
     groups = dict[str, list[str]]()
-    version = f"unclassified: what memory it takes is not known (known are those of megatron-core {options.VERSION})"
+    version = f"unclassified: its memory is unknown (only arguments of megatron-core {options.VERSION} are known)"
     for argument in map(name, spec.backend.extra):
         line = options.line(argument)
         if argument not in COUNTED and argument not in SETTINGS and not (line and line[1]):
-            groups.setdefault("judged by it alone; no memory depends on it" if line else version, []).append(argument)
+            groups.setdefault("checked only there; no memory depends on it" if line else version, []).append(argument)
     path, found = "backend.extra.moe-flex-dispatcher-backend", spec.backend.argument("moe-flex-dispatcher-backend")
     if found not in (None, "deepep"):
-        rule = "its buffers lie outside of torch's allocator and are not counted; DeepEP's are"
+        rule = "its buffers are outside torch's allocator and are not counted; DeepEP's are"
         yield ConfigError(path, found, rule, [f"{path}=deepep", "+backend.extra.moe-token-dispatcher-type=alltoall"])
     for rule, names in groups.items():
-        words = f"handed to Megatron-LM as it is and {rule}: {', '.join(f'--{each}' for each in names)}"
+        words = f"passed to Megatron-LM unchanged and {rule}: {', '.join(f'--{each}' for each in names)}"
         yield ConfigError("backend.extra", {key: _plain(value) for key, value in spec.backend.extra.items()}, words)
 
 

@@ -1,4 +1,4 @@
-"""Megatron-core's implementations that run: the choices of settings and ``backend.extra``, and their consequences.
+"""Which of Megatron-core's implementations a run uses, as decided by settings and ``backend.extra``.
 
 Megatron-core has several modules for one layer (Transformer Engine's or its own, fused or in parts), and which one runs
 depends on arguments, on the GPU's compute capability and on other settings. Saved tensors and workspaces depend on it,
@@ -43,7 +43,7 @@ class Implementation:
     attention: Attention  # cuDNN's fused kernel, flash-attn, or scores in full.
     wide_softmax: bool  # True if attention's softmax is torch's own, in fp32.
     grouped: bool  # True if the experts of a rank are one grouped matrix product.
-    attention_mask: bool  # True if batches bring an attention mask.
+    attention_mask: bool  # True if batches include an attention mask.
     fused_gradients: bool  # True if gradients of weights are accumulated by the product that computes them.
     # True if the optimizer is Transformer Engine's or Apex', False if torch's own.
     fused_optimizer: bool
@@ -94,10 +94,10 @@ def precision_aware(spec: RunSpec) -> bool:
 
 
 def reads_gradients_as_they_are(spec: RunSpec) -> bool:
-    """True if the optimizer's kernel takes gradients of any format, and keeps the master copy itself.
+    """True if the optimizer's kernel takes gradients of any format and keeps the master copy itself.
 
     ``use_precision_aware_optimizer_no_fp8_or_ds_fp8`` of ``optimizer/optimizer_config.py``; Megatron-FSDP's gradients
-    are so with every recipe.
+    are read so with every recipe.
     """
     delayed = recipe(spec) in (None, "delayed")
     wide = dtypes(spec).master == "fp32" and spec.zero.offload_optimizer == "none"
@@ -105,10 +105,10 @@ def reads_gradients_as_they_are(spec: RunSpec) -> bool:
 
 
 def _attention(spec: RunSpec) -> Attention:
-    """The kernel that Transformer Engine takes (``attention/dot_product_attention/utils.py``, its filters).
+    """The kernel that Transformer Engine selects (``attention/dot_product_attention/utils.py``, its filters).
 
-    Both kernels need compute capability 8.0. Where both run cuDNN's comes first from 9.0 on, flash-attn below. The
-    backward pass of cuDNN's is deterministic on Hopper alone.
+    Both kernels need compute capability 8.0. If both run, cuDNN's is preferred from 9.0 on, flash-attn below. The
+    backward pass of cuDNN's kernel is deterministic only on Hopper.
     """
     found = spec.hardware.effective_capability
     if spec.model.attention == "eager" or found < _KERNELS_FROM:
@@ -120,14 +120,14 @@ def _attention(spec: RunSpec) -> Attention:
 
 
 def _wide_softmax(spec: RunSpec) -> bool:
-    """``forward_torch_softmax`` of ``fusions/fused_softmax.py``; scaling by layers asks for fp32 as well."""
+    """True if torch's softmax runs in fp32 (``forward_torch_softmax``, ``fusions/fused_softmax.py``)."""
     extra = spec.backend.argument
     in_fp32 = extra("attention-softmax-in-fp32") or extra("apply-query-key-layer-scaling")
     return bool(in_fp32 and extra("no-masked-softmax-fusion", default=spec.hardware.device == "cpu"))
 
 
 def _deferred(spec: RunSpec) -> int:
-    """``--wgrad-deferral-limit`` micro-batches, 0 for all (``tensor_parallel/layers.py``), of those before the last."""
+    """Micro-batches before the last with a deferred gradient: ``--wgrad-deferral-limit``, 0 for all."""
     extra, others = spec.backend.argument, spec.gradient_accumulation - 1
     if not extra("defer-embedding-wgrad-compute") or spec.parallel.pipeline == 1:
         return 0
@@ -135,11 +135,11 @@ def _deferred(spec: RunSpec) -> int:
 
 
 def dtypes(spec: RunSpec) -> Dtypes:
-    """Parameters in the word's format, fp32 main gradients for bf16, fp32 master and moments (docs/engines.md).
+    """Parameters in the preset's format, fp32 main gradients for bf16, fp32 master and moments (docs/engines.md).
 
-    For fp16 the gradients stay in fp16: ``--accumulate-allreduce-grads-in-fp32`` is implied by ``--bf16`` alone
-    (Megatron-LM ``training/arguments.py``). Products in fp8 beside fp32 parameters have these as their main copy, but
-    Megatron-FSDP has one in any case (``_init_each_parameter_group_buffers`` of ``param_and_grad_buffer.py``).
+    For fp16 the gradients stay in fp16: only ``--bf16`` implies ``--accumulate-allreduce-grads-in-fp32`` (Megatron-LM
+    ``training/arguments.py``). With fp8 products, fp32 parameters are their own main copy, but Megatron-FSDP always
+    keeps one (``_init_each_parameter_group_buffers`` of ``param_and_grad_buffer.py``).
     """
     if spec.precision.parameters == "fp32" and spec.precision.master is None and not fsdp(spec):
         return beside_master(replace(spec.precision, master="none"), "bf16", gradients="fp32")

@@ -1,4 +1,4 @@
-"""The megatron-core that is installed here, and other lacks of this machine for a valid job."""
+"""The installed megatron-core, and what this machine lacks to run a valid job."""
 
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -12,9 +12,9 @@ from launcher.spec import RunSpec
 
 FRAMEWORK = "megatron-core"
 RANGE = versions.span(FRAMEWORK)
-"""Versions whose arguments these are and whose ``pretrain`` the worker drives, in words."""
+"""Versions that this backend supports, in words: it knows their arguments and drives their ``pretrain``."""
 
-NEWEST = "0.19"  # The version whose checkout is proposed.
+NEWEST = "0.19"  # The version of the checkout that an error proposes.
 INSTALL = package.install("megatron")
 
 
@@ -29,14 +29,14 @@ def is_supported(found: str) -> bool:
 
 
 def obstacles(spec: RunSpec) -> Iterator[ConfigError]:
-    """Lacks: megatron-core in a supported version, Transformer Engine, a checkout, its tokenizer, a data set."""
+    """Errors for a missing megatron-core, Transformer Engine, checkout, tokenizer or data set."""
     if spec.script is not None:
         return
     yield from _packages(spec)
     yield from _checkout(spec)
     tokenizer = arguments(spec).get("tokenizer-model")
     if isinstance(tokenizer, str) and not Path(tokenizer).exists():
-        rule = "there is no such file or folder: name a tokenizer that is on this machine"
+        rule = "no such file or folder: name a tokenizer that is on this machine"
         key = next(key for key in spec.backend.extra if key.replace("_", "-").endswith("tokenizer-model"))
         yield ConfigError(f"backend.extra.{key}", tokenizer, rule, [f"+backend.extra.{key}=path/to/tokenizer"])
 
@@ -46,14 +46,14 @@ def _packages(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.backend.path is None and found is None:
         yield ConfigError("backend.name", named, "megatron-core is not installed for this Python", [INSTALL])
     elif spec.backend.path is None and found is not None and not is_supported(found):
-        rule = f"megatron-core {found} is installed; this version of launch drives {FRAMEWORK} {RANGE}"
+        rule = f"megatron-core {found} is installed; this version of launch supports {FRAMEWORK} {RANGE}"
         yield ConfigError("backend.name", named, rule, [INSTALL, "backend.path=path/to/Megatron-LM"])
     local = arguments(spec).get("transformer-impl") == "local"
     if spec.optimizer.fused and not any(map(find_spec, ("transformer_engine", "apex"))):
-        rule = "Megatron-LM's fused AdamW is Transformer Engine's or Apex', and neither is installed for this Python"
+        rule = "Megatron-LM's fused AdamW needs Transformer Engine or Apex, and neither is installed for this Python"
         yield ConfigError("optimizer.fused", True, rule, ["optimizer.fused=null"])
     if spec.hardware.device == "cuda" and not local and find_spec("transformer_engine") is None:
-        rule = "Megatron-LM's modules for GPUs are Transformer Engine's, which is not installed for this Python"
+        rule = "Megatron-LM's GPU modules need Transformer Engine, which is not installed for this Python"
         way_out = ['pip install "transformer_engine[pytorch]"', "+backend.extra.transformer-impl=local"]
         yield ConfigError("backend.name", named, rule, way_out)
 
@@ -63,10 +63,10 @@ def _checkout(spec: RunSpec) -> Iterator[ConfigError]:
     if path is None:
         return
     if not (Path(path) / SCRIPT).is_file():
-        rule = f"there is no {SCRIPT} in it: a checkout of Megatron-LM is needed"
+        rule = f"it has no {SCRIPT}: set it to a checkout of Megatron-LM"
         clone = f"git clone --branch core_v{NEWEST}.0 https://github.com/NVIDIA/Megatron-LM {path}"
         yield ConfigError("backend.path", path, rule, [clone, "backend.path=null"])
     for each in data.sets if data.source == "tokens" else ():
         if each.path is not None and not Path(f"{each.path}.idx").is_file():
-            rule = f"{SCRIPT} reads PREFIX.bin and PREFIX.idx, and there is no {each.path}.idx"
+            rule = f"{SCRIPT} reads PREFIX.bin and PREFIX.idx, and {each.path}.idx does not exist"
             yield ConfigError("data.path", each.path, rule, ["data=synthetic", "backend.path=null"])

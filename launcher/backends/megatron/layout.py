@@ -10,19 +10,19 @@ from launcher.spec import RunSpec
 
 _STRATEGIES = {2: "optim_grads", 3: "optim_grads_params"}
 _FP8_FORMATS = {"delayed": "hybrid", "tensorwise": "hybrid", "blockwise": "e4m3", "mxfp8": "e4m3"}
-"""Formats of Megatron-LM's own fp8 recipes: block scales leave e4m3 range enough for gradients (arXiv:2506.08027)."""
+"""Formats of Megatron-LM's own fp8 recipes: with block scales e4m3 has enough range for gradients (2506.08027)."""
 
 
 def arguments(spec: RunSpec) -> Arguments:
-    """Arguments of degrees, sharding, formats and recomputation."""
+    """Arguments for degrees, sharding, formats and recomputation."""
     found = {**_degrees(spec), **_sharding(spec), **_formats(spec)}
     return {**found, **_recomputation(spec), **_offloading(spec), **_graphs(spec)}
 
 
 def _degrees(spec: RunSpec) -> Arguments:
     parallel, staged = spec.parallel, spec.parallel.pipeline > 1
-    interleaved = parallel.virtual_pipeline > 1 and not parallel.layout  # A layout says its chunks itself.
-    whole = families.of(spec.model).traits.pattern is None  # A hybrid's pattern says its chunks and stages.
+    interleaved = parallel.virtual_pipeline > 1 and not parallel.layout  # A layout lists its chunks itself.
+    whole = families.of(spec.model).traits.pattern is None  # A hybrid's pattern lists its chunks and stages.
     return {
         "tensor-model-parallel-size": parallel.tensor,
         "sequence-parallel": parallel.sequence and parallel.tensor > 1,
@@ -57,9 +57,9 @@ def _sharding(spec: RunSpec) -> Arguments:
 
 
 def _fsdp_formats(spec: RunSpec) -> Arguments:
-    """Megatron-FSDP's own buffers: left to themselves, gradients would be summed in the parameters' format.
+    """Formats of Megatron-FSDP's buffers: by default it would sum gradients in the parameters' format.
 
-    ``auto`` makes the parameters their own main copy, and reduces gradients as they are summed
+    ``auto`` makes the parameters their own main copy, and reduces gradients in the format they are summed in
     (``_resolve_group_grad_dtype`` of ``param_and_grad_buffer.py``).
     """
     meaning = dtypes(spec)
@@ -116,20 +116,20 @@ def _offloading(spec: RunSpec) -> Arguments:
 
 
 def _graphs(spec: RunSpec) -> Arguments:
-    """Graphs that Transformer Engine captures; 0.19 calls the scope ``--cuda-graph-modules``, and takes both names."""
+    """Arguments for graphs that Transformer Engine captures; 0.19 accepts both names of ``--cuda-graph-modules``."""
     if spec.train.cuda_graphs == "none":
         return {}
     return {"cuda-graph-impl": "transformer_engine", "cuda-graph-scope": ("attn",), "te-rng-tracker": True}
 
 
 def groups(rank: RankModel) -> list[int]:
-    """Ranks of each group over which a rank computes, itself alone too: NCCL connects one at its first collective.
+    """Sizes of the process groups that a rank uses, also of one rank: NCCL connects a group at its first collective.
 
     Of ``core/parallel_state.py``: the world; DATA_PARALLEL_WITH_CP for gradients and loss; MODEL_PARALLEL for whether
     to step; INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE for the gradients' norm; TENSOR_MODEL_PARALLEL for layers and loss;
-    EMBEDDING for tied ends; TENSOR_AND_DATA_PARALLEL_WITH_CP for delayed scaling. Messages that are no batch connect
-    two ranks each: of interleaved stages (``_p2p_ops`` of ``p2p_communication.py``) and of a ring of more than two
-    context ranks (Transformer Engine ``context_parallel.py``). Recorded of steps of megatron-core 0.19.2 by one rank.
+    EMBEDDING for tied ends; TENSOR_AND_DATA_PARALLEL_WITH_CP for delayed scaling. Unbatched messages connect two ranks
+    each: of interleaved stages (``_p2p_ops`` of ``p2p_communication.py``) and of a ring of more than two context ranks
+    (Transformer Engine ``context_parallel.py``). Recorded from steps of megatron-core 0.19.2 on one rank.
     """
     spec, parallel, view = rank.spec, rank.spec.parallel, rank.view
     copies, replicas, staged = spec.data_degree * parallel.context, parallel.replicate, parallel.pipeline > 1
@@ -148,12 +148,12 @@ def groups(rank: RankModel) -> list[int]:
 
 
 def overlaps_messages(spec: RunSpec) -> bool:
-    """True if interleaved stages send and receive while they compute."""
+    """True if interleaved stages communicate while they compute."""
     return spec.parallel.virtual_pipeline > 1 and not spec.backend.argument("no-overlap-p2p-communication")
 
 
 def _groups_of_experts(spec: RunSpec) -> list[int]:
-    """Groups of the tokens' exchange, of the experts' gradients, and of what balances them (``moe_logging.py``)."""
+    """Sizes of the groups for token exchange, experts' gradients, and load balancing (``moe_logging.py``)."""
     parallel, kind = spec.parallel, spec.backend.argument("moe-token-dispatcher-type", "alltoall")
     tensor, expert, stages = parallel.expert_tensor or parallel.tensor, parallel.expert, parallel.pipeline
     found = [stages] if stages == 1 or overlaps_messages(spec) else []

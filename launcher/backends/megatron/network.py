@@ -1,8 +1,8 @@
 """The model as Megatron-LM arguments (``megatron/training/arguments.py`` of megatron-core 0.19.2).
 
-Every size is written down, also where it is Megatron-LM's default, so that the list alone says which model it is. Some
+Every size is written out, even where it is Megatron-LM's default, so that the list alone defines the model. Some
 arguments have no key of ours and follow from the model: the router's scores from the family, the fusion of rotary
-positions from latent attention, the kernel of GELU from which GELU the model has.
+positions from latent attention, the GELU kernel from the model's kind of GELU.
 """
 
 from itertools import accumulate, pairwise
@@ -24,7 +24,7 @@ _ATTENTION = {"flash": "flash", "sdpa": "auto", "eager": "unfused"}
 
 
 def arguments(spec: RunSpec) -> Arguments:
-    """Arguments of the sizes and kinds of the model."""
+    """Arguments for the sizes and layer kinds of the model."""
     model = spec.model
     grouped = model.key_value_heads != model.num_attention_heads and not model.kv_lora_rank
     found: Arguments = {
@@ -63,9 +63,9 @@ _STACK = "megatron.core.models.hybrid.hybrid_layer_specs"
 
 
 def _hybrid(spec: RunSpec) -> Arguments:
-    """The letters of a hybrid's layers, cut where its chunks end, in place of the number of layers of either kind.
+    """Arguments for a hybrid: its layer letters, split where its chunks end, instead of layer counts.
 
-    ``validate_args`` takes both from ``--hybrid-layer-pattern``, and the chunks of interleaved stages too.
+    ``validate_args`` reads the counts and the chunks of interleaved stages from ``--hybrid-layer-pattern``.
     """
     model, extra = spec.model, spec.model.extra
     letters, ends = str(extra["pattern"]), (0, *accumulate(chunk_sizes(spec)))
@@ -93,7 +93,7 @@ def _positions(model: ModelSpec) -> Arguments:
 
 
 def _scaled_positions(model: ModelSpec) -> Arguments:
-    """Llama 3's scaling, whose other numbers are fixed in ``RotaryEmbedding._apply_scaling``, or a part of a head."""
+    """Arguments for Llama 3's scaling (``RotaryEmbedding._apply_scaling`` fixes the rest) or part of a head."""
     given = model.rope_parameters or {}
     return {
         "use-rope-scaling": given.get("rope_type") == "llama3",
@@ -103,7 +103,7 @@ def _scaled_positions(model: ModelSpec) -> Arguments:
 
 
 def _activation(model: ModelSpec) -> Arguments:
-    """The kernel that adds the bias of the first linear computes GELU by its tanh approximation, ``gelu_new``.
+    """Arguments for the activation: the kernel fused with the bias computes GELU's tanh approximation, ``gelu_new``.
 
     (``core/fusions/fused_bias_gelu.py``.) Without it ``F.gelu`` is exact. Nothing reads ``--openai-gelu`` there.
     """
@@ -132,11 +132,11 @@ def _experts(spec: RunSpec) -> Arguments:
 
 
 def _router(model: ModelSpec) -> Arguments:
-    """DeepSeek-V3 scores by sigmoid and balances by a bias of each expert (arXiv:2412.19437, section 2.1.2).
+    """Arguments for the router: DeepSeek-V3 scores with a sigmoid and balances with a bias per expert.
 
-    The others take a softmax over the experts that were chosen, whose weights then add up to one, or over all of them
-    (``norm_topk_prob`` is false). Over a single one it has no gradient: Megatron-LM demands that over all there
-    (``core/transformer/transformer_config.py``).
+    That is arXiv:2412.19437, section 2.1.2. The others take a softmax over the chosen experts, whose weights then sum
+    to one, or over all (``norm_topk_prob`` is false). Over a single chosen expert it has no gradient, so Megatron-LM
+    requires the softmax over all (``core/transformer/transformer_config.py``).
     """
     chosen: Arguments = {
         "moe-router-topk-scaling-factor": model.routed_scaling_factor if model.routed_scaling_factor != 1 else None,
@@ -149,7 +149,7 @@ def _router(model: ModelSpec) -> Arguments:
 
 
 def _latent_attention(model: ModelSpec) -> Arguments:
-    """Megatron-LM fuses rotary positions of latent attention for YaRN alone (``MLATransformerConfig``)."""
+    """Arguments for latent attention, whose rotary positions are fused only for YaRN (``MLATransformerConfig``)."""
     return {
         "multi-latent-attention": True,
         "q-lora-rank": model.q_lora_rank or None,

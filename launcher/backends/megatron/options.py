@@ -1,9 +1,9 @@
 """Every argument of Megatron-LM's own parser, by what it does to memory (megatron-core 0.19.2).
 
-An argument has a setting of the launcher's, which the estimate reads (``SETTINGS``); or is counted from
-``backend.extra`` itself (``implementation.COUNTED``); or, in ``options.yaml``, holds no memory that is not counted, or
-is refused, by the reason. A test reads Megatron's own parser and asks for the class of each; one that has none is
-refused, or named in a warning where another parser reads it.
+An argument has a launcher setting that the estimate reads (``SETTINGS``); or is counted from ``backend.extra`` itself
+(``implementation.COUNTED``); or, in ``options.yaml``, holds no uncounted memory or is refused, by reason. A test reads
+Megatron's own parser and looks up the class of each argument; one without a class is refused, or named in a warning
+where another parser reads it.
 """
 
 from collections.abc import Mapping
@@ -11,13 +11,13 @@ from pathlib import Path
 
 from launcher.base import files
 
-VERSION = "0.19.2"  # The release whose arguments stand here.
+VERSION = "0.19.2"  # The release whose arguments are listed here.
 _TABLES: Mapping[str, Mapping[str, str]] = files.load_own(Path(__file__).with_suffix(".yaml"))
 SETTINGS = {name: setting for setting, names in _TABLES["settings"].items() for name in names.split()}
-"""Arguments that have a setting of their own, which the memory estimate and the record of the run read as well."""
+"""Arguments that a setting gives, which the memory estimate and the record of the run read as well."""
 
 NO_MEMORY, REFUSED = _TABLES["no_memory"], _TABLES["refused"]
-"""Other arguments, names between blanks by the reason of their class."""
+"""Other arguments: names separated by blanks, by the reason of their class."""
 
 INSTEAD: Mapping[str, str] = {
     "distribute-saved-activations": "parallel.sequence=true",
@@ -31,7 +31,7 @@ INSTEAD: Mapping[str, str] = {
     "use-rotary-position-embeddings": "model.position_embedding=rope",
     "use-torch-fsdp2": "parallel=fsdp",
 }
-"""Words for what comes near a refused argument."""
+"""The closest override for a refused argument."""
 
 LET_THROUGH: Mapping[str, tuple[object, ...]] = {
     "ckpt-format": ("torch_dist", "fsdp_dtensor"),
@@ -44,7 +44,7 @@ LET_THROUGH: Mapping[str, tuple[object, ...]] = {
     "softmax-type": ("vanilla",),
     "vocab-extra-ids": (0,),
 }
-"""Values of refused arguments with which a run is what it is without them."""
+"""Values of refused arguments that change nothing."""
 
 
 _CLASSES = {
@@ -56,10 +56,10 @@ _CLASSES = {
 
 
 def line(name: str) -> tuple[str, bool] | None:
-    """The reason of an argument's class, and true if it is refused; None for one that no class has."""
+    """The reason of an argument's class, and True if it is refused; None for an argument without a class."""
     return _CLASSES.get(name)
 
 
 def known() -> list[str]:
-    """The arguments of classes that are not refused, and those that have a setting."""
+    """The arguments that are not refused, and those that a setting gives."""
     return [*SETTINGS, *(name for name, (_, is_refused) in _CLASSES.items() if not is_refused)]

@@ -1,10 +1,10 @@
-"""What Transformer Engine holds in 8 and in 4 bits: copies of weights, parameters, and the inputs that linears keep.
+"""What Transformer Engine holds in 8 and 4 bits: copies of weights, parameters, and the saved inputs of linears.
 
-The files named are those of ``transformer_engine/pytorch`` 2.11. A linear multiplies by a quantised copy of its weight,
+Files named below are in ``transformer_engine/pytorch`` 2.11. A linear multiplies by a quantised copy of its weight,
 which it makes for the first micro-batch of a step and keeps (``get_weight_workspace`` of ``module/base.py``; Megatron-
 core says which micro-batch is the first, ``extensions/transformer_engine.py``): by rows for the forward pass and by
-columns for the gradient of its input. Where a card multiplies fp8 in any layout (``is_non_tn_fp8_gemm_supported``) the
-rows serve both, if the whole tensor has one scale.
+columns for the gradient of its input. Where a card multiplies fp8 in any layout (``is_non_tn_fp8_gemm_supported``)
+the rows serve both, if the whole tensor has one scale.
 """
 
 from collections.abc import Iterator
@@ -24,16 +24,16 @@ _ONE_LAYOUT = {
     "mxfp8": 1 + Fraction(1, 32),
     "nvfp4": Fraction(1, 2) + Fraction(1, 16),
 }
-"""Bytes of an element in one layout, its scales included: an fp32 scale for 128 values (``tensor/
+"""Bytes of an element in one layout, including its scales: an fp32 scale for 128 values (``tensor/
 float8_blockwise_tensor.py``), a byte for 32 (``tensor/mxfp8_tensor.py``) or for 16 (``tensor/nvfp4_tensor.py``)."""
 
 _WHOLE_TENSORS = ("delayed", "tensorwise")  # Recipes with one scale for a tensor.
 _ANY_LAYOUT = ((10.0, 12.0), (13.0, float("inf")))
-"""Compute capabilities, from and below, of cards that multiply fp8 in any layout."""
+"""Ranges of compute capability, upper end excluded, of cards that multiply fp8 in any layout."""
 
 
 def quantised(spec: RunSpec) -> Quantised | None:
-    """Bytes of quantised inputs and weights; None where products are not in fewer than 16 bits."""
+    """Bytes of quantised inputs and weights; None if products use 16 bits or more."""
     found = recipe(spec)
     if found is None:
         return None
@@ -58,10 +58,10 @@ def _ends(spec: RunSpec) -> tuple[int, int]:
 
 
 def weights(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Copies of the linears' weights, or these themselves: ``both linears`` bytes, embedding and projection apart.
+    """Quantised copies of the linears' weights, or the weights themselves: ``both linears`` bytes.
 
-    Megatron-FSDP's own parameters are sharded, by rows alone but with mxfp8 (``fp8_need_transpose_data`` of its
-    ``mixed_precision.py``); its copies are of whole weights.
+    Embedding and output projection are not quantised. Megatron-FSDP's own parameters are sharded, in rows only except
+    with mxfp8 (``fp8_need_transpose_data`` of its ``mixed_precision.py``); its copies are of whole weights.
     """
     how = rank.engine.quantised
     if how is None:

@@ -1,6 +1,6 @@
-"""Limits of Megatron-core's recomputation and offload of activations, and what recomputed blocks hold beside them.
+"""Limits of Megatron-core's recomputation and offload of activations, and the extra memory of recomputed blocks.
 
-Files named below without a folder are those of ``megatron/core``.
+Files named below without a folder are in ``megatron/core``.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ _OF_EXPERTS = ("expert_fc1", "moe_act")
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
-    """Modules and layers that are recomputed or moved to the host."""
+    """Errors for modules and layers that cannot be recomputed or offloaded."""
     checkpointing = spec.checkpointing
     unknown = [name for name in checkpointing.modules if name not in _MODULES]
     if checkpointing.mode == "selective" and checkpointing.layers is not None:
@@ -45,24 +45,24 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _offloaded(spec: RunSpec) -> Iterator[ConfigError]:
-    """Limits of both ways of moving activations to the host (``core/transformer/transformer_config.py``)."""
+    """Errors for both ways of offloading activations to the host (``core/transformer/transformer_config.py``)."""
     how, path, modules = spec.checkpointing, "checkpointing.offload", "checkpointing.offload_modules"
     named = list(how.offload_modules)
     if not how.offload:
         return
     back = "checkpointing.offload=false"
     if spec.hardware.device == "cpu":
-        rule = "Transformer Engine moves activations, which runs on GPUs alone"
+        rule = "Transformer Engine offloads activations, and it runs only on GPUs"
         yield ConfigError(path, True, rule, [back, "hardware=h100_80g"])
     if unknown := [name for name in named if name not in OFFLOAD_MODULES]:
-        rule = f"Megatron-LM moves the inputs of {', '.join(OFFLOAD_MODULES)}"
+        rule = f"Megatron-LM offloads the inputs of {', '.join(OFFLOAD_MODULES)}"
         known = [name for name in named if name not in unknown] or ["core_attn"]
         yield ConfigError(modules, named, rule, [edit.override(modules, known)])
     if "attn_proj" in named and "core_attn" not in named:
         rule = "the input of attn_proj is the output of core_attn, whose backward pass needs it"
         yield ConfigError(modules, named, rule, [edit.override(modules, [*named, "core_attn"])])
     if how.mode == "full" and named:
-        rule = "a block that is recomputed whole keeps its input alone, which is no module's"
+        rule = "a fully recomputed block saves only its own input, which belongs to no module"
         yield ConfigError(modules, named, rule, ["checkpointing=selective", back])
     inside = [name for name in named if name in _OF_EXPERTS]
     if inside and not (spec.model.num_experts and implementation(spec).grouped):
@@ -70,7 +70,7 @@ def _offloaded(spec: RunSpec) -> Iterator[ConfigError]:
         rest = [name for name in named if name not in inside]
         yield ConfigError(modules, named, rule, [edit.override(modules, rest or ["core_attn"])])
     elif inside and "moe" in how.modules:
-        rule = f"{' and '.join(inside)} lie inside of moe, which is recomputed whole"
+        rule = f"{' and '.join(inside)} are inside moe, which is recomputed whole"
         rest = [name for name in how.modules if name != "moe"]
         yield ConfigError(
             "checkpointing.modules", list(how.modules), rule, [edit.override("checkpointing.modules", rest)]
@@ -80,25 +80,25 @@ def _offloaded(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _layers_moved(spec: RunSpec) -> Iterator[ConfigError]:
-    """Limits of ``--cpu-offloading-num-layers``, whose layers keep what they save on the host."""
+    """Errors for ``--cpu-offloading-num-layers``, whose layers keep their saved tensors on the host."""
     how, path, count = spec.checkpointing, "checkpointing.offload", spec.model.num_hidden_layers
     named = edit.override("checkpointing.offload_modules", ["core_attn"])
     if how.mode != "none":
-        rule = "layers are offloaded whole or recomputed (core/transformer/transformer_config.py)"
+        rule = "layers are either offloaded whole or recomputed (core/transformer/transformer_config.py)"
         inputs = named if how.mode == "selective" else f"checkpointing=selective {named}"
         yield ConfigError(path, True, rule, ["checkpointing=none", inputs])
     if spec.parallel.pipeline > 1:
-        rule = "whole layers are not offloaded beside pipeline stages (core/transformer/transformer_config.py)"
+        rule = "whole layers are not offloaded with pipeline stages (core/transformer/transformer_config.py)"
         yield ConfigError(path, True, rule, [named, "parallel.pipeline=1"])
     if (how.layers or 0) >= count or count < 2:
-        rule = f"one layer at least stays on the GPU, and the model has {count}"
+        rule = f"at least one layer stays on the GPU, and the model has {count}"
         yield ConfigError(
             "checkpointing.layers", how.layers, rule, [edit.override("checkpointing.layers", max(1, count - 1))]
         )
 
 
 def _recomputed(spec: RunSpec) -> Iterator[ConfigError]:
-    """Modules that this run does not have, or whose scales it would lose (``core/transformer``)."""
+    """Errors for modules that the run lacks, or whose fp8 scales it would lose (``core/transformer``)."""
     modules, path = spec.checkpointing.modules, "checkpointing.modules"
     if "moe_act" in modules and not (spec.model.num_experts and implementation(spec).grouped):
         rule = "moe_act is part of grouped experts, which need a model with experts and a GPU of capability 8.0"
@@ -113,17 +113,17 @@ def _recomputed(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def held(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Tensors of blocks that are recomputed whole, beside their inputs."""
+    """Memory of fully recomputed blocks beyond their inputs."""
     if rank.spec.checkpointing.mode == "full":
         yield from recomputed_forward(rank)
         yield from routed_graphs(rank)
 
 
 def recomputed_forward(rank: RankModel) -> Iterator[MemoryTerm]:
-    """A recomputed block in its forward pass, in Megatron-core's own attention or behind it, where it holds more.
+    """A recomputed block in its forward pass, inside Megatron-core's own attention or after it, whichever is more.
 
-    Attention still names the norm's output, the projection of queries, keys and values and what came of the rotation
-    and the norms before the last copies, the scores before their softmax and the product with the values.
+    Attention still references the norm's output, the projection of queries, keys and values, the results of the rotary
+    embedding and norms before the last copies, the scores before their softmax and the product with the values.
     """
     kind, engine, model = next(reversed(rank.blocks), None), rank.engine, rank.spec.model
     if kind is None or not kind.recomputed or implementation(rank.spec).transformer_engine:
@@ -141,11 +141,11 @@ def recomputed_forward(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def routed_graphs(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Inputs of recomputed layers with experts and their gradients, which live until the layer runs again.
+    """Inputs and gradients of recomputed layers with experts, which live until the layer runs again.
 
-    The dispatcher names the router's probabilities, and with them the graph that backward made anew, whose leaf is the
-    layer's input (``dispatch_preprocess`` of ``transformer/moe/token_dispatcher.py``, ``CheckpointFunction`` of
-    ``tensor_parallel/random.py``). Beside the first layer's next forward pass all of them are there still.
+    The dispatcher references the router's probabilities, and with them the graph that backward rebuilt, whose leaf is
+    the layer's input (``dispatch_preprocess`` of ``transformer/moe/token_dispatcher.py``, ``CheckpointFunction`` of
+    ``tensor_parallel/random.py``). All of them are still alive in the first layer's next forward pass.
     """
     routed = [bool(rank.blocks[kind].elements.expert and rank.blocks[kind].recomputed) for kind in rank.order]
     if not any(routed) or rank.view.in_flight > 1 or dispatcher(rank.spec.backend) != "all_to_all":

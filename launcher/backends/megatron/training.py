@@ -1,8 +1,8 @@
 """Batches, optimizer, data, checkpoints and logs as Megatron-LM arguments.
 
-Two programs read the list: the launcher's worker, which follows Megatron's loop and brings data, trackers and the
+Two programs read the list: the launcher's worker, which runs Megatron's loop and provides data, trackers and the
 choice of checkpoint itself, and ``pretrain_gpt.py`` of a checkout (``backend.path``), which has only these arguments:
-for it the list names its own data set and tracker. ``{run}`` stands for the run directory until that is known.
+for it the list also gives data set and tracker. ``{run}`` stands for the run directory until that is known.
 """
 
 from launcher.backends.megatron.implementation import fsdp
@@ -12,19 +12,19 @@ from launcher.job import RUN
 from launcher.spec import RunSpec
 
 _OPTIMIZERS = {"adamw": "adam"}
-SCHEDULES = {"wsd": "WSD", "inverse_sqrt": "inverse-square-root"}  # Schedules under other names than ours.
+SCHEDULES = {"wsd": "WSD", "inverse_sqrt": "inverse-square-root"}  # Schedules with names that differ from ours.
 _MINUTE = 60
 CORPUS = f"{RUN}/data/corpus"
-"""The indexed data set, ``.bin`` and ``.idx``, that the worker writes of ``data.source`` before it trains."""
+"""The indexed data set, ``.bin`` and ``.idx``, that the worker writes from ``data.source`` before it trains."""
 
 
 def arguments(spec: RunSpec) -> Arguments:
-    """Arguments of batches, optimizer, data, checkpoints, process and logs."""
+    """Arguments for batches, optimizer, data, checkpoints, process and logs."""
     return {**_steps(spec), **_optimizer(spec), **_data(spec), **_checkpoints(spec), **_process(spec), **_logs(spec)}
 
 
 def _steps(spec: RunSpec) -> Arguments:
-    """``--eval-interval`` has no default of use: ``pretrain`` divides by it also where nothing is evaluated."""
+    """Arguments for steps and batches; ``pretrain`` divides by ``--eval-interval`` even if nothing is evaluated."""
     train = spec.train
     return {
         "micro-batch-size": spec.micro_batch_size,
@@ -67,9 +67,9 @@ def _momentum(spec: RunSpec) -> Arguments:
 
 
 def _data(spec: RunSpec) -> Arguments:
-    """Token ids: whatever makes them of text runs before Megatron-LM reads them, so its tokenizer has no words.
+    """Arguments for data: text is tokenized before Megatron-LM reads it, so its tokenizer is the null one.
 
-    An indexed data set has no marks of what is trained: conversations reach Megatron-LM from the worker alone.
+    An indexed data set cannot mark which tokens are trained, so only the worker passes conversations to Megatron-LM.
     """
     data = spec.data
     held_out = 100 * data.eval_fraction if spec.evaluates else 0.0
@@ -86,7 +86,7 @@ def _data(spec: RunSpec) -> Arguments:
 
 
 def _files(spec: RunSpec) -> Arguments:
-    """The indexed data sets, with their weights; a mix, and a set of its own for evaluations, the worker brings."""
+    """The indexed data sets with their weights; the worker itself provides a mix and a separate evaluation set."""
     data = spec.data
     if spec.backend.path is None:
         return {} if len(data.sets) > 1 else {"data-path": CORPUS}
@@ -100,8 +100,8 @@ def _files(spec: RunSpec) -> Arguments:
 def _checkpoints(spec: RunSpec) -> Arguments:
     """A run starts from its own newest checkpoint; the worker looks there before it takes ``save.load``.
 
-    The worker also saves when it is asked to stop, and leaves out the last step's where ``save.last`` is false. An
-    asynchronous writer that persists is a new Python process, for a GPU's context does not survive a fork; without a
+    The worker also saves when it is asked to stop, and skips the last step's checkpoint if ``save.last`` is false. A
+    persistent asynchronous writer is a new Python process, because a GPU's context does not survive a fork; without a
     GPU it fails (``torch.cuda.device_count`` is 0 there), and a fork of the rank writes.
     """
     save = spec.save
@@ -120,7 +120,7 @@ def _checkpoints(spec: RunSpec) -> Arguments:
 
 
 def _process(spec: RunSpec) -> Arguments:
-    """Slurm's warning is SIGUSR2, which torchrun ignores and its ranks take; a local job is ended by SIGTERM."""
+    """Arguments for the process: Slurm warns with SIGUSR2, which only the ranks handle; a local job gets SIGTERM."""
     return {
         "distributed-backend": "gloo" if spec.hardware.device == "cpu" else "nccl",
         "distributed-timeout-minutes": spec.train.timeout_s // _MINUTE,
@@ -130,7 +130,7 @@ def _process(spec: RunSpec) -> Arguments:
 
 
 def _logs(spec: RunSpec) -> Arguments:
-    """A checkout's program tracks by itself; the worker does it as for every engine (``launcher.worker.metrics``)."""
+    """Arguments for logs: a checkout's program tracks itself; the worker uses ``launcher.worker.metrics``."""
     tracking, alone = spec.tracking, spec.backend.path is not None
     return {
         "log-interval": spec.train.log_every,

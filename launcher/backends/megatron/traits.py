@@ -27,7 +27,7 @@ def engine(spec: RunSpec) -> EngineTraits:
     """Megatron-core's modules; gradients live in one permanent buffer; the loss is vocabulary-parallel."""
     meaning, how = dtypes(spec), implementation(spec)
     cpu = spec.hardware.device == "cpu"
-    # Beside products in fp8 everything else is in the parameters' format.
+    # With fp8 products everything else is in the parameters' format.
     size = DTYPE_BYTES[meaning.parameters if recipe(spec) else meaning.compute]
     return EngineTraits(
         library="megatron",
@@ -35,7 +35,7 @@ def engine(spec: RunSpec) -> EngineTraits:
         residual_size=size,
         quantised=quantised(spec),
         unfused=cpu,
-        # An RMSNorm of torch keeps its input and what it normalised in fp32: seen by hooks on a layer's saved tensors.
+        # torch's RMSNorm saves its input and the normalised values in fp32: seen by saved-tensor hooks on a layer.
         unfused_norm=2 * 4 - size if cpu and spec.model.normalization == "rmsnorm" else 0,
         weighting=how.grouped and spec.backend.argument("use-fused-weighted-squared-relu") is True,
         rotary=_rotary(spec, size, fused=_fuses_rotation(spec, own=not how.transformer_engine)),
@@ -66,7 +66,7 @@ def _fuses_rotation(spec: RunSpec, *, own: bool) -> bool:
 
 
 def _rotary(spec: RunSpec, size: int, *, fused: bool) -> int:
-    """Bytes of cosines and sines, for queries and for keys anew, of all sequences at once; 0 where a kernel rotates."""
+    """Bytes of cosines and sines, for queries and again for keys, of all sequences; 0 if a kernel rotates."""
     rotates = spec.model.position_embedding == "rope" and not fused
     return ceil(Fraction(4 * size, spec.micro_batch_size)) if rotates else 0
 
@@ -78,7 +78,7 @@ def _masks(spec: RunSpec) -> bool:
 
 
 def _attention_copy(spec: RunSpec) -> bool:
-    """True for flash-attn, whose layout differs for several sequences, and for what context ranks exchange whole.
+    """True if attention's output is copied: by flash-attn for several sequences, and by whole exchanges over context.
 
     With ``--cp-comm-type a2a`` the kernel's output is saved, and so is what the exchange back makes of it
     (Transformer Engine ``attention/dot_product_attention/context_parallel.py``, ``AttnFuncWithCPAndQKVOA2A``).
@@ -94,10 +94,10 @@ def _logits_in_place(size: int) -> LogitsBytes | None:
 
 
 def _master_size(spec: RunSpec) -> int | None:
-    """Bytes of a master copy: beside bf16 parameters the precision-aware optimizer keeps the 16 bits that they lack.
+    """Bytes of a master weight: with bf16 parameters the precision-aware optimizer keeps only the missing 16 bits.
 
-    ``store_param_remainders`` (``optimizer/distrib_optimizer.py``, Transformer Engine 2.1 on). Megatron-FSDP has a
-    buffer for all of it.
+    ``store_param_remainders`` (``optimizer/distrib_optimizer.py``, Transformer Engine 2.1 on). Megatron-FSDP keeps all
+    32 bits in a buffer.
     """
     meaning = dtypes(spec)
     halves = (meaning.parameters, meaning.master) == ("bf16", "fp32")
@@ -105,12 +105,12 @@ def _master_size(spec: RunSpec) -> int | None:
 
 
 def _saving(spec: RunSpec) -> Saving:
-    """The distributed AdamW's fully reshardable form is gathered by each rank, bucket by bucket.
+    """How a rank saves: it gathers the distributed AdamW's fully reshardable form bucket by bucket.
 
     ``sharded_param_state_fully_reshardable`` of ``optimizer/distrib_optimizer.py``. Where the reduction of gradients
     waits for the backward pass a buffer is one bucket (``resolve_ddp_bucket_size`` of ``training/training.py``).
-    Replicas share out what they write (``core/dist_checkpointing/strategies/fully_parallel.py``), and all that a rank
-    writes goes to the host at once (``filesystem_async.py``); Megatron-FSDP's states go tensor by tensor.
+    Replicas split what they write (``core/dist_checkpointing/strategies/fully_parallel.py``), and a rank copies all
+    that it writes to the host at once (``filesystem_async.py``); Megatron-FSDP's states go tensor by tensor.
     """
     overlaps, own = spec.backend.argument("overlap-grad-reduce", True), Fraction(0 if fsdp(spec) else 1)
     own = own if spec.zero.stage else own / spec.shard_degree
@@ -120,7 +120,7 @@ def _saving(spec: RunSpec) -> Saving:
 def reshardable(spec: RunSpec) -> bool:
     """True if shards of the optimizer are saved as whole tensors, which other tensor and pipeline degrees can read.
 
-    Without a word they are where :func:`reads_shards` is false.
+    By default they are if :func:`reads_shards` is false.
     """
     asked = not reads_shards(spec) if spec.save.reshardable is None else spec.save.reshardable
     return asked and spec.zero.stage == 1 and spec.optimizer.name == "adamw"
@@ -129,22 +129,23 @@ def reshardable(spec: RunSpec) -> bool:
 def reads_shards(spec: RunSpec) -> bool:
     """True if Megatron-core 0.19 reads the optimizer's shards back as they were.
 
-    Shards of fp32 parameters are views of these, into which it fails to copy; the step that torch's AdamW counts in
-    each state is lost, so that the first steps of a resumed run were others than those of the run itself.
+    Shards of fp32 parameters are views of the parameters, and copying into them fails. The step count in the states of
+    torch's AdamW is lost, so the first steps of a resumed run differed from those of an uninterrupted run.
     """
     return implementation(spec).fused_optimizer and dtypes(spec).parameters != "fp32"
 
 
 def vocabulary_multiple(spec: RunSpec) -> int:
-    """The rows of one tensor-parallel rank are a multiple of ``--make-vocab-size-divisible-by``."""
+    """The number that a tensor-parallel rank's rows are a multiple of: ``--make-vocab-size-divisible-by``."""
     return spec.backend.count("make-vocab-size-divisible-by") or VOCABULARY_MULTIPLE
 
 
 def execution(spec: RunSpec) -> Execution:
     """Megatron-core's layers, with Transformer Engine's kernels where they run.
 
-    Beside its own modules norms are one kernel of torch (``WrappedTorchNorm``), the rotation is not, and scores are
-    masked in place (``transformer/dot_product_attention.py``) before torch's softmax, unless its kernels are asked for.
+    In Megatron-core's own modules a norm is one torch kernel (``WrappedTorchNorm``), the rotary embedding is several,
+    and scores are masked in place (``transformer/dot_product_attention.py``) before torch's softmax, unless its kernels
+    are enabled.
     """
     how, backend = implementation(spec), spec.backend
     own = not how.transformer_engine
@@ -179,7 +180,7 @@ def execution(spec: RunSpec) -> Execution:
 
 
 def _bucket(spec: RunSpec) -> int:
-    """``--ddp-bucket-size`` parameters, by default 40 million or a million a data rank, the larger.
+    """Parameters per bucket: ``--ddp-bucket-size``, by default the larger of 40 million and a million per data rank.
 
     ``megatron/core/distributed/distributed_data_parallel.py``.
     """
@@ -187,7 +188,7 @@ def _bucket(spec: RunSpec) -> int:
 
 
 def dispatcher(backend: BackendSpec) -> Dispatcher:
-    """The exchange of tokens: ``flex`` is DeepEP's unless it names HybridEP (``megatron/training/arguments.py``)."""
+    """The token dispatcher: ``flex`` is DeepEP's unless it names HybridEP (``megatron/training/arguments.py``)."""
     if backend.argument("moe-token-dispatcher-type") == "flex" or backend.argument("moe-enable-deepep"):
         return "hybridep" if backend.argument("moe-flex-dispatcher-backend") == "hybridep" else "deepep"
     return "all_gather" if backend.argument("moe-token-dispatcher-type") == "allgather" else "all_to_all"

@@ -39,17 +39,17 @@ def translate(spec: RunSpec, python: str) -> Job:
 
 
 def environment(spec: RunSpec) -> dict[str, str]:
-    """One queue for computation and communication where tensor or context parallel ranks overlap them.
+    """Environment variables of the job, among them one queue where tensor or context parallel ranks overlap traffic.
 
-    ``validate_args`` demands it before compute capability 10, and the opposite for Megatron-FSDP.
+    ``validate_args`` requires that below compute capability 10, and the opposite for Megatron-FSDP.
     """
     found = {}
     if spec.hardware.device == "cuda" and spec.train.allocator == "expandable":
         found["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
         if spec.train.cuda_graphs != "none":
-            found["NCCL_GRAPH_REGISTER"] = "0"  # ``validate_args``: graphs beside such segments.
+            found["NCCL_GRAPH_REGISTER"] = "0"  # ``validate_args``: for graphs with such segments.
     if spec.checkpointing.offload_modules:
-        found["NVTE_CPU_OFFLOAD_V1"] = "1"  # ``validate_args`` demands it with Transformer Engine from 2.10 on.
+        found["NVTE_CPU_OFFLOAD_V1"] = "1"  # ``validate_args`` requires it with Transformer Engine from 2.10 on.
     if spec.tracking.kind == "wandb" and spec.tracking.uri is not None:
         found["WANDB_BASE_URL"] = spec.tracking.uri
     split = spec.parallel.tensor > 1 or spec.parallel.context > 1
@@ -75,7 +75,7 @@ _LOCAL: Arguments = {
     "no-persist-layer-norm": True,
     "no-rope-fusion": True,
 }
-"""Megatron-core's own modules in place of Transformer Engine's and Apex' kernels."""
+"""Megatron-core's own modules instead of Transformer Engine's and Apex's kernels."""
 
 _CPU: Arguments = {
     **_LOCAL,
@@ -84,11 +84,11 @@ _CPU: Arguments = {
     "no-bias-dropout-fusion": True,
     "disable-jit-fuser": True,
 }
-"""Arguments for the CPU, which also leave out all that is compiled for GPUs alone."""
+"""Arguments for the CPU, which also turn off everything compiled only for GPUs."""
 
 
 def arguments(spec: RunSpec) -> Arguments:
-    """All arguments by name; ``backend.extra`` replaces, adds, and takes away with ``false`` or ``null``."""
+    """All arguments by name; ``backend.extra`` replaces, adds, and removes with ``false`` or ``null``."""
     found = {**network.arguments(spec), **layout.arguments(spec), **training.arguments(spec)}
     if not implementation(spec).transformer_engine:
         found |= _LOCAL if spec.hardware.device == "cuda" else _CPU
@@ -103,7 +103,7 @@ def argument_list(spec: RunSpec) -> tuple[str, ...]:
 
 
 def name(key: str) -> str:
-    """An argument's name as Megatron-LM spells it: with dashes, without the two in front."""
+    """An argument's name as Megatron-LM spells it: with dashes, without the leading two."""
     return key.lstrip("-").replace("_", "-")
 
 

@@ -1,7 +1,7 @@
-"""The answer of Megatron-LM's own ``validate_args`` to a run, in the words of our settings.
+"""Verdict of Megatron-LM's own ``validate_args`` on a run, in terms of our settings.
 
-Asked where a supported megatron-core is installed, for the GPU of the run and not of this machine
-(``launcher.worker.megatron.validate``). Elsewhere the rules of ``check`` answer alone.
+It runs where a supported megatron-core is installed, for the run's GPU and not this machine's
+(``launcher.worker.megatron.validate``). Elsewhere only the rules of ``check`` apply.
 """
 
 import json
@@ -22,7 +22,7 @@ from launcher.base.package import python_path
 from launcher.spec import RunSpec, edit
 
 VALIDATOR = "launcher.worker.megatron.validate"
-TIMEOUT_S = 120  # Seconds for an answer; importing the frameworks takes nearly all of them, 7 on an idle core.
+TIMEOUT_S = 120  # Seconds for an answer; nearly all of it is importing the frameworks, 7 s on an idle core.
 
 _ALIASES = {
     "decoder-first-pipeline-num-layers": ("num-layers-in-first-pipeline-stage",),
@@ -39,7 +39,7 @@ _NAME = re.compile(r"--[a-z0-9][\w-]*|\b[a-z0-9]+(?:_[a-z0-9]+)+\b")
 
 
 def native(spec: RunSpec) -> Judgement:
-    """The judgement of the installed megatron-core on the translated argument list."""
+    """Verdict of the installed megatron-core on the translated argument list."""
     found = installed.found_version()
     if spec.script is not None:
         return Judgement()
@@ -47,9 +47,9 @@ def native(spec: RunSpec) -> Judgement:
         which = (
             "is not installed here"
             if found is None
-            else f"{found} is installed, and those driven are {installed.RANGE}"
+            else f"{found} is installed, and this version supports {installed.RANGE}"
         )
-        rule = f"megatron-core {which}, so that its own validator was not asked; these rules are the launcher's"
+        rule = f"megatron-core {which}, so its own validator was not run; the launcher's own rules were checked"
         return _unasked(spec, rule, installed.INSTALL)
     try:
         answer = asked(question(spec), found)
@@ -59,20 +59,20 @@ def native(spec: RunSpec) -> Judgement:
 
 
 def natives(specs: Sequence[RunSpec]) -> tuple[Judgement, ...]:
-    """Return the judgements of :func:`native` on several runs; new questions are asked in one process."""
+    """Return the verdicts of :func:`native` on several runs; new questions go to one process."""
     found = installed.found_version()
     if found is not None and installed.is_supported(found):
         try:
             _ask_together([question(spec) for spec in specs if spec.script is None], found)
-        except TimeoutError as error:  # Asked one by one, each would wait as long again.
+        except TimeoutError as error:  # Asked one by one, each would wait just as long.
             return tuple(_unanswered(spec, error) for spec in specs)
         except RuntimeError:
-            pass  # One may have ended the program for all: each is asked by itself, and says why.
+            pass  # One may have ended the program for all: ask each by itself, so that it says why.
     return tuple(native(spec) for spec in specs)
 
 
 def question(spec: RunSpec) -> JsonObject:
-    """The question to the validator: the argument list, and the machine that it is for."""
+    """The question for the validator: the argument list and the machine that it is for."""
     return {
         "arguments": list(argument_list(spec)),
         "world": spec.gpus,
@@ -83,7 +83,7 @@ def question(spec: RunSpec) -> JsonObject:
 
 
 def explained(spec: RunSpec, answer: JsonObject, version: str) -> ConfigError:
-    """The answer with the setting that it is about: the first argument it names that we know, else ``backend``."""
+    """The answer as an error of the first setting whose argument it names, else of ``backend``."""
     text = answer["text"]
     names = [name(word) for word in _NAME.findall(text)]
     extra = {name(key): key for key in spec.backend.extra}
@@ -114,10 +114,10 @@ def _unanswered(spec: RunSpec, error: Exception) -> Judgement:
 
 
 def asked(question: JsonObject, version: str) -> JsonObject | None:
-    """The answer of the validator to one question, from the user's cache folder where it was asked before.
+    """The validator's answer to one question, from the user's cache folder if it was asked before.
 
     Raises:
-        RuntimeError: The program ended without an answer; with the last line that it said.
+        RuntimeError: The program ended without an answer; the message is its last line.
         TimeoutError: It took too long.
     """
     found: JsonObject | None = cache.answer("native", [VALIDATOR, version, question], lambda: answers([question])[0])
@@ -125,7 +125,7 @@ def asked(question: JsonObject, version: str) -> JsonObject | None:
 
 
 def _ask_together(questions: Sequence[JsonObject], version: str) -> None:
-    """Have the answers of :func:`asked` to several questions kept, those to new ones from one process."""
+    """Cache the answers of :func:`asked` to several questions; new ones come from one process."""
     new = [each for each in questions if not cache.is_kept("native", [VALIDATOR, version, each])]
     if new:
         for each, answer in zip(new, answers(new), strict=True):
@@ -135,9 +135,9 @@ def _ask_together(questions: Sequence[JsonObject], version: str) -> None:
 def answers(
     questions: list[JsonObject], *, module: str = VALIDATOR, timeout_s: int = TIMEOUT_S
 ) -> list[JsonObject | None]:
-    """The answers to many questions, from one process; raises what :func:`asked` does.
+    """The answers to many questions, from one process; raises the same errors as :func:`asked`.
 
-    ``module`` reads a JSON list of questions and writes one of answers; ``timeout_s`` are seconds for all of them.
+    ``module`` reads a JSON list of questions and writes a list of answers; ``timeout_s`` is the limit for all of them.
     """
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "PYTHONPATH": python_path()}
     try:

@@ -1,6 +1,6 @@
-"""TRL: post-training by ``trl``'s trainers on the engines that accelerate drives (FSDP2, DDP, DeepSpeed).
+"""TRL: post-training with ``trl``'s trainers on the engines that accelerate runs (FSDP2, DDP, DeepSpeed).
 
-The members are those that ``launcher.backends`` asks of a backend.
+The members are those that ``launcher.backends`` requires of a backend.
 """
 
 import json
@@ -64,39 +64,39 @@ framework = "trl"
 
 
 def mode(spec: RunSpec) -> str:
-    """The engine below."""
+    """The name, with the underlying engine."""
     return f"TRL on {_ENGINES[engine_of(spec)]}"
 
 
 def runs_on(spec: RunSpec) -> str | None:
-    """FSDP2 where it shards, as torchtitan does."""
+    """FSDP2 if it shards, like torchtitan; else None."""
     return "FSDP2" if engine_of(spec) == "fsdp" else None
 
 
 def obstacles(spec: RunSpec) -> Iterator[ConfigError]:
-    """vLLM, which generates where it is asked for and comes with no extra: it brings a torch of its own."""
+    """Error if vLLM is requested but missing; no extra installs it, because it brings its own torch."""
     if find_spec("vllm") is None:
         yield from edit.refused(spec, "task.vllm", "vLLM is not installed for this Python")
 
 
 def fullest_rank(spec: RunSpec) -> int:
-    """That of its engine."""
+    """The fullest rank of its engine."""
     return backend_of(spec).fullest_rank(as_engine(spec))
 
 
 def changes(spec: RunSpec, kind: EngineChange) -> Iterator[Change]:
-    """The engine's buffers and sharding, and ZeRO 3 in place of FSDP2, whose ranks all load the whole model."""
+    """The engine's buffers and sharding, and ZeRO 3 instead of FSDP2, whose ranks all load the whole model."""
     if kind in ("buffers", "sharding"):
         yield from backend_of(spec).changes(spec, kind)
     if kind == "sharding" and is_preset(spec, "fsdp", shard=True, stage=3):
-        cost = "nothing: DeepSpeed in place of FSDP2, whose first rank alone reads the weights"
+        cost = "nothing: DeepSpeed, whose first rank alone reads the weights, instead of FSDP2"
         yield set_to(spec, cost, {"parallel.name": "zero3", "parallel.shard": False}, ("parallel=zero3",))
 
 
 def unreadable(before: RunSpec, after: RunSpec) -> Iterator[ConfigError]:
-    """Checkpoints are those of the engine, so another one reads none of them."""
+    """Errors for checkpoints of another engine, which cannot be read."""
     if (was := engine_of(before)) != engine_of(after):
-        rule = f"the checkpoint was written by TRL on {_ENGINES[was]}, whose files another engine does not read"
+        rule = f"the checkpoint was written by TRL on {_ENGINES[was]}, and other engines do not read its files"
         yield ConfigError("parallel.name", after.parallel.name, rule, [f"parallel={before.parallel.name}"])
         return
     yield from backend_of(after).unreadable(as_engine(before), as_engine(after))
@@ -112,7 +112,7 @@ def translate(spec: RunSpec, python: str) -> Job:
 
 
 def _environment(spec: RunSpec) -> dict[str, str]:
-    """Accelerate's variables, as ``accelerate launch`` would set them, and no telemetry."""
+    """Accelerate's variables, as ``accelerate launch`` would set them, and telemetry turned off."""
     found = {"HF_HUB_DISABLE_TELEMETRY": "1", "TOKENIZERS_PARALLELISM": "false"}
     if engine_of(spec) == "fsdp":
         found |= {

@@ -1,7 +1,7 @@
-"""Limits of TRL's trainers and of what this version of the launcher hands to them, each with the way out.
+"""Limits of TRL's trainers and of what this version passes to them, each with the way out.
 
-The engine's own limits (formats, offload, 4-bit weights, ZeRO) are asked of its backend, for the run as that engine
-would have it; what is here is TRL's: presets, losses and schedules that it has, and settings with no argument there.
+The engine's own limits (formats, offload, 4-bit weights, ZeRO) come from its backend, for the run as that engine sees
+it. The limits here are TRL's: its presets, losses and schedules, and settings that it has no argument for.
 """
 
 from collections.abc import Iterator
@@ -25,8 +25,8 @@ PRESETS = ("parallel=fsdp", "parallel=ddp", "parallel=zero1", "parallel=zero2", 
 _AXES = ("tensor", "pipeline", "virtual_pipeline", "context", "expert", "ulysses", "replicate")
 
 _NO_ARGUMENT = "TRL's configuration has no argument for it in this version"
-_OWN_LOSS = "TRL's loss makes the logits of some tokens and words at a time, and never holds all of them"
-_AUTOCAST = "accelerate decides the formats: fp32 weights where they are trained, computed on as precision.compute says"
+_OWN_LOSS = "TRL's loss computes logits for some tokens and words at a time and never holds all of them"
+_AUTOCAST = "accelerate decides the formats: trained weights in fp32, computation in precision.compute"
 
 _DROPPED = {
     "adapter.lora_plus": _NO_ARGUMENT,
@@ -41,9 +41,9 @@ _DROPPED = {
     "save.async": "transformers writes a checkpoint while training waits",
     "train.compile": "this version compiles no blocks under TRL",
     "train.loss": _OWN_LOSS,
-    "train.label_smoothing": "TRL smooths labels by a second forward pass with all logits, which is not counted",
+    "train.label_smoothing": "TRL smooths labels with a second forward pass over all logits, which is not counted",
     "train.z_loss": _NO_ARGUMENT,
-    "train.on_spike": "its trainer goes on: a jump is reported, and NaN ends the run",
+    "train.on_spike": "its trainer continues after a spike, which is reported; NaN ends the run",
     "precision.gradients": _AUTOCAST,
     "precision.accumulate": _AUTOCAST,
     "precision.optimizer_states": _AUTOCAST,
@@ -63,9 +63,9 @@ _LOSSES = {
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
-    """Everything that TRL or the translation would otherwise drop, or stop at."""
+    """Errors for everything that TRL or the translation would otherwise drop or stop at."""
     if spec.script is not None:
-        rule = "a script of your own is started by the engines that leave it alone"
+        rule = "TRL brings its own training script; the other engines start yours"
         yield ConfigError("script", spec.script, rule, ["task=pretrain"])
         return
     if layouts := [*_layout(spec)]:
@@ -78,7 +78,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
-    """Pitfalls of the engine, and of a task."""
+    """Warnings of the engine that TRL runs on."""
     if not [*_layout(spec)]:
         yield from backend_of(spec).warnings(as_engine(spec))
 
@@ -91,7 +91,7 @@ def _layout(spec: RunSpec) -> Iterator[ConfigError]:
             yield ConfigError(f"parallel.{axis}", degree, rule, [back, *(f"{way} {back}" for way in PRESETS)])
             return
     if spec.parallel.name == "zero0":
-        rule = "accelerate runs whole copies by DDP, which is another engine than ZeRO 0 of DeepSpeed"
+        rule = "accelerate trains full replicas with DDP, which is not the same engine as DeepSpeed's ZeRO 0"
         yield ConfigError("parallel.name", "zero0", rule, list(PRESETS))
 
 
@@ -110,11 +110,11 @@ def _optimizer(spec: RunSpec) -> Iterator[ConfigError]:
     optimizer, names = spec.optimizer, ("adamw", "adamw_8bit", "paged_adamw_8bit")
     yield from _optimizers.round_to_nearest(spec)
     if optimizer.name not in names:
-        rule = f"TRL is given {', '.join(names[:-1])} or {names[-1]} in this version"
+        rule = f"this version runs TRL with {', '.join(names[:-1])} or {names[-1]}"
         kept = names[: 1 if spec.parallel.shard else 2]
         yield ConfigError("optimizer.name", optimizer.name, rule, [f"optimizer={name}" for name in kept])
     elif optimizer.name != "adamw" and spec.parallel.shard:
-        rule = "bitsandbytes steps no sharded tensors of FSDP2"
+        rule = "bitsandbytes cannot step FSDP2's sharded tensors"
         yield ConfigError("optimizer.name", optimizer.name, rule, ["optimizer=adamw", "parallel=ddp"])
     if optimizer.schedule in ("linear", "inverse_sqrt") and optimizer.min_lr:
         rule = f"transformers' schedule {optimizer.schedule} ends at 0"
@@ -133,12 +133,12 @@ def _quantised(spec: RunSpec) -> Iterator[ConfigError]:
 
 def _experts(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.adapter.bits and spec.model.num_experts:
-        rule = "transformers packs linears alone, and the experts' weights, one tensor a layer, would stay as they are"
+        rule = "transformers quantises only linear layers, and experts' weights, one tensor per layer, would stay as is"
         yield ConfigError("adapter.name", "qlora", rule, ["adapter=lora", "task=pretrain"])
 
 
 def _begun_whole(spec: RunSpec) -> Iterator[ConfigError]:
-    """Adapters that ``peft`` makes of whole weights, or multiplies by: OFT, and LoRA that begins as PiSSA."""
+    """Errors for adapters that need whole weights: OFT, and LoRA that starts from PiSSA."""
     adapter = spec.adapter
     path, back = ("adapter.name", "adapter=lora") if adapter.name == "oft" else ("adapter.pissa", "adapter.pissa=null")
     if adapter.name == "oft":
@@ -147,34 +147,34 @@ def _begun_whole(spec: RunSpec) -> Iterator[ConfigError]:
         return
     found = edit.value_at(spec, path)
     if adapter.bits:
-        rule = "PiSSA takes what it begins with off the weights, and these are packed"
+        rule = "PiSSA subtracts its initial adapter from the weights, and these are quantised"
         yield ConfigError(path, found, rule, [back, "adapter=lora"])
     if engine_of(spec) != "ddp":
-        rule = "this version trains it where each rank has the whole model"
+        rule = "this version trains it only where each rank has the whole model"
         yield ConfigError(path, found, rule, ["parallel=ddp", back])
 
 
 def _rotated(spec: RunSpec) -> Iterator[ConfigError]:
-    """OFT's blocks of inputs, of which peft would take another size than was asked for (``adjust_oft_parameters``)."""
+    """Errors for OFT's input blocks where peft would silently change the size (``adjust_oft_parameters``)."""
     adapter, model = spec.adapter, spec.model
     if model.num_experts:
-        rule = "peft rotates inputs of linears alone, and experts' weights are one tensor a layer"
+        rule = "peft rotates only inputs of linear layers, and experts' weights are one tensor per layer"
         yield ConfigError("adapter.name", "oft", rule, ["adapter=lora", "model.num_experts=0"])
     block = families.of(model).block(model, 0)
     sizes = {weight.shape[1] for weight in adapters.targeted(block, adapter)}
     if any(size % adapter.block_size for size in sizes) or adapter.block_size == 1:
-        rule = f"inputs of layers are cut into blocks of at least 2, and there are {', '.join(map(str, sorted(sizes)))}"
+        rule = f"must be at least 2 and divide the layers' input sizes: {', '.join(map(str, sorted(sizes)))}"
         ways = [edit.override("adapter.block_size", each) for each in edit.divisors(gcd(*sizes)) if 1 < each <= 64]
         yield ConfigError("adapter.block_size", adapter.block_size, rule, ways[:-4:-1] or ["adapter=lora"])
 
 
 def _rounded(spec: RunSpec) -> Iterator[ConfigError]:
-    """Linears of quantization-aware training, which are those of FSDP2 and DDP, in models that predict tokens."""
+    """Errors for quantization-aware training on DeepSpeed, and for tasks whose models it does not support."""
     if engine_of(spec) == "deepspeed":
-        rule = "torchao's linears train under FSDP2 and DDP in this version"
+        rule = "this version trains torchao's linear layers only under FSDP2 and DDP"
         yield from edit.refused(spec, "precision.qat", rule, first=["parallel=fsdp"])
     if spec.task.name in ("reward", "grpo"):
-        rule = f"this version rounds no weights with task={spec.task.name}"
+        rule = f"this version has no quantization-aware training with task={spec.task.name}"
         yield from edit.refused(spec, "precision.qat", rule, "task=sft")
 
 
@@ -183,23 +183,23 @@ def _precision(spec: RunSpec) -> Iterator[ConfigError]:
     loaded = spec.precision.parameters
     whole = engine_of(spec) == "ddp" and spec.adapter.name == "none"
     if loaded not in (None, "fp32") and not (loaded == compute == "bf16" and whole):
-        rule = "whole models are trained in bf16 by DDP alone: accelerate makes fp32 of what FSDP2 shards"
+        rule = "only DDP trains whole models in bf16: accelerate converts what FSDP2 shards to fp32"
         yield ConfigError("precision.parameters", loaded, rule, ["precision.parameters=null", "parallel=ddp"])
     if compute not in ("fp32", "bf16"):
         yield ConfigError("precision.compute", compute, "TRL computes in bf16 or fp32 in this version", ways)
     if spec.hardware.device == "cpu" and compute == "bf16" and engine_of(spec) == "deepspeed":
-        rule = "transformers takes bf16 on a CPU only with use_cpu, with which accelerate leaves DeepSpeed out"
+        rule = "on a CPU transformers accepts bf16 only with use_cpu, which makes accelerate skip DeepSpeed"
         yield ConfigError("precision.compute", compute, rule, ["precision=fp32", "parallel=fsdp"])
 
 
 def _zero(spec: RunSpec) -> Iterator[ConfigError]:
-    """Settings of DeepSpeed beside another engine; and the experimental optimizer states of a frozen base."""
+    """Errors for DeepSpeed's settings on another engine, and for a setting that DeepSpeed does not read."""
     if engine_of(spec) == "deepspeed":
         if not spec.backend.micro_step_sync:
             rule, path = "DeepSpeed reduces gradients as zero.stage says", "backend.micro_step_sync"
             yield ConfigError(path, False, rule, [f"{path}=true", "parallel=fsdp"])
         return
-    rule = "DeepSpeed reads it, and this preset is another engine's"
+    rule = "only DeepSpeed reads it, and this preset runs another engine"
     paths = " ".join(path for path in OF_ENGINES.split() if path.startswith("zero."))
     yield from edit.refused(spec, paths, rule, first=["parallel=zero3"])
 
@@ -215,16 +215,16 @@ def _task(spec: RunSpec) -> Iterator[ConfigError]:
             "task.loss", task.loss, rule, [f"task.loss={name}" for name in losses[:2]] or ["task.loss=null"]
         )
     if task.loss == "exo_pair" and not task.label_smoothing:
-        rule = "this loss takes the logarithm of the share of flipped preferences"
+        rule = "this loss takes the logarithm of the share of flipped preferences, which must not be 0"
         yield ConfigError("task.label_smoothing", 0.0, rule, ["task.label_smoothing=0.001", "task.loss=sigmoid"])
     if task.name == "grpo":
         yield from _generation(spec)
     templates = {each.template for each in spec.data.sets}
     if task.rows and len(templates) > 1:
-        rule = "TRL writes all rows by one template: leave them out of data.mix, and name one as data.template"
+        rule = "TRL renders all rows with one template: remove them from data.mix and set data.template"
         yield ConfigError("data.mix", [*templates], rule)
     if task.name == "kto" and spec.micro_batch_size == 1 and task.loss in (None, "kto"):
-        rule = "its divergence is estimated from answers of other rows of the micro-batch, so it needs two at least"
+        rule = "its divergence is estimated from answers of other rows of the micro-batch, so it needs at least two"
         yield ConfigError(
             "train.micro_batch_size", 1, rule, ["train.micro_batch_size=2", "task.loss=apo_zero_unpaired"]
         )
@@ -233,19 +233,19 @@ def _task(spec: RunSpec) -> Iterator[ConfigError]:
 def _generation(spec: RunSpec) -> Iterator[ConfigError]:
     task, batch = spec.task, spec.global_batch_size
     if not task.rewards:
-        rule = "answers are compared by their rewards, and no function is named"
+        rule = "rewards rank the answers, and no reward function is set"
         yield ConfigError(
             "task.rewards", [], rule, ["task.rewards=[my_rewards.length]", "task.rewards=[accuracy_reward]"]
         )
     if batch % task.generations:
-        rule = f"a step has whole groups of answers: {batch} sequences are no multiple of {task.generations}"
+        rule = f"a step needs whole groups of answers: {batch} sequences are not a multiple of {task.generations}"
         ways = [f"task.generations={number}" for number in edit.divisors(batch) if number > 1][:3]
         yield ConfigError("task.generations", task.generations, rule, ways)
     if task.generations == 1:
-        rule = "answers to one prompt are compared with each other"
+        rule = "answers to one prompt are compared with each other, so at least two are needed"
         yield ConfigError("task.generations", 1, rule, ["task.generations=2"])
     if spec.evaluates:
-        rule = "an evaluation of GRPO generates answers, which this version does not time or count"
+        rule = "a GRPO evaluation generates answers, whose time and memory this version does not estimate"
         yield ConfigError(
             "train.eval_every", spec.eval_every, rule, ["train.eval_every=null train.evals_per_epoch=null"]
         )
@@ -253,13 +253,13 @@ def _generation(spec: RunSpec) -> Iterator[ConfigError]:
 
 def _packing(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.data.packed == "documents" and spec.micro_batch_size > 1:
-        rule = "TRL's collator would make one long row of the samples of a micro-batch, which is not counted"
+        rule = "TRL's collator would join the samples of a micro-batch into one long row, which is not counted"
         ways = ["train.micro_batch_size=1", "data.packing=null"]
         yield ConfigError("train.micro_batch_size", spec.micro_batch_size, rule, ways)
 
 
 def _extra(spec: RunSpec) -> Iterator[ConfigError]:
-    """Arguments of TRL's that a setting of the launcher's gives, or that are none which a run may be given."""
+    """Errors for arguments of TRL that a setting gives, and for those that a run may not be given."""
     task, extra = spec.task.name, spec.backend.extra
     if not extra:
         return
@@ -274,12 +274,12 @@ def _extra(spec: RunSpec) -> Iterator[ConfigError]:
             ways = [f"launch show {setting.partition('.')[0]}"]
             yield ConfigError(path, value, f"{setting} gives TRL's {name}", ways)
         elif name in ours:
-            rule = f"a setting of this launcher gives TRL's {name}; `launch show` prints which value it has"
+            rule = f"the launcher's settings give TRL's {name}; `launch show` prints its value"
             yield ConfigError(path, value, rule, [f"launch show task={task}"])
         elif name not in given:
             rule = (
-                f"it is none of the arguments of TRL 1.16 that a run of {task} may be given: those hold no memory that "
-                "is not counted, and leave data, evaluation and checkpoints to the launcher"
+                f"not among the arguments of TRL 1.16 that a run of {task} may be given: those that hold no uncounted "
+                "memory and leave data, evaluation and checkpoints to the launcher"
             )
             near = [edit.addition(f"backend.extra.{each}", value) for each in closest(name, given)[:2]]
             yield ConfigError(path, value, rule, near)

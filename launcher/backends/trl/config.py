@@ -1,8 +1,8 @@
-"""``trl.yaml``, which ``TrlParser --config`` reads: every choice spelt out under TRL's and transformers' own names.
+"""``trl.yaml``, which ``TrlParser --config`` reads: every choice under TRL's and transformers' own names.
 
-What is not written keeps the default of TRL 1.16. The order of samples, evaluation, checkpoints and trackers are the
-launcher's, so their arguments are off here. Keys of ``backend.extra`` come last and are refused where one of ours
-gives them.
+What is not written keeps the default of TRL 1.16. The launcher handles sample order, evaluation, checkpoints and
+trackers, so their arguments are off here. Keys of ``backend.extra`` come last and are refused where a setting gives
+them.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from launcher.base.files import JsonObject
 from launcher.job import RUN
 from launcher.spec import RunSpec
 
-START = f"{RUN}/start"  # The model and tokenizer from which a run without weights of its own begins.
+START = f"{RUN}/start"  # The model and tokenizer that a run without pretrained weights starts from.
 DS_CONFIG = "ds_config.json"
 
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -21,7 +21,7 @@ _DECAYS = {"linear": "linear", "cosine": "cosine", "minus_sqrt": "1-sqrt"}
 
 
 def build(spec: RunSpec) -> JsonObject:
-    """The arguments of TRL's configuration of the task, of its model and, for GRPO, of its script."""
+    """The arguments of TRL's task configuration, of its model configuration and, for GRPO, of its script."""
     config = {
         "model_name_or_path": spec.model.weights or START,
         "dtype": _DTYPES.get(loaded(spec)),
@@ -53,8 +53,8 @@ def build(spec: RunSpec) -> JsonObject:
 
 
 def text(spec: RunSpec) -> str:
-    """The file."""
-    import yaml  # Late, because a check writes none.
+    """The text of ``trl.yaml``."""
+    import yaml  # Late, because a check does not write the file.
 
     return yaml.safe_dump(build(spec), sort_keys=True, width=120)
 
@@ -77,7 +77,7 @@ def _optimizer(spec: RunSpec) -> JsonObject:
 
 
 def optimizer_name(spec: RunSpec) -> str:
-    """The word of transformers' ``OptimizerNames``; torch's kernel is one where none is asked for on a GPU."""
+    """The name in transformers' ``OptimizerNames``; AdamW defaults to torch's fused kernel on a GPU."""
     optimizer = spec.optimizer
     if optimizer.name == "adamw":
         unset = optimizer.fused is None and optimizer.foreach is None
@@ -130,7 +130,7 @@ def _engine(spec: RunSpec) -> JsonObject:
 
 def _adapter(spec: RunSpec) -> JsonObject:
     adapter = spec.adapter
-    if not adapter.low_rank:  # Of OFT TRL's arguments say nothing; ``spec.json`` does.
+    if not adapter.low_rank:  # TRL has no arguments for OFT; the worker reads ``spec.json``.
         return {"use_peft": False}
     found: JsonObject = {
         "use_peft": True,
@@ -163,7 +163,7 @@ def _task(spec: RunSpec) -> JsonObject:
     if task.loss is not None:
         found["loss_type"] = [task.loss] if task.name == "dpo" else task.loss
     if task.name == "sft":
-        if spec.data.packed == "documents":  # Samples come packed; TRL's collator keeps their documents apart.
+        if spec.data.packed == "documents":  # Samples arrive packed; TRL's collator keeps their documents apart.
             found |= {"packing": True, "packing_strategy": "bfd"}
         return found | {"dataset_kwargs": {"skip_prepare_dataset": True}}
     if task.name == "grpo":

@@ -1,8 +1,7 @@
-"""The engine below TRL, which accelerate drives, and the implementation that runs, as memory and speed depend on it.
+"""The engine under TRL, which accelerate runs, and its implementation, as far as memory and speed depend on it.
 
-It is FSDP2, DDP or DeepSpeed, by the preset. Formats, buffers and limits of sharding are those of the backends ``fsdp``
-and ``deepspeed``, since it is the same torch and the same DeepSpeed; :func:`as_engine` is the run that they are asked
-about.
+It is FSDP2, DDP or DeepSpeed, by the preset. Formats, buffers and limits of sharding come from the backends ``fsdp``
+and ``deepspeed``, since it is the same torch and the same DeepSpeed; :func:`as_engine` is the run passed to them.
 """
 
 from dataclasses import replace
@@ -20,7 +19,7 @@ type Engine = Literal["fsdp", "ddp", "deepspeed"]
 
 
 def engine_of(spec: RunSpec) -> Engine:
-    """The engine that accelerate drives: FSDP2 where parameters are sharded, DeepSpeed for the other ZeRO stages."""
+    """The engine that accelerate runs: FSDP2 for sharded parameters, DeepSpeed for other ZeRO stages, else DDP."""
     if spec.parallel.shard:
         return "fsdp"
     return "deepspeed" if spec.zero.stage else "ddp"
@@ -33,10 +32,10 @@ def backend_of(spec: RunSpec) -> Backend:
 
 
 def as_engine(spec: RunSpec) -> RunSpec:
-    """The same run as its engine would have it, without TRL's own arguments.
+    """The same run as its engine sees it, without TRL's own arguments.
 
-    accelerate leaves ``DistributedDataParallel`` its defaults: gradients are no views of the buckets, of 25 MiB. The
-    format of a reduction has no key there, and what a base is loaded in follows from the adapter.
+    accelerate leaves ``DistributedDataParallel`` at its defaults: gradients are not views of the 25 MiB buckets. It has
+    no key for the format of a reduction, and the adapter determines the format that a base is loaded in.
     """
     name = "deepspeed" if engine_of(spec) == "deepspeed" else "fsdp"
     settings: dict[str, object] = {"backend.name": name, "backend.extra": {}}
@@ -48,9 +47,9 @@ def as_engine(spec: RunSpec) -> RunSpec:
 
 
 def loaded(spec: RunSpec) -> Dtype:
-    """The format in which the weights are loaded: fp32 to be trained, or as asked, else that of the computation.
+    """The format of the loaded weights: fp32 or as configured if they are trained, else the compute format.
 
-    DeepSpeed casts the model and keeps fp32 copies itself; beside an adapter nothing of the model is trained, and
+    DeepSpeed casts the model and keeps fp32 copies itself; with an adapter the model itself is not trained, and
     ``peft`` makes the adapter in fp32 (``autocast_adapter_dtype``).
     """
     trained = spec.adapter.name == "none" and engine_of(spec) != "deepspeed"
@@ -58,7 +57,7 @@ def loaded(spec: RunSpec) -> Dtype:
 
 
 def _loads(spec: RunSpec) -> int:
-    """Bytes of a parameter on the host of each rank that loads the model, and a reference model, whole.
+    """Host bytes per parameter on each rank that loads the whole model, and a reference model.
 
     ``create_model_from_path`` of ``trl/trainer/utils.py`` names no device where ranks are several, and every rank of
     FSDP2 reads all weights (transformers 5.23, ``_load_pretrained_model``). Those that are loaded as they lie in the
@@ -73,17 +72,17 @@ def _loads(spec: RunSpec) -> int:
 
 
 TILE = (4096, 32768)
-"""Tokens and entries of the vocabulary whose logits TRL's loss has at once (``TOKEN_CHUNK_SIZE`` of
+"""Tokens and vocabulary entries of the logits that TRL's loss holds at once (``TOKEN_CHUNK_SIZE`` of
 ``trl/kernels/chunked_logprob.py``, ``_CHUNKED_LOGPROB_CHUNK_SIZE`` of ``trl/trainer/utils.py``)."""
 
 SOURCE = "trl/kernels/chunked_logprob.py, ChunkedLogProbFunction"
 
 
 def dtypes(spec: RunSpec) -> Dtypes:
-    """The engine's formats, but that accelerate's FSDP2 reduces in the compute format, and a frozen base is 16-bit.
+    """The engine's formats, except that accelerate's FSDP2 reduces in the compute format and a frozen base is 16-bit.
 
     ``FullyShardedDataParallelPlugin.set_mixed_precision`` of accelerate 1.15 sets ``reduce_dtype`` as ``param_dtype``.
-    Beside a quantised base the trainers turn an adapter into bf16 (``SFTTrainer.__init__`` of TRL 1.16).
+    With a quantised base the trainers convert an adapter to bf16 (``SFTTrainer.__init__`` of TRL 1.16).
     """
     found = backend_of(spec).dtypes(as_engine(spec))
     if engine_of(spec) == "deepspeed":
@@ -97,7 +96,7 @@ def dtypes(spec: RunSpec) -> Dtypes:
 
 
 def engine(spec: RunSpec) -> EngineTraits:
-    """The engine's own modules, whose loss is TRL's: the logits of some tokens and words at a time."""
+    """The engine's own modules with TRL's loss, which computes logits for some tokens and words at a time."""
     found = backend_of(spec).engine(as_engine(spec))
     optimizer = "fused" if spec.optimizer.fused or spec.hardware.device == "cuda" else found.optimizer
     saving = Saving(
@@ -107,18 +106,18 @@ def engine(spec: RunSpec) -> EngineTraits:
     )
     found = replace(found, logits=tile(spec), optimizer=optimizer, saving=saving, loads=_loads(spec))
     low = spec.adapter.name != "none" or spec.precision.parameters == "bf16"
-    if engine_of(spec) != "deepspeed" and low:  # Nothing of 16-bit weights is cast.
+    if engine_of(spec) != "deepspeed" and low:  # 16-bit weights are not cast.
         wide = found.autocast and not spec.adapter.bits
         return replace(found, autocast=False, residual_size=found.size, wide_adapters=wide)
     return found
 
 
 def tile(spec: RunSpec) -> LogitsBytes:
-    """Bytes of the loss for an entry of the vocabulary and a token: of one tile in the compute format.
+    """Bytes of the loss per vocabulary entry and token, for one tile in the compute format.
 
-    The tile is as wide whatever the vocabulary is. A kernel folds it into sums and turns it into its gradient in place.
-    Without Triton, as on a CPU, torch's operations hold fp32 tensors of the vocabulary's part of it beside it: three in
-    the forward pass and five in the backward. A reward model has one output, and no logits.
+    The tile has the same width for any vocabulary. A kernel folds it into sums and turns it into its gradient in place.
+    Without Triton, as on a CPU, torch's operations also hold fp32 tensors of the tile's part of the vocabulary: three
+    in the forward pass and five in the backward pass. A reward model has one output and no logits.
     """
     if spec.task.name == "reward":
         return LogitsBytes(output=0, loss=0, backward=0, source="trl/trainer/reward_trainer.py")
@@ -133,5 +132,5 @@ def tile(spec: RunSpec) -> LogitsBytes:
 
 
 def execution(spec: RunSpec) -> Execution | None:
-    """The engine's way to execute a step; nothing is known of one with generation."""
+    """How the engine executes a step; None for steps with generation, which are not modelled."""
     return None if spec.task.name == "grpo" else backend_of(spec).execution(as_engine(spec))

@@ -22,49 +22,49 @@ from tests.support.helpers import make_spec
         (
             "+backend.extra.zero_optimization.stage=2",
             "backend.extra.zero_optimization.stage",
-            "it has a setting of its own, zero.stage, which the memory estimate reads too",
+            "the setting zero.stage gives it, and the memory estimate reads that setting",
             ("zero.stage=2 +backend.extra.zero_optimization.stage=null",),
         ),
         (
             "+backend.extra.gradient_accumulation_steps=4",
             "backend.extra.gradient_accumulation_steps",
-            "it has a setting of its own, train.gradient_accumulation, which the memory estimate reads too",
+            "the setting train.gradient_accumulation gives it, and the memory estimate reads that setting",
             ("train.gradient_accumulation=4 +backend.extra.gradient_accumulation_steps=null",),
         ),
         (
             "+backend.extra.fp16.enabled=true",
             "backend.extra.fp16.enabled",
-            "it has a setting of its own, precision.compute, which the memory estimate reads too",
+            "the setting precision.compute gives it, and the memory estimate reads that setting",
             ("precision=fp16 +backend.extra.fp16.enabled=null",),
         ),
         (
             "+backend.extra.fp16.initial_scale_power=12",
             "backend.extra.fp16.initial_scale_power",
-            "it has a setting of its own, precision.initial_loss_scale, which the memory estimate reads too",
+            "the setting precision.initial_loss_scale gives it, and the memory estimate reads that setting",
             ("precision.initial_loss_scale=4096 +backend.extra.fp16.initial_scale_power=null",),
         ),
         (
             "+backend.extra.fp16.loss_scale=0",
             "backend.extra.fp16.loss_scale",
-            "it has a setting of its own, precision.loss_scale, which the memory estimate reads too",
+            "the setting precision.loss_scale gives it, and the memory estimate reads that setting",
             ("precision.loss_scale=null +backend.extra.fp16.loss_scale=null",),
         ),
         (
             "+backend.extra.bf16.bf16_optimizer_states=true",
             "backend.extra.bf16.bf16_optimizer_states",
-            "it has a setting of its own, precision.optimizer_states, which the memory estimate reads too",
+            "the setting precision.optimizer_states gives it, and the memory estimate reads that setting",
             ("precision.optimizer_states=bf16 +backend.extra.bf16.bf16_optimizer_states=null",),
         ),
         (
             "+backend.extra.optimizer.params.eps=1e-6",
             "backend.extra.optimizer.params.eps",
-            "it has a setting of its own, optimizer.name, which the memory estimate reads too",
+            "the setting optimizer.name gives it, and the memory estimate reads that setting",
             ("optimizer.epsilon=1e-06 +backend.extra.optimizer.params.eps=null",),
         ),
         (
             "+backend.extra.optimizer.type=Lamb",
             "backend.extra.optimizer.type",
-            "it has a setting of its own, optimizer.name, which the memory estimate reads too",
+            "the setting optimizer.name gives it, and the memory estimate reads that setting",
             (
                 "optimizer=adamw +backend.extra.optimizer.type=null",
                 "optimizer=sgd +backend.extra.optimizer.type=null",
@@ -73,7 +73,7 @@ from tests.support.helpers import make_spec
         (
             "+backend.extra.scheduler.type=WarmupLR",
             "backend.extra.scheduler.type",
-            "it has a setting of its own, optimizer.schedule, which the memory estimate reads too",
+            "the setting optimizer.schedule gives it, and the memory estimate reads that setting",
             (
                 "optimizer.schedule=constant +backend.extra.scheduler.type=null",
                 "optimizer.schedule=linear +backend.extra.scheduler.type=null",
@@ -83,31 +83,31 @@ from tests.support.helpers import make_spec
         (
             "+backend.extra.hybrid_engine.enabled=true",
             "backend.extra.hybrid_engine",
-            "the training program must play along with it, and the launcher's own worker does not",
+            "it needs support from the training program, and the launcher's own worker has none",
             ("script=path/to/train.py",),
         ),
         (
             "+backend.extra.zero_optimization.max_live_parameters=5",
             "backend.extra.zero_optimization.max_live_parameters",
-            "it has a setting of its own, zero.max_live_parameters, which the memory estimate reads too",
+            "the setting zero.max_live_parameters gives it, and the memory estimate reads that setting",
             ("zero.max_live_parameters=5 +backend.extra.zero_optimization.max_live_parameters=null",),
         ),
         (
             "+backend.extra.zero_optimization.cpu_offload=true",
             "backend.extra.zero_optimization.cpu_offload",
-            "it has a setting of its own, zero.offload_optimizer, which the memory estimate reads too",
+            "the setting zero.offload_optimizer gives it, and the memory estimate reads that setting",
             ("zero.offload_optimizer=cpu +backend.extra.zero_optimization.cpu_offload=null",),
         ),
         (
             "+backend.extra.zero_optimization.zero_quantized_weights=true",
             "backend.extra.zero_optimization.zero_quantized_weights",
-            "it has a setting of its own, zero.quantized_weights, which the memory estimate reads too",
+            "the setting zero.quantized_weights gives it, and the memory estimate reads that setting",
             ("zero.quantized_weights=true +backend.extra.zero_optimization.zero_quantized_weights=null",),
         ),
         (
             "+backend.extra.zero_optimization.contiguous_gradients=false",
             "backend.extra.zero_optimization.contiguous_gradients",
-            "gradients would be reduced by other buffers than are counted",
+            "gradients would be reduced in other buffers than those counted",
             (
                 "zero.reduce_bucket_size=50000000 +backend.extra.zero_optimization.contiguous_gradients=null",
                 "+backend.extra.zero_optimization.contiguous_gradients=true",
@@ -116,7 +116,7 @@ from tests.support.helpers import make_spec
         (
             "+backend.extra.zero_optimization.mics_shard_size=8",
             "backend.extra.zero_optimization.mics_shard_size",
-            "DeepSpeed 0.19.8 has it no more: MiCS",
+            "DeepSpeed 0.19.8 no longer has it: MiCS",
             (
                 "parallel=hsdp +backend.extra.zero_optimization.mics_shard_size=null",
                 "zero.hpz=8 +backend.extra.zero_optimization.mics_shard_size=null",
@@ -126,8 +126,10 @@ from tests.support.helpers import make_spec
         (
             "+backend.extra.zero_optimization.zenflow.topk_ratio=0.1",
             "backend.extra.zero_optimization.zenflow.topk_ratio",
-            "ZenFlow keeps moments of chosen columns on the GPU, which are not counted, lets other gradients lag "
-            "behind, and puts neither into a checkpoint (runtime/zenflow)",
+            (
+                "ZenFlow keeps moments of selected columns on the GPU, which are not counted, delays other gradients, "
+                "and saves neither in a checkpoint (runtime/zenflow)"
+            ),
             (
                 "zero.offload_optimizer=cpu +backend.extra.zero_optimization.zenflow=null",
                 "+backend.extra.zero_optimization.zenflow=null",
@@ -136,7 +138,7 @@ from tests.support.helpers import make_spec
         (
             "+backend.extra.zero_optimization.offload_optimizer.super_offload=true",
             "backend.extra.zero_optimization.offload_optimizer.super_offload",
-            "SuperOffload's moments lie in a process of their own, which neither the estimate nor a checkpoint sees "
+            "SuperOffload's moments live in a separate process, which neither the estimate nor a checkpoint covers "
             "(runtime/superoffload)",
             (
                 "zero.offload_optimizer=cpu +backend.extra.zero_optimization.offload_optimizer.super_offload=null",
@@ -146,44 +148,43 @@ from tests.support.helpers import make_spec
         (
             "+backend.extra.optimizer.type=OneBitAdam",
             "backend.extra.optimizer.type",
-            "DeepSpeed 0.19.8 has 1-bit optimizers no more; ZeRO 3 sends gradients in 4 bits",
+            "DeepSpeed 0.19.8 no longer has 1-bit optimizers; ZeRO 3 can send gradients in 4 bits",
             ("optimizer=adamw +backend.extra.optimizer.type=null",),
         ),
         (
             "+backend.extra.compression_training.weight_quantization=true",
             "backend.extra.compression_training",
-            "DeepSpeed 0.19.8 has it no more",
+            "DeepSpeed 0.19.8 no longer has it",
             ("adapter=qlora +backend.extra.compression_training=null",),
         ),
         (
             "+backend.extra.zero_optimization.new_option=1",
             "backend.extra.zero_optimization.new_option",
-            "DeepSpeed 0.19.8 has no such option, so that what it would take is not counted",
+            "DeepSpeed 0.19.8 has no such option, so its memory is not counted",
             ("+backend.extra.zero_optimization.new_option=null",),
         ),
         (
             "+backend.extra.prescale_gradients=true",
             "backend.extra.prescale_gradients",
-            "DeepSpeed stops at it with ZeRO 3, whose gradients are scattered",
+            "DeepSpeed refuses it with ZeRO 3, which reduce-scatters gradients",
             ("+backend.extra.prescale_gradients=false", "zero=1"),
         ),
         (
             "+backend.extra.tensor_parallel.tp_overlap_comm=true",
             "backend.extra.tensor_parallel.tp_overlap_comm",
-            "DeepSpeed reads it only where tensors are cut, and this run cuts none",
+            "DeepSpeed reads it only with tensor parallelism, which this run does not use",
             ("parallel.tensor=2", "parallel.tensor=4"),
         ),
         (
             "+backend.extra.tensor_parallel.autotp_size=2",
             "backend.extra.tensor_parallel.autotp_size",
-            "it has a setting of its own, parallel.tensor, which the memory estimate reads too",
+            "the setting parallel.tensor gives it, and the memory estimate reads that setting",
             ("parallel.tensor=2 +backend.extra.tensor_parallel.autotp_size=null",),
         ),
         (
             "+backend.extra.bf16=false",
             "backend.extra.bf16",
-            "it is a block, of which settings give a part (bf16.bf16_master_weights_and_grads):"
-            " hand over single keys of it",
+            "settings give part of this block (bf16.bf16_master_weights_and_grads): set its other keys one by one",
             ("launch show precision",),
         ),
     ],
@@ -224,7 +225,7 @@ def test_a_default_of_deepspeed_s_goes_through_where_another_value_would_not() -
 def test_what_is_handed_through_is_listed() -> None:
     extra = "+backend.extra.zero_optimization.enable_sanity_checks=true"
     rule = (
-        "handed to DeepSpeed as it is and judged by it alone; no memory depends on it: "
+        "passed to DeepSpeed unchanged and checked only there; no memory depends on it: "
         "zero_optimization.enable_sanity_checks"
     )
     spec = make_spec(*GPU, "parallel=zero2", extra, "optimizer.fused=true")

@@ -21,19 +21,19 @@ from tests.support.helpers import make_spec
         (
             ("parallel=zero2", "precision.parameters=fp32"),
             "precision.parameters",
-            "DeepSpeed casts the whole module: parameters have the format of the computation, bf16",
+            "DeepSpeed casts the whole module: parameters have the compute format, bf16",
             ("precision.parameters=null", "precision=fp32"),
         ),
         (
             ("parallel=zero2", "precision.gradients=fp32"),
             "precision.gradients",
-            "DeepSpeed casts the whole module: gradients have the format of the computation, bf16",
+            "DeepSpeed casts the whole module: gradients have the compute format, bf16",
             ("precision.gradients=null", "precision=fp32"),
         ),
         (
             ("parallel=zero0", "precision=fp32", "precision.reduce=bf16"),
             "precision.reduce",
-            "without ZeRO, fp32 gradients are reduced as they are",
+            "without ZeRO, fp32 gradients are reduced in fp32",
             ("precision.reduce=null", "zero=1"),
         ),
         (
@@ -51,7 +51,7 @@ from tests.support.helpers import make_spec
         (
             ("parallel=zero2", "precision.optimizer_states=bf16"),
             "precision.optimizer_states",
-            "master weights and optimizer states are both fp32, or both bf16 beside bf16 parameters",
+            "master weights and optimizer states are both fp32, or both bf16 with bf16 parameters",
             (
                 *("precision.master=null", "precision.optimizer_states=null"),
                 "precision.master=bf16 precision.optimizer_states=bf16",
@@ -60,7 +60,7 @@ from tests.support.helpers import make_spec
         (
             ("parallel=zero2", "precision.master=none"),
             "precision.master",
-            "master weights and optimizer states are both fp32, or both bf16 beside bf16 parameters",
+            "master weights and optimizer states are both fp32, or both bf16 with bf16 parameters",
             (
                 *("precision.master=null", "precision.optimizer_states=null"),
                 "precision.master=bf16 precision.optimizer_states=bf16",
@@ -80,7 +80,7 @@ from tests.support.helpers import make_spec
                 "zero.offload_optimizer=cpu",
             ),
             "precision.master",
-            "offloaded bf16 optimizer states are not translated in this version",
+            "this version does not translate offloaded bf16 optimizer states",
             ("precision.master=null", "zero.offload_optimizer=none"),
         ),
         (
@@ -98,7 +98,7 @@ from tests.support.helpers import make_spec
         (
             ("parallel=zero2", "precision=fp16", "precision.initial_loss_scale=1000"),
             "precision.initial_loss_scale",
-            "DeepSpeed takes the power of two alone (initial_scale_power)",
+            "DeepSpeed takes only a power of two (initial_scale_power)",
             ("precision.initial_loss_scale=1024", "precision.initial_loss_scale=null"),
         ),
     ],
@@ -114,7 +114,7 @@ def test_fp16_on_cpu_ranks_is_refused_since_few_processors_compute_in_it() -> No
     assert [(error.path, error.rule, error.way_out) for error in errors] == [
         (
             "precision.compute",
-            "DeepSpeed's CPU accelerator takes fp16 only on processors that compute in it (AVX512-FP16)",
+            "DeepSpeed's CPU accelerator supports fp16 only on processors that compute in it (AVX512-FP16)",
             ("precision=bf16", "precision=fp32"),
         )
     ]

@@ -60,20 +60,20 @@ def test_what_the_worker_does_is_accepted(overrides: tuple[str, ...]) -> None:
         (
             ("+backend.extra.stage=3",),
             "backend.extra",
-            "FSDP2 and DDP have no further settings to hand over",
+            "FSDP2 and DDP take no extra settings",
             ("+backend.extra.stage=null",),
         ),
         (
             ("precision=fp16", "precision.parameters=fp16"),
             "precision.parameters",
-            "here it is fp32, since torch divides no gradients of fp16",
+            "backend=fsdp uses fp32, since torch cannot unscale fp16 gradients",
             ("precision.parameters=fp32",),
         ),
         (
             ("precision=fp8", "precision.recipe=blockwise"),
             "precision.recipe",
-            "in fp8 torchao has tensorwise, rowwise, rowwise_with_gw_hp, mxfp8; Transformer Engine, in Megatron-LM, has"
-            " others",
+            "for fp8 torchao has tensorwise, rowwise, rowwise_with_gw_hp, mxfp8; Transformer Engine, "
+            "in Megatron-LM, has others",
             (
                 *("precision.recipe=tensorwise", "precision.recipe=rowwise", "precision.recipe=rowwise_with_gw_hp"),
                 *("precision.recipe=mxfp8", "parallel=tp"),
@@ -82,61 +82,61 @@ def test_what_the_worker_does_is_accepted(overrides: tuple[str, ...]) -> None:
         (
             ("precision=fp8", "model=gpt2"),
             "precision.compute",
-            "this version converts linears of the family llama alone to fp8, and this is gpt",
+            "this version converts only the family llama to fp8, and this is gpt",
             ("precision=bf16", "parallel=tp"),
         ),
         (
             ("precision=fp8", "adapter=lora"),
             "precision.compute",
-            "this version trains no adapter beside linears in fp8",
+            "this version trains no adapter with linear layers in fp8",
             ("precision=bf16", "adapter=none"),
         ),
         (
             ("precision=fp8", "model.intermediate_size=1000"),
             "model.intermediate_size",
-            "products in fp8 have dimensions that are multiples of 16, and this makes one of 1000",
+            "products in fp8 need dimensions that are multiples of 16, and this gives 1000",
             ("model.intermediate_size=1008", "precision=bf16"),
         ),
         (
             ("precision.parameters=fp16",),
             "precision.parameters",
-            "here it is the format of the parameters or of the computation",
+            "backend=fsdp uses the format of the parameters or of the computation",
             ("precision.parameters=fp32", "precision.parameters=bf16"),
         ),
         (
             ("precision.optimizer_states=bf16",),
             "precision.optimizer_states",
-            "here it is the parameters' own format",
+            "backend=fsdp uses the parameters' own format",
             ("precision.optimizer_states=fp32",),
         ),
         (
             ("parallel=ddp", "precision.parameters=bf16", "precision.reduce=fp32"),
             "precision.reduce",
-            "here it is bf16",
+            "backend=fsdp uses bf16",
             ("precision.reduce=bf16",),
         ),
         (
             ("optimizer=lion", "precision.optimizer_states=bf16"),
             "precision.optimizer_states",
-            "here it is the format in which bitsandbytes keeps Lion's states",
+            "backend=fsdp uses the format in which bitsandbytes keeps Lion's states",
             ("precision.optimizer_states=fp32",),
         ),
         (
             ("precision.accumulate=bf16",),
             "precision.accumulate",
-            "here it is the parameters' own format",
+            "backend=fsdp uses the parameters' own format",
             ("precision.accumulate=fp32",),
         ),
         (
             ("precision.gradients=fp32",),
             "precision.gradients",
-            "here it is the format in which backward makes them",
+            "backend=fsdp uses the format in which backward makes them",
             ("precision.gradients=bf16",),
         ),
         (
             ("precision.reduce=fp16",),
             "precision.reduce",
-            "here it is fp32 or bf16",
+            "backend=fsdp uses fp32 or bf16",
             ("precision.reduce=fp32", "precision.reduce=bf16"),
         ),
         (
@@ -148,20 +148,20 @@ def test_what_the_worker_does_is_accepted(overrides: tuple[str, ...]) -> None:
         (
             ("parallel=fsdp_cp", "model=deepseek_v3"),
             "parallel.context",
-            "the estimate does not know what multi-head latent attention (model.kv_lora_rank) keeps where ranks share"
+            "the estimate does not know what multi-head latent attention (model.kv_lora_rank) saves when ranks share"
             " a sequence",
             ("parallel.context=1", "parallel=cp"),
         ),
         (
             ("model=mixtral_8x7b", "optimizer=muon"),
             "optimizer.name",
-            "torch.optim.Muon steps matrices, and transformers has all experts of a layer in one tensor",
+            "torch.optim.Muon steps only matrices, and transformers keeps all experts of a layer in one tensor",
             ("optimizer=adamw", "model.num_experts=0"),
         ),
         (
             ("optimizer=adafactor", "zero.offload_parameters=cpu"),
             "zero.offload_parameters",
-            "adafactor works on the device: it gathers each matrix from the ranks",
+            "adafactor needs its parameters on the device: it gathers each matrix from the ranks",
             ("zero.offload_parameters=none", "optimizer=adamw"),
         ),
         (
@@ -173,13 +173,13 @@ def test_what_the_worker_does_is_accepted(overrides: tuple[str, ...]) -> None:
         (
             ("checkpointing=selective", "checkpointing.modules=[core_attn,mlp,layernorm]"),
             "checkpointing.modules",
-            "of this model the modules attention, mlp, norm can be recomputed, each named once",
+            "this model can recompute the modules attention, mlp, norm, each named once",
             ("checkpointing.modules=[attention,mlp,norm]",),
         ),
         (
             ("model=mixtral_8x7b", "checkpointing=selective", "checkpointing.modules=[mlp]"),
             "checkpointing.modules",
-            "of this model the modules attention, experts, norm can be recomputed, each named once",
+            "this model can recompute the modules attention, experts, norm, each named once",
             ("checkpointing.modules=[attention]",),
         ),
         (
@@ -191,44 +191,46 @@ def test_what_the_worker_does_is_accepted(overrides: tuple[str, ...]) -> None:
         (
             ("checkpointing=full", "checkpointing.offload=true", "checkpointing.offload_modules=[core_attn]"),
             "checkpointing.offload_modules",
-            "it is the input of whole blocks that moves here; modules are Megatron-LM's",
+            "this backend offloads the inputs of whole blocks; only Megatron-LM offloads single modules",
             ("checkpointing.offload_modules=[]", "parallel=tp"),
         ),
         (
             ("checkpointing=full", "checkpointing.offload=true", "train.compile=true"),
             "train.compile",
-            "this version compiles no blocks whose inputs wait in host memory",
+            "this version does not compile blocks whose inputs are offloaded to host memory",
             ("train.compile=false", "checkpointing.offload=false"),
         ),
         (
             ("train.loss=fused", "hardware.device=cpu"),
             "train.loss",
-            "Liger's kernel is written in Triton, for a GPU; the chunked loss never holds all logits, either",
+            "Liger's kernel is written in Triton and needs a GPU; the chunked loss never holds all logits either",
             ("train.loss=chunked", "train.loss=full"),
         ),
         (
             ("train.loss=fused", "parallel.tensor=2"),
             "train.loss",
-            "it reads the whole output projection, of which 2 tensor parallel ranks hold parts; the chunked loss never "
-            "holds all logits, either",
+            (
+                "it reads the whole output projection, which 2 tensor parallel ranks split; the "
+                "chunked loss never holds all logits either"
+            ),
             ("train.loss=chunked", "train.loss=full"),
         ),
         (
             ("adapter=qlora", "model=mixtral_8x7b", "adapter.targets=[q_proj]"),
             "checkpointing.mode",
-            "autograd would keep the experts of all layers unpacked, more than they take in 16 bits",
+            "autograd would save the unpacked experts of every layer, more than they take in 16 bits",
             ("checkpointing=full", "adapter=lora"),
         ),
         (
             ("adapter=qlora", "hardware.device=cpu", "model.intermediate_size=688"),
             "adapter.quant_type",
-            "on the CPU bitsandbytes unpacks rows of whole blocks of 64 values, and some have 688",
+            "on the CPU bitsandbytes unpacks only rows of whole 64-value blocks; this model has rows of 688",
             ("adapter.quant_type=int8", "adapter=lora"),
         ),
         (
             ("adapter=qlora", "train.compile=true"),
             "train.compile",
-            "this version compiles no blocks with quantised weights",
+            "this version does not compile blocks with quantised weights",
             ("train.compile=false", "adapter=lora"),
         ),
         (
@@ -250,25 +252,25 @@ def test_what_the_worker_does_is_accepted(overrides: tuple[str, ...]) -> None:
                 (
                     (),
                     "checkpointing.mode",
-                    "autograd would keep a sum of weights and adapter for the experts of all layers",
+                    "autograd would save the sum of weights and adapter for the experts of every layer",
                     ("checkpointing=full",),
                 ),
                 (
                     ("adapter.dropout=0.1",),
                     "adapter.dropout",
-                    "peft adds matrices to the experts' weights themselves, before any input is there",
+                    "peft adds the adapter to the experts' weights themselves, before any input arrives",
                     ("adapter.dropout=0.0",),
                 ),
                 (
                     ("train.compile=true",),
                     "train.compile",
-                    "peft exchanges the experts' weights in each pass, in Python",
+                    "peft swaps the experts' weights in Python on each pass",
                     ("train.compile=false",),
                 ),
                 (
                     ("parallel=fsdp_pp",),
                     "parallel.pipeline",
-                    "this version cuts no model into stages whose experts' weights have an adapter",
+                    "this version does not split a model with an adapter on experts' weights into pipeline stages",
                     ("parallel.pipeline=1",),
                 ),
                 (
@@ -281,7 +283,7 @@ def test_what_the_worker_does_is_accepted(overrides: tuple[str, ...]) -> None:
                 (
                     ("model=llama3_8b",),
                     "adapter.parameters",
-                    "no experts of this model are known by formulas (family llama)",
+                    "the formulas know no experts in this model (family llama)",
                     (),
                 ),
             )
@@ -292,19 +294,19 @@ def test_what_the_worker_does_is_accepted(overrides: tuple[str, ...]) -> None:
                 (
                     ("adapter=qlora",),
                     "adapter.name",
-                    "tensor parallel ranks cut no quantised weights, whose codes and constants stay whole",
+                    "tensor parallelism cannot split quantised weights, whose codes and constants stay whole",
                     ("adapter=lora",),
                 ),
                 (
                     ("adapter=lora", "adapter.dora=true"),
                     "adapter.dora",
-                    "DoRA needs the norms of whole rows and columns, of which tensor parallel ranks hold parts",
+                    "DoRA needs the norms of whole rows and columns, which tensor parallel ranks split",
                     ("adapter.dora=false",),
                 ),
                 (
                     ("adapter=lora", "adapter.dropout=0.5"),
                     "adapter.dropout",
-                    "tensor parallel ranks would drop other inputs of the matrices that all of them hold",
+                    "each tensor parallel rank would drop different inputs of the adapter matrices that all hold",
                     ("adapter.dropout=0.0",),
                 ),
             )
@@ -312,31 +314,31 @@ def test_what_the_worker_does_is_accepted(overrides: tuple[str, ...]) -> None:
         (
             ("adapter=lora", "adapter.modules_to_save=[norm]"),
             "adapter.modules_to_save",
-            "beside an adapter embed_tokens, lm_head may be trained whole, and norm are not among them",
+            "with an adapter only embed_tokens, lm_head can be trained in full; norm are not among them",
             ("adapter.modules_to_save=[embed_tokens,lm_head]", "adapter.modules_to_save=[]"),
         ),
         (
             ("adapter=lora", "adapter.modules_to_save=[lm_head]", "model.tie_word_embeddings=true"),
             "adapter.modules_to_save",
-            "the token table is the output projection, too (model.tie_word_embeddings), and peft would train a copy",
+            "the token table is also the output projection (model.tie_word_embeddings), and peft would train a copy",
             ("adapter.modules_to_save=[]",),
         ),
         (
             ("adapter=lora", "adapter.dora=true", "checkpointing=selective"),
             "checkpointing.mode",
-            "DoRA's products of weights would count among those of which selective checkpointing keeps every second",
+            "selective checkpointing saves every second matrix product and would count DoRA's products of weights",
             ("checkpointing=full", "checkpointing=none", "adapter.dora=false"),
         ),
         (
             ("adapter=lora", "adapter.dora=true", "train.compile=true"),
             "train.compile",
-            "this version compiles no blocks with DoRA",
+            "this version does not compile blocks with DoRA",
             ("train.compile=false", "adapter.dora=false"),
         ),
         (
             ("adapter=qlora", "adapter.dora=true", "adapter.dropout=0.5"),
             "adapter.dropout",
-            "with dropout DoRA multiplies by unpacked weights once more, and keeps all of them until backward",
+            "with dropout DoRA multiplies by the unpacked weights once more and saves all of them for backward",
             ("adapter.dropout=0.0", "adapter.dora=false"),
         ),
         (
@@ -378,7 +380,7 @@ def test_what_the_worker_does_is_accepted(overrides: tuple[str, ...]) -> None:
         (
             ("model.weights=/w", "model.trust_remote_code=true"),
             "model.trust_remote_code",
-            "this version runs no code that comes with weights or a tokenizer",
+            "this version does not run code shipped with weights or a tokenizer",
             ("model.trust_remote_code=false",),
         ),
         (

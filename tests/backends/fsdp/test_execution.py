@@ -18,6 +18,6 @@ def test_a_compiler_that_chooses_what_is_recomputed_is_warned_of() -> None:
     (warning,) = warnings(make_spec(*GPU, "train.compile=true", "checkpointing=selective"))
     assert warning.path == "train.compile"
     assert (
-        warning.rule == "inside compiled blocks the compiler decides what is recomputed, by the same list of operations"
+        warning.rule == "inside compiled blocks the compiler decides what to recompute, from the same list of operators"
     )
     assert list(warnings(make_spec(*GPU))) == []

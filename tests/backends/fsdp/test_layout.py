@@ -21,7 +21,7 @@ def test_dualpipe_which_torch_does_not_have_is_refused_by_the_name_of_the_one_th
 def test_a_split_schedule_says_that_stages_stay_whole_during_a_step() -> None:
     words = ("parallel=fsdp_pp", *ZERO_BUBBLE)
     (said,) = [one for one in warnings(make_spec(*GPU, *words)) if one.path == "parallel.schedule"]
-    assert said.rule.startswith("torch gathers the stages of this schedule for all passes of a step")
+    assert said.rule.startswith("with this schedule torch keeps the stages gathered for a whole step")
     assert said.way_out[0] == "zero=2 backend.micro_step_sync=false"
     assert not list(warnings(make_spec(*GPU, *words, "zero=2", "backend.micro_step_sync=false")))
 
@@ -44,70 +44,76 @@ def test_every_preset_is_accepted(preset: str, precision: str, model: str) -> No
         (
             ("parallel=fsdp_cp", "model.attention=eager"),
             "model.attention",
-            "ring attention is made of torch's own kernels; another would see the tokens of one rank alone",
+            "ring attention uses torch's own kernels; any other would see only one rank's tokens",
             ("model.attention=sdpa", "parallel.context=1"),
         ),
         (
             ("parallel=fsdp_cp", "model=gpt2", "model.dropout=0.1"),
             "model.dropout",
-            "backward of torch's ring attention does not draw the dropout of forward again",
+            "torch's ring attention does not redraw the forward pass's dropout in backward",
             ("model.dropout=0.0", "parallel.context=1"),
         ),
         (
             ("parallel=fsdp_cp", "precision=fp32"),
             "precision.compute",
-            "on a GPU the kernels of ring attention take 16 bits",
+            "on a GPU the kernels of ring attention take only 16-bit formats",
             ("precision=bf16", "parallel.context=1"),
         ),
         (
             ("parallel=fsdp_cp", "parallel.pipeline=2"),
             "parallel.pipeline",
-            "pipeline stages hand on whole sequences in this version",
+            "in this version pipeline stages pass on whole sequences",
             ("parallel.pipeline=1", "parallel.context=1"),
         ),
         (
             ("parallel=fsdp_cp", "train.compile=true"),
             "train.compile",
-            "ring attention is not called from compiled blocks in this version",
+            "this version does not call ring attention from compiled blocks",
             ("train.compile=false", "parallel.context=1"),
         ),
         (
             ("parallel=ddp", "parallel.pipeline=2", *ZERO_BUBBLE),
             "parallel.schedule",
-            "zero_bubble splits backward passes, and DDP, whose hooks the weights' part does not call, would reduce"
-            " nothing",
+            (
+                "zero_bubble splits backward passes, and the part for the weights does not call "
+                "DDP's hooks, so nothing would be reduced"
+            ),
             ("parallel=fsdp_pp", "parallel.schedule=1f1b"),
         ),
         (
             ("parallel=fsdp_pp", *ZERO_BUBBLE, "backend.reshard_after_forward=true"),
             "backend.reshard_after_forward",
-            "zero_bubble splits backward passes, and torch keeps a stage gathered for all passes of a step",
+            "zero_bubble splits backward passes, and torch keeps a stage gathered for the whole step",
             ("backend.reshard_after_forward=null", "parallel.schedule=1f1b"),
         ),
         (
             ("parallel=fsdp_pp", *ZERO_BUBBLE, "train.compile=true"),
             "train.compile",
-            "zero_bubble splits backward passes, and compiled blocks have one pass for inputs and weights together,"
-            " which torch refuses here",
+            (
+                "zero_bubble splits backward passes, and compiled blocks compute the gradients of inputs and "
+                "weights in one pass, which torch refuses here"
+            ),
             ("train.compile=false", "parallel.schedule=1f1b"),
         ),
         (
             ("parallel=fsdp_pp", *ZERO_BUBBLE, "parallel.virtual_pipeline=2", "checkpointing=full"),
             "checkpointing.mode",
-            "zero_bubble splits backward passes, and would recompute a block for the inputs and again for each of its"
-            " weights, and keep all of that",
+            (
+                "zero_bubble splits backward passes, and would recompute a block for its inputs and again "
+                "for each of its weights, and keep all of it"
+            ),
             ("checkpointing=none", "parallel.schedule=interleaved"),
         ),
         (
             ("parallel=fsdp_pp", *ZERO_BUBBLE, "train.loss=chunked"),
             "train.loss",
-            "zero_bubble splits backward passes, and would recompute the logits of each piece in both parts",
+            "zero_bubble splits backward passes, and would recompute the logits of each chunk in both parts",
             ("train.loss=full", "parallel.schedule=1f1b"),
         ),
         (
             ("parallel=fsdp_pp", "adapter=qlora"),
             "adapter.name",
-            "this version cuts no model with quantised weights into stages",
+            "this version does not split a model with quantised weights into pipeline stages",
             ("adapter=lora", "parallel.pipeline=1"),
         ),
         (
@@ -119,43 +125,43 @@ def test_every_preset_is_accepted(preset: str, precision: str, model: str) -> No
         (
             ("parallel=fsdp_tp", "parallel.ulysses=2"),
             "parallel.tensor",
-            "this version combines Ulysses ranks with data parallel ranks alone, not with parallel.tensor",
+            "this version combines Ulysses only with data parallelism, not with parallel.tensor",
             ("parallel.tensor=1", "parallel.ulysses=1"),
         ),
         (
             ("parallel=fsdp_tp", "parallel.sequence=false", "train.compile=true", "parallel.async_tensor=true"),
             "parallel.async_tensor",
-            "it hides the gathers and scatters of sequence parallel tensor ranks behind products",
+            "it overlaps the all-gathers and reduce-scatters of sequence parallelism with matrix products",
             ("parallel.tensor=2 parallel.sequence=true", "parallel.async_tensor=false"),
         ),
         (
             ("parallel=fsdp_tp", "parallel.async_tensor=true"),
             "parallel.async_tensor",
-            "torch.compile puts products that exchange their parts in the place of both",
+            "torch.compile is what fuses these collectives with the matrix products",
             ("train.compile=true", "parallel.async_tensor=false"),
         ),
         (
             ("parallel=fsdp_tp", "train.compile=true", "parallel.async_tensor=true", "hardware=cpu"),
             "parallel.async_tensor",
-            "the ranks exchange parts in symmetric memory, which GPUs alone have",
+            "the ranks exchange parts in symmetric memory, which only GPUs have",
             ("parallel.async_tensor=false",),
         ),
         (
             ("parallel.ulysses=2", "model.attention=flash"),
             "model.attention",
-            "between the exchanges of Ulysses runs torch's attention; another would see the tokens of one rank alone",
+            "Ulysses runs torch's attention between its exchanges; any other would see only one rank's tokens",
             ("model.attention=sdpa", "parallel.ulysses=1"),
         ),
         (
             ("parallel.ulysses=2", "train.compile=true"),
             "train.compile",
-            "Ulysses is not called from compiled blocks in this version",
+            "this version does not call Ulysses from compiled blocks",
             ("train.compile=false", "parallel.ulysses=1"),
         ),
         (
             ("backend.reshard_after_forward=3",),
             "backend.reshard_after_forward",
-            "a number of ranks must divide the 8 over which FSDP2 shards, and be neither 1 nor all of them",
+            "a number must divide the 8 ranks over which FSDP2 shards, and be neither 1 nor all of them",
             (
                 "backend.reshard_after_forward=true",
                 "backend.reshard_after_forward=false",
@@ -166,31 +172,31 @@ def test_every_preset_is_accepted(preset: str, precision: str, model: str) -> No
         (
             ("parallel=fsdp_tp", "backend.reshard_after_forward=2"),
             "backend.reshard_after_forward",
-            "FSDP2 keeps no parameters that tensor parallel ranks have cut over some ranks (DTensor)",
+            "FSDP2 cannot reshard tensor parallel parameters over a subset of ranks (DTensor)",
             ("backend.reshard_after_forward=true", "parallel.tensor=1"),
         ),
         (
             ("adapter=qlora", "backend.reshard_after_forward=2"),
             "backend.reshard_after_forward",
-            "this version keeps no quantised weights over some ranks",
+            "this version cannot reshard quantised weights over a subset of ranks",
             ("backend.reshard_after_forward=true", "adapter=lora"),
         ),
         (
             ("model=mixtral_8x7b", "parallel.expert_tensor=2"),
             "parallel.expert_tensor",
-            "backend=fsdp has whole experts on its ranks",
+            "backend=fsdp does not split experts over ranks",
             ("parallel.expert_tensor=null", "parallel=ep"),
         ),
         (
             ("parallel=ddp", "parallel.tensor=2"),
             "parallel.tensor",
-            "tensor parallel ranks are combined with FSDP2, not with DDP",
+            "tensor parallelism combines with FSDP2, not with DDP",
             ("parallel=fsdp_tp", "parallel.tensor=1"),
         ),
         (
             ("model=gpt2", "parallel.tensor=2"),
             "parallel.tensor",
-            "backend=fsdp cuts models of the family llama alone, and this is gpt",
+            "backend=fsdp splits only models of the family llama, and this is gpt",
             ("parallel.tensor=1", "parallel=tp"),
         ),
         (
@@ -202,13 +208,13 @@ def test_every_preset_is_accepted(preset: str, precision: str, model: str) -> No
         (
             ("parallel=fsdp_tp", "train.loss=chunked"),
             "train.loss",
-            "the chunked loss cuts the sequence, which parallel.sequence has split over the ranks already",
+            "the chunked loss splits the sequence, which parallel.sequence already splits over the ranks",
             ("train.loss=full", "parallel.sequence=false"),
         ),
         (
             ("parallel=ddp", "zero=2"),
             "zero.stage",
-            "DDP (parallel.shard=false) shards nothing, and zero.stage=2 asks for it",
+            "DDP (parallel.shard=false) shards nothing, but zero.stage=2 asks for sharding",
             ("zero.stage=0", "parallel=fsdp zero=3", "parallel=zero2"),
         ),
         (
@@ -226,7 +232,7 @@ def test_every_preset_is_accepted(preset: str, precision: str, model: str) -> No
         (
             ("zero.offload_parameters=nvme",),
             "zero.offload_parameters",
-            "FSDP2 offloads to the host's memory alone",
+            "FSDP2 offloads only to host memory",
             ("zero.offload_parameters=cpu", "parallel=zero3"),
         ),
         (
@@ -238,25 +244,25 @@ def test_every_preset_is_accepted(preset: str, precision: str, model: str) -> No
         (
             ("parallel=ddp", "zero.offload_parameters=cpu"),
             "zero.offload_parameters",
-            "DDP keeps the whole model on the device; FSDP2 offloads",
+            "DDP keeps the whole model on the device; only FSDP2 offloads",
             ("zero.offload_parameters=none", "parallel=fsdp"),
         ),
         (
             ("backend.bucket_view=false",),
             "backend.bucket_view",
-            "it is read by DDP alone",
+            "only DDP reads it",
             ("parallel=ddp", "backend.bucket_view=true"),
         ),
         (
             ("parallel=ddp", "backend.reshard_after_forward=true"),
             "backend.reshard_after_forward",
-            "it is read by FSDP2 alone",
+            "only FSDP2 reads it",
             ("parallel=fsdp", "backend.reshard_after_forward=null"),
         ),
         (
             ("parallel=ddp", "backend.micro_step_sync=false"),
             "backend.micro_step_sync",
-            "it is read by FSDP2 alone",
+            "only FSDP2 reads it",
             ("parallel=fsdp", "backend.micro_step_sync=true"),
         ),
     ],

@@ -18,7 +18,7 @@ def test_a_second_moment_that_sgd_lacks_is_warned_of() -> None:
 @pytest.mark.parametrize(
     ("overrides", "path", "rule"),
     [
-        (("optimizer=lion", "optimizer.epsilon=1e-6"), "optimizer.epsilon", "lion steps by signs"),
+        (("optimizer=lion", "optimizer.epsilon=1e-6"), "optimizer.epsilon", "lion steps by the sign"),
         (("optimizer=adafactor", "optimizer.beta1=0.8"), "optimizer.beta1", "adafactor has no first moment"),
         (("optimizer=paged_adamw_8bit", "hardware=cpu"), "optimizer.name", "on the CPU nothing is paged"),
     ],

@@ -106,11 +106,11 @@ def test_check_reports_the_validator_s_answer_and_keeps_it(
 @pytest.mark.parametrize(
     ("version", "rule"),
     [
-        (None, "megatron-core is not installed here, so that its own validator was not asked; these rules are"),
+        (None, "megatron-core is not installed here, so its own validator was not run; the launcher's own rules"),
         (
             "0.18.2",
-            "megatron-core 0.18.2 is installed, and those driven are from 0.19, below 0.20, so that its own validator "
-            "was not asked; these rules are",
+            "megatron-core 0.18.2 is installed, and this version supports from 0.19, below 0.20, so its own validator "
+            "was not run; the launcher's own rules",
         ),
     ],
 )
@@ -184,11 +184,11 @@ CPU = ("model=tiny", "parallel=tp", "data=synthetic")
         (None, "megatron-core is not installed for this Python"),
         (
             "0.18.2",
-            "megatron-core 0.18.2 is installed; this version of launch drives megatron-core from 0.19, below 0.20",
+            "megatron-core 0.18.2 is installed; this version of launch supports megatron-core from 0.19, below 0.20",
         ),
         (
             "0.20.0",
-            "megatron-core 0.20.0 is installed; this version of launch drives megatron-core from 0.19, below 0.20",
+            "megatron-core 0.20.0 is installed; this version of launch supports megatron-core from 0.19, below 0.20",
         ),
     ],
 )
@@ -205,11 +205,11 @@ def test_a_gpu_run_needs_transformer_engine_or_megatron_s_own_modules(monkeypatc
     monkeypatch.setattr(installed, "found_version", lambda: "0.19.2")
     monkeypatch.setattr(installed, "find_spec", lambda _: None)
     rule, ways = obstacles(*TP)["backend.name"]
-    assert rule == "Megatron-LM's modules for GPUs are Transformer Engine's, which is not installed for this Python"
+    assert rule == "Megatron-LM's GPU modules need Transformer Engine, which is not installed for this Python"
     assert ways == ('pip install "transformer_engine[pytorch]"', "+backend.extra.transformer-impl=local")
     local = (*TP, "+backend.extra.transformer-impl=local")
     assert obstacles(*local) == {}
-    rule = "Megatron-LM's fused AdamW is Transformer Engine's or Apex', and neither is installed for this Python"
+    rule = "Megatron-LM's fused AdamW needs Transformer Engine or Apex, and neither is installed for this Python"
     assert obstacles(*local, "optimizer.fused=true") == {"optimizer.fused": (rule, ("optimizer.fused=null",))}
 
 
@@ -217,12 +217,12 @@ def test_a_checkout_that_is_not_there_and_its_data_are_named(tmp_path: Path) -> 
     missing = tmp_path / "Megatron-LM"
     found = obstacles(*CPU, f"backend.path={missing}", "data=tokens", f"data.path={tmp_path}/words")
     assert found["backend.path"] == (
-        "there is no pretrain_gpt.py in it: a checkout of Megatron-LM is needed",
+        "it has no pretrain_gpt.py: set it to a checkout of Megatron-LM",
         (f"git clone --branch core_v0.19.0 https://github.com/NVIDIA/Megatron-LM {missing}", "backend.path=null"),
     )
     assert (
         found["data.path"][0]
-        == f"pretrain_gpt.py reads PREFIX.bin and PREFIX.idx, and there is no {tmp_path}/words.idx"
+        == f"pretrain_gpt.py reads PREFIX.bin and PREFIX.idx, and {tmp_path}/words.idx does not exist"
     )
     missing.mkdir()
     (missing / "pretrain_gpt.py").touch()
@@ -234,7 +234,7 @@ def test_a_tokenizer_that_is_not_there_is_named() -> None:
     rule, ways = obstacles(
         *CPU, "+backend.extra.tokenizer-type=HuggingFaceTokenizer", "+backend.extra.tokenizer_model=no/such"
     )["backend.extra.tokenizer_model"]
-    assert rule == "there is no such file or folder: name a tokenizer that is on this machine"
+    assert rule == "no such file or folder: name a tokenizer that is on this machine"
     assert ways == ("+backend.extra.tokenizer_model=path/to/tokenizer",)
 
 
@@ -253,7 +253,7 @@ def test_code_that_a_recipe_from_elsewhere_names_is_not_imported_by_check(
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     assert cli.main(["check", "recipe=foreign.yaml"]) == 0
-    said = f"the engine's own validator is asked without {key}, unless you say --trust"
+    said = f"the engine's own validator runs without {key} unless you pass --trust"
     assert said in " ".join(capsys.readouterr().err.split())
     assert cli.main(["check", "recipe=foreign.yaml", "+backend.extra.spec=[foreign,x]"]) == 2
     assert not (tmp_path / "imported").exists()

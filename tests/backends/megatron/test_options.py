@@ -26,13 +26,13 @@ def spec_of(*overrides: str) -> RunSpec:
 @pytest.mark.parametrize(
     ("argument", "rule", "way"),
     [
-        ("fp32-residual-connection=true", "it takes buffers that are not counted", None),
-        ("activation-offload-fraction=0.5", "more activations would stay on the GPU than are counted", None),
-        ("distribute-saved-activations=true", "other tensors would wait", "parallel.sequence=true"),
+        ("fp32-residual-connection=true", "it uses buffers that are not counted", None),
+        ("activation-offload-fraction=0.5", "more activations would stay on the GPU than is counted", None),
+        ("distribute-saved-activations=true", "backward would need other saved tensors", "parallel.sequence=true"),
         ("rampup-batch-size=[8,8,100]", "megatron-core 0.19.2 ignores it", None),
         ("moe-expert-capacity-factor=2.0", "experts would take more tokens than an even share", None),
-        ("use-torch-fsdp2=true", "torch's FSDP2 would shard", "parallel=fsdp"),
-        ("spec=[mine,layers]", "the model would be another than the one that is counted", None),
+        ("use-torch-fsdp2=true", "torch's FSDP2 would do the sharding", "parallel=fsdp"),
+        ("spec=[mine,layers]", "it would change the model to one that is not counted", None),
     ],
 )
 def test_what_changes_memory_uncounted_is_refused_with_its_reason(argument: str, rule: str, way: str | None) -> None:
@@ -79,20 +79,20 @@ def test_values_that_change_nothing_are_handed_on(argument: str) -> None:
 @pytest.mark.parametrize(
     ("argument", "rule"),
     [
-        ("eval-micro-batch-size=64", "micro-batches of the evaluation would be larger"),
-        ("mtp-use-repeated-layer=true", "would share weights that are counted apart"),
-        ("create-all-gather-group=true", "it takes buffers that are not counted"),
-        ("optimizer-cuda-graph=true", "it takes buffers that are not counted"),
-        ("mlp-chunks-for-training=4", "other tensors would wait for the backward pass"),
-        ("no-clone-scatter-output-in-embedding=true", "other tensors would wait for the backward pass"),
-        ("activation-func-clamp-value=7.0", "other tensors would wait for the backward pass"),
-        ("batch-invariant-mode=true", "other tensors would wait for the backward pass"),
-        ("disable-jit-fuser=true", "which of its kernels save more than is counted"),
+        ("eval-micro-batch-size=64", "evaluation micro-batches would be larger"),
+        ("mtp-use-repeated-layer=true", "would share weights that are counted separately"),
+        ("create-all-gather-group=true", "it uses buffers that are not counted"),
+        ("optimizer-cuda-graph=true", "it uses buffers that are not counted"),
+        ("mlp-chunks-for-training=4", "backward would need other saved tensors"),
+        ("no-clone-scatter-output-in-embedding=true", "backward would need other saved tensors"),
+        ("activation-func-clamp-value=7.0", "backward would need other saved tensors"),
+        ("batch-invariant-mode=true", "backward would need other saved tensors"),
+        ("disable-jit-fuser=true", "which kernels save more than is counted"),
         ("moe-shared-expert-overlap=true", "the shared experts would keep the sequence of all tensor parallel ranks"),
         ("muon-scalar-optimizer=lion", "are counted with AdamW's moments"),
         ("muon-tp-mode=duplicated", "the step would gather whole matrices"),
-        ("save-activations-interval=10", "host memory would hold what is not counted there"),
-        ("ckpt-format=torch", "host memory is counted for checkpoints as they are written here"),
+        ("save-activations-interval=10", "it would use host memory that is not counted"),
+        ("ckpt-format=torch", "host memory is counted for checkpoints that all ranks write"),
         ("nccl-communicator-config-path=mine.yaml", "communicators would have other channels"),
     ],
 )
@@ -203,14 +203,14 @@ def test_a_word_is_refused_where_the_estimate_reads_a_number(argument: str, valu
     longer = "model.max_position_embeddings=1024"
     (error,) = findings.errors(make_spec(*MODEL, longer, *stages, deferred, f"+{key}={value}"))
     assert (error.path, error.way_out) == (key, (f"+{key}=null",))
-    assert error.rule == f"it is a whole number of at least {0 if 'limit' in argument else 1}"
+    assert error.rule == f"must be a whole number of at least {0 if 'limit' in argument else 1}"
 
 
 def test_only_arguments_that_the_estimate_does_not_read_are_called_uncounted() -> None:
     spec = make_spec(*MODEL, LOCAL, "+backend.extra.rope-type=yarn")
     (warning,) = extra.warnings(spec)
     assert warning.rule == (
-        "handed to Megatron-LM as it is and judged by it alone; no memory depends on it: --rope-type"
+        "passed to Megatron-LM unchanged and checked only there; no memory depends on it: --rope-type"
     )
     (unknown,) = extra.warnings(make_spec(*MODEL, LOCAL, "backend.path=/megatron", "+backend.extra.of-next-year=1"))
     assert "unclassified" in unknown.rule

@@ -212,7 +212,7 @@ def test_an_extra_argument_that_rivals_a_setting_is_refused(
     null = make_spec(*SEVEN, "parallel=tp", f"+backend.extra.{extra}=null")
     assert not list(check(null))
     assert arguments(null) == arguments(make_spec(*SEVEN, "parallel=tp"))
-    assert found[0].rule == f"it has a setting of its own, {setting}, which the memory estimate reads too"
+    assert found[0].rule == f"the setting {setting} gives it, and the memory estimate reads that setting"
 
 
 CHECKOUT = (*SEVEN, "parallel=tp", "backend.path=/opt/Megatron-LM", "data=tokens", "data.path=/data/words")
@@ -221,8 +221,9 @@ CHECKOUT = (*SEVEN, "parallel=tp", "backend.path=/opt/Megatron-LM", "data=tokens
 def test_what_only_the_worker_reads_is_refused_beside_a_checkout() -> None:
     found = {error.path: error.rule for error in check(make_spec(*CHECKOUT, "data.shuffle=false"))}
     assert found == {
-        "data.shuffle": "it is read by the launcher's worker;"
-        " a checkout's pretrain_gpt.py shuffles its indexed data set"
+        "data.shuffle": (
+            "only the launcher's worker reads it; a checkout's pretrain_gpt.py shuffles its indexed data set"
+        )
     }
     assert [error.path for error in check(make_spec(*CHECKOUT, "data=text"))] == ["data.source"]
     assert not list(check(make_spec(*CHECKOUT)))
@@ -233,7 +234,7 @@ def test_what_a_checkout_does_otherwise_is_said() -> None:
     found = {error.path: error.rule for error in warnings(spec) if error.path.startswith("save.")}
     assert found == {
         "save.keep": "a checkout's pretrain_gpt.py keeps every checkpoint",
-        "save.load": "a checkout's pretrain_gpt.py starts there again when the job is requeued or resumed",
+        "save.load": "a checkout's pretrain_gpt.py loads it again when the job is requeued or resumed",
     }
 
 
@@ -248,5 +249,5 @@ def test_what_a_checkout_does_otherwise_is_said() -> None:
 def test_traffic_of_tensor_ranks_overlaps_with_sequence_parallelism_alone(words: tuple[str, ...], fits: bool) -> None:
     spec = make_spec(*SEVEN, "backend=megatron", "+backend.extra.tp-comm-overlap=true", *words)
     found = [(error.path, error.rule) for error in check(spec)]
-    rule = "traffic of tensor parallelism overlaps with sequence parallelism alone (training/arguments.py)"
+    rule = "tensor parallel communication overlaps only with sequence parallelism (training/arguments.py)"
     assert found == ([] if fits else [("backend.extra.tp-comm-overlap", rule)])

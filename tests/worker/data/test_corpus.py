@@ -99,8 +99,8 @@ def test_a_cache_folder_is_shared_by_runs(tmp_path: Path, monkeypatch: pytest.Mo
         ),
         (
             {"a": b"zero\0byte"},
-            "data.path={path}/a.txt: it holds zero bytes, so it is no text, nor any of text, JSON lines, JSON, CSV, "
-            "Parquet, Arrow, all but the last two also as .gz or .zst; token ids are data=tokens; try data=tokens "
+            "data.path={path}/a.txt: it contains zero bytes, so it is not text, nor any of text, JSON lines, JSON, "
+            "CSV, Parquet, Arrow, all but the last two also as .gz or .zst; token ids are data=tokens; try data=tokens "
             "data.path={path}/a.txt",
         ),
         (

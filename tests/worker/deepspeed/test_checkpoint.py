@@ -42,13 +42,13 @@ def test_other_ranks_and_the_neighbouring_stage_can_go_on(changes: dict[str, Any
         (
             {"stage": 3},
             {"stage": 1},
-            "step was written with ZeRO 3 and this run has ZeRO 1: DeepSpeed converts between ZeRO 1 and 2 alone; "
+            "step was written with ZeRO 3 and this run has ZeRO 1: DeepSpeed converts only between ZeRO 1 and 2; "
             "set zero=3",
         ),
         (
             {"stage": 0},
             {"stage": 2},
-            "step was written with ZeRO 0 and this run has ZeRO 2: DeepSpeed converts between ZeRO 1 and 2 alone; "
+            "step was written with ZeRO 0 and this run has ZeRO 2: DeepSpeed converts only between ZeRO 1 and 2; "
             "set zero=0",
         ),
         (
@@ -72,19 +72,19 @@ def test_other_ranks_and_the_neighbouring_stage_can_go_on(changes: dict[str, Any
             {"stage": 0},
             {"stage": 0, "tensor": 2},
             "step was written by 2 ranks with ZeRO 0 and parallel.tensor=1, and this run has 2 and parallel.tensor=2: "
-            "DeepSpeed changes tensor parallel parts with ZeRO 1 and 2 alone; run on 2 ranks with parallel.tensor=1",
+            "DeepSpeed changes tensor parallel parts only with ZeRO 1 and 2; run on 2 ranks with parallel.tensor=1",
         ),
         (
             {"stage": 3, "ranks": 4, "tensor": 2},
             {"stage": 3, "ranks": 2, "tensor": 2},
             "step was written by 4 ranks with ZeRO 3 and parallel.tensor=2, and this run has 2 and parallel.tensor=2: "
-            "DeepSpeed changes tensor parallel parts with ZeRO 1 and 2 alone; run on 4 ranks with parallel.tensor=2",
+            "DeepSpeed changes tensor parallel parts only with ZeRO 1 and 2; run on 4 ranks with parallel.tensor=2",
         ),
         (
             {"pipeline": 2},
             {"ranks": 1},
-            "step was written by 2 ranks with parallel.pipeline=2, and this run has 1 with 1: DeepSpeed cannot cut the "
-            "stages anew; run on 2 ranks with parallel.pipeline=2",
+            "step was written by 2 ranks with parallel.pipeline=2, and this run has 1 with 1: "
+            "DeepSpeed cannot split the stages again; run on 2 ranks with parallel.pipeline=2",
         ),
         (
             {"adapter": "lora"},
