@@ -100,7 +100,7 @@ def test_a_run_that_is_kept_elsewhere_runs_as_long_as_its_heartbeat_is_renewed(r
     assert reason in refused.err
     cancelled = launch("cancel", "a")
     left = "the request is in its folder, where its keeper will find it"
-    told = "launch: a is told to stop; `launch status a` says when it has"
+    told = "launch: a was asked to stop; `launch status a` shows when it has"
     assert (cancelled.status, cancelled.err) == (0, f"launch: a: {reason}; {left}\n{told}\n")
     assert (run / state.CANCEL_REQUEST).exists()
 
