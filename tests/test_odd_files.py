@@ -205,7 +205,6 @@ ELSEWHERE = {
     "charts/page.py": SHIPPED,
     "commands/completion.py": SHIPPED,
     "cli/completion/vocabulary.py": SHIPPED,
-    "estimate/families/_decoders/description.py": SHIPPED,
     "spec/bounds.py": SHIPPED,
     "spec/edit.py": SHIPPED,
     "preflight/plan.py": SHIPPED,

@@ -98,13 +98,13 @@ def findings(packages: Mapping[str, str], where: str = "") -> Iterator[str]:
             continue
         found = f"{name} {version}{where}"
         if not versions.is_driven(name, version):
-            yield f"{found} is out of range: this version of launch drives {name} {versions.span(name)}"
+            yield f"{found} is out of range: this version of launch supports {name} {versions.span(name)}"
         for need in needs:
             if need.package == name and versions.numbers(version) < versions.numbers(need.since):
-                yield f"{found} {need.because} ({need.path}); from {need.since} on it can"
+                yield f"{found} {need.because} ({need.path}); {need.since} and later can"
         for package_, since, lack in versions.LACKS:
             if package_ == name and versions.numbers(version) < versions.numbers(since):
-                yield f"{found} {lack}; from {since} on it does not"
+                yield f"{found} {lack}; {since} and later does not"
 
 
 def errors(spec: RunSpec, asking: Asking = kept) -> Iterator[ConfigError]:

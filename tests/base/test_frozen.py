@@ -172,7 +172,7 @@ def test_a_value_that_is_kept_is_computed_once() -> None:
 
 def test_it_is_for_frozen_classes_alone() -> None:
     loose: Any = frozen.dataclass
-    with pytest.raises(TypeError, match=r"take dataclasses\.dataclass"):
+    with pytest.raises(TypeError, match=r"use dataclasses\.dataclass"):
 
         @loose(frozen=False)
         class Loose:

@@ -97,7 +97,7 @@ def test_a_chart_is_data_whose_numbers_are_those_that_json_has(hostile: str) -> 
 def test_a_script_that_would_end_its_element_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "script", lambda: "'</SCRIPT>'")
     section = Section(identity="a", title="A", parts=[Chart(title="t", spec={}, said="nothing")])
-    with pytest.raises(AssertionError, match="end its element"):
+    with pytest.raises(AssertionError, match="end its own element"):
         page.page("t", Html(""), [section])
 
 

@@ -197,9 +197,9 @@ def test_a_mistake_in_the_words_is_explained_on_stderr_and_as_json(
     ("words", "said"),
     [
         ("run --from runs/a -m model=tiny", "--from=runs/a: -m does not use it: it applies to a single run"),
-        ("run --debug -m model=tiny", "--debug: -m does not read it"),
+        ("run --debug -m model=tiny", "--debug: -m does not use it"),
         ("check -m --hf config.json", "try model=./config.json"),
-        ("check --points p.jsonl --deepspeed ds.json", "--deepspeed=ds.json: --points does not read it"),
+        ("check --points p.jsonl --deepspeed ds.json", "--deepspeed=ds.json: --points does not use it"),
         ("check --points p.jsonl model=7b", "each point of --points holds all of its overrides"),
         ("check --points p.jsonl -m", "OVERRIDE=-m: each point of --points holds all of its overrides"),
         (

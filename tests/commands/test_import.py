@@ -177,7 +177,7 @@ def test_a_file_that_cannot_be_read_gives_one_document_too(
         ("import megatron f.json --set a-b=8", "must be NAME=VALUE"),
         ("import megatron f.json --set A=1 --set A=2", "--set=A=2: A is already 1 try --set A=2"),
         ("check model=1b --set A=1", "--set=A=1: it sets variables of a script, and no script is given try --megatron"),
-        ("check -m model=1b --set A=1", "--set=['A=1']: -m does not read it"),
+        ("check -m model=1b --set A=1", "--set=['A=1']: -m does not use it"),
         ("check --points p.jsonl --partial", "OVERRIDE=--partial: each point of --points holds all of its overrides"),
     ],
 )
@@ -197,7 +197,7 @@ def test_no_verdict_is_given_for_a_file_of_which_words_that_matter_are_left_out(
     status, out, said = answer(check)
     assert (status, json.loads(out)["verdict"]) == (2, "invalid")
     assert [error["path"] for error in json.loads(out)["errors"]] == ["f.json: corpus", "f.json: vocabulary"]
-    assert "launch: f.json: 7 keys: 1 said" in said
+    assert "launch: f.json: 7 keys: 1 imported" in said
     assert "`launch import deepspeed f.json` names them" in said
     answered = json.loads(answer(f"{check} model.vocab_size=2048")[1])
     assert [error["path"] for error in answered["errors"]] == ["f.json: corpus"]
@@ -234,7 +234,7 @@ def test_a_program_imports_and_checks_by_the_same_rule(answer: Answer) -> None:
     words = ["model=1b", *ON.split()]
     assert launcher.check(words, megatron_args="f.json", variables={"DATA": "x"}).verdict == "invalid"
     assert launcher.check(words, deepspeed="f.json", partial=True).verdict == "fits"
-    with pytest.raises(ConfigErrors, match="it is one of accelerate, axolotl, deepspeed, hf, "):
+    with pytest.raises(ConfigErrors, match="must be one of accelerate, axolotl, deepspeed, hf, "):
         launcher.import_("nemo", "f.json")
 
 

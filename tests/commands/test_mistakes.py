@@ -112,7 +112,7 @@ def test_a_script_beside_which_no_model_is_named_is_not_judged_by_one(capsys: py
         (["model", "=", "tiny"], "error: =: a group or key must precede =, without a space"),
         (["model=tiny train.steps=5"], "the quotes that join them try model=tiny train.steps=5"),
         (["train.steps=5 model=tiny"], "the quotes that join them try train.steps=5 model=tiny"),
-        (["precision=frob"], "it has bf16, fp16, fp32, fp8, mxfp8, nvfp4 try launch show precision"),
+        (["precision=frob"], "precision has bf16, fp16, fp32, fp8, mxfp8, nvfp4 try launch show precision"),
         (["data.path='it's'"], """token recognition error at: ''' try 'data.path="it'"'"'s"'"""),
         (["-m", "train.seed=range(1,4"], "the value cannot be parsed: no viable alternative at input 'range(1,4'"),
         (["~model"], "error: ~model: keys cannot be deleted or moved to another package"),

@@ -47,7 +47,7 @@ def test_check_says_that_a_speed_is_from_made_up_runs_on_this_cluster_until_they
     table = " ".join(launch("check", *RUN, "--speed").out.split())
     assert "in 3 runs of PyTorch FSDP on h100_80g, this cluster, one of each layout; error band " in table
     together = table.replace(" ", "")  # A long path is broken over lines.
-    assert together.endswith("/launch/measurements.jsonl;--no-measurementsleavesthemout)")
+    assert together.endswith("/launch/measurements.jsonl;--no-measurementsleavesyourrunsout)")
 
 
 def test_points_and_sweeps_take_them_and_leave_them_out(tmp_path: Path) -> None:

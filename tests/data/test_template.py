@@ -172,7 +172,7 @@ def test_tools_are_not_dropped_by_a_template_without_words_for_them() -> None:
 
 
 def test_noncharacters_of_a_message_are_never_taken_for_marks() -> None:
-    with pytest.raises(DataError, match="row 1: its text holds U\\+FDD0 or U\\+FDD1"):
+    with pytest.raises(DataError, match="row 1: its text contains the noncharacters U\\+FDD0 or U\\+FDD1"):
         template(data(template="plain")).written(Conversation(turns("\ufdd0", "b")["messages"], 1), "assistant")
 
 

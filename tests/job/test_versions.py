@@ -92,7 +92,9 @@ def test_a_setting_that_the_installed_version_lacks_is_refused_and_no_other() ->
     words = ("parallel=fsdp", "model.family=moe", "model.num_experts=4", "model.num_experts_per_tok=2",
              "model.moe_intermediate_size=64", "cluster.gpus_per_node=4", "parallel.expert=2")  # fmt: skip
     [error] = refused(*words, torch="2.12", transformers="5.23")
-    assert "parallel.expert=2: torch 2.12 is installed, which has not been tried with the gradients of experts" in error
+    assert (
+        "parallel.expert=2: torch 2.12 is installed, which has not been tried with expert parallel gradients" in error
+    )
     assert "pip install 'torch>=2.15' parallel.expert=1" in error
     assert refused(*words, torch="2.15.0", transformers="5.23.0") == []
 
@@ -105,7 +107,7 @@ def test_packed_weights_are_sharded_from_the_torch_on_that_asks_no_gradient_of_t
     old = {"torch": "2.11.0", "transformers": "5.17.0"}
     [error] = refused("adapter=qlora", "parallel=fsdp", **old)
     assert error.startswith("adapter.name='qlora'")
-    assert error.endswith("from 2.12 on it can: pip install 'torch>=2.12' parallel=ddp")
+    assert error.endswith("2.12 and later can: pip install 'torch>=2.12' parallel=ddp")
     assert refused("adapter=qlora", "parallel=ddp", **old) == []
     assert refused("adapter=qlora", "parallel=fsdp", **{**old, "torch": "2.12.0"}) == []
 
@@ -114,7 +116,7 @@ def test_pipeline_stages_need_the_torch_that_takes_micro_batches() -> None:
     words = ("parallel=fsdp_pp", "parallel.pipeline=2", "train.gradient_accumulation=2", "cluster.gpus_per_node=2")
     [error] = refused(*words, torch="2.13.0", transformers="5.17.0")
     assert error.startswith("parallel.pipeline=2: torch 2.13.0 is installed")
-    assert error.endswith("from 2.14 on it can: pip install 'torch>=2.14' parallel.pipeline=1")
+    assert error.endswith("2.14 and later can: pip install 'torch>=2.14' parallel.pipeline=1")
     assert refused(*words, torch="2.14.0", transformers="5.17.0") == []
 
 

@@ -44,7 +44,7 @@ def test_one_that_is_not_measured_has_the_widest_and_the_answer_says_so() -> Non
     found = band("deepspeed", cuda=True)
     enough = [row for row in json.loads(RESIDUALS.read_text())["measured"].values() if row["rows"] >= LEAST_ROWS]
     assert found.high - found.low == max(row["high"] - row["low"] for row in enough)
-    wide = f"runs of {found.whose}, the widest there is: too few runs of this kind were measured"
+    wide = f"runs of {found.whose}, the widest known band: too few runs of this kind were measured"
     assert wide in explained("parallel=zero1")
 
 
@@ -52,7 +52,7 @@ def test_fsdp2_has_that_of_torchtitan_which_is_fsdp2_too_and_ddp_has_not() -> No
     measured = json.loads(RESIDUALS.read_text())["measured"]["Torchtitan"]
     found = band("fsdp", cuda=True, runs_on="FSDP2")
     assert (found.own, found.low, found.high) == (False, measured["low"], measured["high"])
-    assert f"{measured['rows']} runs of Torchtitan, which is FSDP2 too" in explained("parallel=fsdp")
+    assert f"{measured['rows']} runs of Torchtitan, also on FSDP2" in explained("parallel=fsdp")
     assert "too few runs of this kind were measured" in explained("parallel=ddp")
 
 

@@ -68,7 +68,7 @@ def test_a_check_names_what_the_job_s_python_lacks_and_asks_it_once(
 def test_a_run_is_refused_before_the_queue(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = interpreter(folder, torch="2.7.1")
     assert main(["run", *WORDS, f"cluster.python={path}"]) == 2
-    assert "drives torch from 2.11" in " ".join(capsys.readouterr().err.split())
+    assert "supports torch from 2.11" in " ".join(capsys.readouterr().err.split())
     assert not (folder / "runs").exists()
 
 
@@ -160,9 +160,9 @@ def test_the_doctor_names_versions_out_of_range_and_settings_that_they_lack(
     assert main(["doctor", "--json"]) == 0
     lacks = json.loads(capsys.readouterr().out)["doctor"]["lacks"]
     assert any("torch 2.11.0 has not been tried with expert parallel gradients" in text for text in lacks)
-    assert "transformers 4.40.0 is out of range: this version of launch drives transformers from 5.17" in lacks
+    assert "transformers 4.40.0 is out of range: this version of launch supports transformers from 5.17" in lacks
     assert (
-        "megatron-core 0.20.0 is out of range: this version of launch drives megatron-core from 0.19, below 0.20"
+        "megatron-core 0.20.0 is out of range: this version of launch supports megatron-core from 0.19, below 0.20"
         in lacks
     )
     assert any("torch 2.11.0 gives ranks 30 s for their last checkpoint" in text for text in lacks)

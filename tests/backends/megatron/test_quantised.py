@@ -71,10 +71,13 @@ def test_a_linear_keeps_its_input_in_8_bits_and_attentions_output_as_it_is_but_w
 @pytest.mark.parametrize(
     ("words", "rule"),
     [
-        ("precision=bf16 zero=1 +backend.extra.fp8-param-gather=true", "beside products in fp8 alone"),
-        ("precision=nvfp4 zero=1 +backend.extra.fp8-param-gather=true", "beside products in fp8 alone"),
-        ("precision=nvfp4 zero=0 +backend.extra.fp4-param-gather=true", "which is zero.stage=1"),
-        ("precision=nvfp4 precision.recipe=mxfp8", "has the recipes nvfp4 in fp4"),
+        ("precision=bf16 zero=1 +backend.extra.fp8-param-gather=true", "parameters are in fp8 only if products are"),
+        ("precision=nvfp4 zero=1 +backend.extra.fp8-param-gather=true", "parameters are in fp8 only if products are"),
+        (
+            "precision=nvfp4 zero=0 +backend.extra.fp4-param-gather=true",
+            "only the distributed optimizer (zero.stage=1)",
+        ),
+        ("precision=nvfp4 precision.recipe=mxfp8", "for fp4 Transformer Engine has the recipes nvfp4"),
         ("precision=mxfp8 hardware=rtx5090", "below 12.0"),
     ],
 )

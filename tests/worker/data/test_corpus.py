@@ -244,7 +244,7 @@ def test_a_tokenizer_is_read_from_a_folder(tmp_path: Path) -> None:
 
 def test_a_missing_tokenizer_is_named(tmp_path: Path) -> None:
     place = text(tmp_path / "t", a=b"x" * 64)
-    with pytest.raises(DataError, match=r"data.tokenizer=/nowhere: there is no such folder"):
+    with pytest.raises(DataError, match=r"data.tokenizer=/nowhere: no such folder on this machine"):
         open_corpora(context(tmp_path, "data=text", place, "data.tokenizer=/nowhere"))
 
 
