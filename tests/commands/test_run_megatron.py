@@ -54,7 +54,7 @@ def test_a_megatron_run_is_stopped_and_goes_on_where_it_was(tmp_path: Path) -> N
     assert process.returncode == 130, said
     stopped = int((run / "checkpoints" / "latest_checkpointed_iteration.txt").read_text())
     assert 3 <= stopped < 30
-    assert f"goes on from step {stopped}" in said
+    assert f"continues from step {stopped}" in said
     assert status.read(run).state == "cancelled"
 
     resumed = launch(tmp_path, "resume", "a")

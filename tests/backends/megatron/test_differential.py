@@ -54,7 +54,7 @@ DELIBERATE: tuple[tuple[str, str, str], ...] = (
     ("zero.offload_optimizer", "CPU ranks", "nothing would be moved"),
     ("optimizer.name", "its Lion takes", "another optimizer: Adam's betas, and Adam for embeddings and norms"),
     ("optimizer.name", "gloo does not", "fails later: weights of several sizes are gathered"),
-    ("optimizer.name", "bf16 weights alone", "fails later: the chain of optimizers asks for a loss scale"),
+    ("optimizer.name", "only with bf16 weights", "fails later: the chain of optimizers asks for a loss scale"),
     ("optimizer.name", "not step fp16 weights", "fails later: the optimizer is built"),
     ("optimizer.name", "shards only Adam-like states", "fails later: the distributed optimizer asserts Adam"),
     ("precision.master", "runs only on CUDA", "fails later: Transformer Engine's FusedAdam has no CPU kernels"),
@@ -62,10 +62,10 @@ DELIBERATE: tuple[tuple[str, str, str], ...] = (
     ("model.rope_theta", "whole number", "another base would be used than was asked for"),
     ("train.timeout_s", "whole minutes", "another time would be waited than was asked for"),
     ("precision.accumulate", "", "memory is counted for one gradient buffer in one format"),
-    ("precision.master", "keeps fp32 or fp16", "Megatron-FSDP: no estimate for a step on bf16"),
+    ("precision.master", "uses fp32 or fp16", "Megatron-FSDP: no estimate for a step on bf16"),
     ("precision.recipe", "from compute capability", "the target has no kernels for it"),
-    ("precision.compute", "computes in", "the target has no such matrix units"),
-    ("precision.compute", "kernels of GPUs alone", "fails later: Transformer Engine's fp8 has no CPU kernels"),
+    ("precision.compute", "supports fp32", "the target has no such matrix units"),
+    ("precision.compute", "only GPU kernels", "fails later: Transformer Engine's fp8 has no CPU kernels"),
     ("model.attention", "flash-attn", "the flash-attn package has no such kernel"),
 )
 """Refusals beyond those of ``validate_args``: key, part of the rule, reason (docs/engines.md)."""
