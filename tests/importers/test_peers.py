@@ -59,7 +59,7 @@ def test_every_file_is_said_in_full_and_no_key_is_in_two_lists_or_in_none(kind: 
         assert content is None or set(entered) == leaves(content), path
         assert [str(error) for error in found.errors] == [], path
         mattering = [
-            left for left in found.left_out if left.matters and not left.effect.startswith("there is no setting")
+            left for left in found.left_out if left.matters and not left.effect.startswith("launch has no setting")
         ]
         assert [(left.key, left.effect) for left in mattering] == [], path
         settings = {**found.recipe["set"]}

@@ -82,7 +82,7 @@ def test_a_rank_of_eight_is_rehearsed_without_a_file_of_a_run(tmp_path: Path) ->
 def test_a_checkout_is_refused() -> None:
     spec = make_spec("parallel=tp", "backend.path=/opt/Megatron-LM", "hardware=cpu")
     with pytest.raises(
-        TrainingError, match=r"by the checkout's own pretrain_gpt\.py.*: rehearse .* backend\.path=null"
+        TrainingError, match=r"with the checkout's own pretrain_gpt\.py.*: rehearse .* backend\.path=null"
     ):
         megatron.rehearse(Rehearsal(spec=spec, directory=Path("run"), rank=0, steps=3))
 
