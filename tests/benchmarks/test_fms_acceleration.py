@@ -115,7 +115,7 @@ def test_experts_in_a_loop_are_unpacked_one_by_one(tmp_path: Path) -> None:
 
 def test_every_rank_of_fsdp1_has_the_constants_of_all_4_bit_weights(tmp_path: Path) -> None:
     found = rank(row(tmp_path, **FSDP, **AMP, **LORA, quant="nf4"))
-    (others,) = [term for term in found.at("idle") if term.what.startswith("constants of other ranks")]
+    (others,) = [term for term in found.at("idle") if term.what.startswith("quantisation constants of other ranks")]
     shared = found.model.elements.quantised - found.model.elements.quantised_parameters
     assert 8 * others.bytes / shared == pytest.approx(0.127, abs=0.001)
 

@@ -194,7 +194,7 @@ def test_other_data_are_refused_also_where_planning_did_not_see_the_checkpoint(r
     with pytest.raises(CheckpointError, match=r"was trained on other data \(\d+ samples here too, but others\)"):
         saving.fits(spec, content, source, {**content["corpus"], "sha256": ""})
     halved = edit.changed_at(spec, {"train.global_batch_size": None, "cluster.gpus_per_node": 1})
-    with pytest.raises(CheckpointError, match=r"a run of 8 sequences a step, .* \(train\.global_batch_size=8\)"):
+    with pytest.raises(CheckpointError, match=r"run had 8 sequences per step, .* \(train\.global_batch_size=8\)"):
         saving.fits(halved, content, source, content["corpus"])
 
 
