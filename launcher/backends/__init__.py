@@ -73,7 +73,7 @@ class Backend(estimate.Backend, Protocol):
         yield from ()
 
     def obstacles(self, spec: RunSpec) -> Iterator[ConfigError]:
-        """What this machine lacks to run a valid job, beyond the packages of the profile."""
+        """Errors for what this machine lacks to run a valid job, beyond the packages of the profile."""
         yield from ()
 
     def native(self, spec: RunSpec) -> Judgement:

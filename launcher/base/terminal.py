@@ -27,7 +27,7 @@ CONTROL = re.compile(rf"[\x00-\x1f{_ACTING}]")
 """Characters that no name, path or shell line may contain: a line break would end a line of the batch script."""
 
 _UNSEEN = re.compile(rf"[\x00-\x08\x0b-\x1f{_ACTING}]")
-"""Those of them that no text of launch contains: all except tab and line feed."""
+"""Control characters that launch never prints: all except tab and line feed."""
 
 
 _UNSEEN_BUT_COLOURS = rf"(\x1b\[[0-9;]*[mAK]|[\r\b])|{_UNSEEN.pattern}"

@@ -193,7 +193,7 @@ def template(data: DataSpec) -> Template:
 
 
 def fingerprint(data: DataSpec) -> list[object]:
-    """What decides a conversation's text: template source, special tokens, Alpaca's prompt and other variables."""
+    """The inputs of a conversation's rendering: template source, special tokens, Alpaca's prompt, other variables."""
     found = template(data)
     return [
         found.text,

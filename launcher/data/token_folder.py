@@ -202,7 +202,7 @@ def _settings_of(data: DataSpec) -> JsonObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheUse:
-    """What a cache holds."""
+    """Location and size of the token cache."""
 
     path: Path
     folders: int

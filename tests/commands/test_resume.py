@@ -11,13 +11,12 @@ import pytest
 import submitit  # noqa: F401  # It closes the handlers that logging has when it is imported, and absl's closes stderr.
 
 from launcher.base import machine
-from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.preflight import stored
 from launcher.rundir import state
 from tests.support import resuming, training
 from tests.support.helpers import CPU_HOST, make_spec
 from tests.support.recorded_runs import swept
-from tests.support.slurm_runs import SLURM, launch
+from tests.support.slurm_runs import launch
 
 BATCH = 12
 """Sequences of one step: 4, 2, 3 and 1 ranks share them out evenly."""
@@ -323,80 +322,6 @@ def test_weights_of_another_model_are_said_before_the_queue(folder: Path) -> Non
     assert "has 9 unknown to it (model.layers.1.input_layernorm.weight" in shallow
     (folder / "small" / "model.safetensors").write_bytes(b"half a file")
     assert "model.safetensors is not a safetensors file, or is damaged" in _said("check", *BASE, "model.weights=small")
-
-
-def test_what_the_cluster_would_refuse_leaves_its_name_to_the_corrected_run(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*arguments: object, **options: object) -> None:
-        raise ConfigErrors([ConfigError("cluster.partition", None, "Slurm has no such partition")])
-
-    monkeypatch.setattr("launcher.slurm.precheck.check", refuse)
-    Path("train.py").touch()
-    for words in (("run.name=a",), (), ("-m", "train.seed=1,2", "run.name=s")):
-        assert launch(*SLURM, "script=train.py", *words).status == 2
-    assert list((folder / "runs").iterdir()) == []
-
-
-def test_a_run_whose_submission_failed_makes_place_for_the_corrected_one_and_never_one_that_started(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", "/nowhere")
-    Path("train.py").touch()
-    words = (*SLURM, "script=train.py")
-    for name in ("run.name=a", "run.name=a", "train.seed=1", "train.seed=1"):
-        assert launch(*words, name).status == 4
-    assert len(list((folder / "runs").iterdir())) == 2, "the same run again takes the place of the first try"
-    run = folder / "runs" / "a"
-    answer = launch("status", "a")
-    assert "failed" in answer.out.split()
-    assert "prepared" not in answer.out
-    assert "its submission failed: scontrol is not found: this machine has no Slurm" in answer.out
-    assert launch(*words, "run.name=a", "train.seed=7").status == 4
-    assert _json(run / "spec.json")["train"]["seed"] == 7
-    (run / "metrics.jsonl").touch()
-    answer = launch(*words, "run.name=a")
-    assert (answer.status, "exists and is never overwritten" in answer.err) == (4, True)
-
-
-_COMMANDS = {
-    "scontrol": "echo PartitionName=main Default=YES MaxTime=UNLIMITED State=UP TotalNodes=4",
-    "sinfo": "echo 'main|4|64|500000|gpu:8|(null)'",
-    "squeue": "true",
-    "srun": "true",
-    "sbatch": """case $1 in --test-only) exit 0;; esac
-echo "sbatch: error: QOSMaxSubmitJobPerUserLimit" >&2
-exit 1""",
-}
-"""A Slurm that takes every script and then refuses the job, as by a limit on jobs."""
-
-
-def test_a_run_that_sbatch_refuses_has_failed_with_the_words_of_sbatch_and_is_submitted_by_resume(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (folder / "bin").mkdir()
-    for name, text in _COMMANDS.items():
-        (folder / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
-        (folder / "bin" / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}/bin:/usr/bin:/bin")
-    monkeypatch.setattr("launcher.slurm.precheck.check_folder", lambda directory: None)
-    Path("train.py").touch()
-    assert launch(*SLURM, "script=train.py", "run.name=a").status == 4
-    [row] = launch("status", "a", "--json").json["runs"]
-    assert (row["state"], row["job_id"]) == ("failed", None)
-    assert "its submission failed: " in row["reason"]
-    assert "QOSMaxSubmitJobPerUserLimit" in row["reason"]
-    assert launch("why", "a", "--json").json["why"]["cause"] == "error"
-    assert launch("resume", "a").status == 4
-    assert launch("status", "a", "--json").json["runs"][0]["state"] == "failed"
-    (folder / "bin" / "sbatch").write_text(
-        "#!/bin/sh\ncase $1 in --test-only) ;; *) echo Submitted batch job 7;; esac\n"
-    )
-    (folder / "bin" / "squeue").write_text("#!/bin/sh\ncase $* in *jobs=7*) echo '7|PENDING|Priority||N/A';; esac\n")
-    assert launch("resume", "a").status == 0
-    [row] = launch("status", "a", "--json").json["runs"]
-    assert (row["state"], row["job_id"]) == ("queued", "7")
-    assert not (folder / "runs" / "a" / "not_submitted.json").exists()
 
 
 def test_a_recipe_is_saved_from_a_run_that_repeats_another(run: Path) -> None:

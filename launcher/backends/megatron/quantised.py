@@ -1,4 +1,4 @@
-"""What Transformer Engine holds in 8 and 4 bits: copies of weights, parameters, and the saved inputs of linears.
+"""Memory that Transformer Engine keeps in 8 and 4 bits: copies of weights, parameters, and the saved inputs of linears.
 
 Files named below are in ``transformer_engine/pytorch`` 2.11. A linear multiplies by a quantised copy of its weight,
 which it makes for the first micro-batch of a step and keeps (``get_weight_workspace`` of ``module/base.py``; Megatron-

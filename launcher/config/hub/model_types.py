@@ -154,7 +154,7 @@ def _relatives(content: Mapping[str, Any], known: Collection[str]) -> Iterator[s
 
 
 def _in_transformers(kind: str) -> str:
-    """Whether ``transformers`` has a class for a model type, in words, with the versions."""
+    """A clause on whether ``transformers`` has a class for a model type, with the versions."""
     table = families.classes()
     has = table["architectures"].get(kind)
     installed = versions.installed("transformers")

@@ -68,7 +68,7 @@ traits = FamilyTraits(
 
 
 def found(model: ModelSpec) -> Mapping[str, Any]:
-    """What was observed by building the class."""
+    """The counts recorded when the model class was built, as ``model.extra`` has them."""
     observed: Mapping[str, Any] = model.extra.get("observed", _NOTHING)
     return observed
 

@@ -32,7 +32,7 @@ from launcher.spec import RunSpec
 
 
 class Backend(model.Backend, Protocol):
-    """What the memory model asks of a backend."""
+    """The interface that the memory model needs from a backend."""
 
     @property
     @abstractmethod
