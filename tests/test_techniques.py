@@ -271,12 +271,12 @@ _TECHNIQUES: dict[str, tuple[str, ...]] = {
         "adapter.targets=[q_proj,k_proj,v_proj,o_proj]",
     ),
     "expert parallelism": (*_MOE, "parallel.expert=2"),
-    "pipeline, GPipe": (*_TWO_STAGES, "parallel.schedule=gpipe"),
-    "pipeline, 1F1B": _TWO_STAGES,
-    "pipeline, interleaved": (*_V_SHAPED, "parallel.schedule=interleaved"),
-    "pipeline, zero bubble": (*_V_SHAPED, "parallel.schedule=zero_bubble"),
-    "pipeline, ZBV": (*_V_SHAPED, "parallel.schedule=zbv"),
-    "pipeline, DualPipeV": (*_V_SHAPED, "parallel.schedule=dualpipe_v"),
+    "GPipe": (*_TWO_STAGES, "parallel.schedule=gpipe"),
+    "1F1B": _TWO_STAGES,
+    "interleaved 1F1B": (*_V_SHAPED, "parallel.schedule=interleaved"),
+    "zero bubble": (*_V_SHAPED, "parallel.schedule=zero_bubble"),
+    "ZBV": (*_V_SHAPED, "parallel.schedule=zbv"),
+    "DualPipeV": (*_V_SHAPED, "parallel.schedule=dualpipe_v"),
     "replicas of shards (HSDP, MiCS)": ("parallel.replicate=2",),
     "second partition in a node (hpZ)": ("zero.hpz=2",),
     "weights gathered in 8 bits (qwZ)": ("zero.quantized_weights=true",),
@@ -285,14 +285,21 @@ _TECHNIQUES: dict[str, tuple[str, ...]] = {
     "fused loss": ("train.loss=fused",),
     "Liger's kernels": ("train.kernels=liger",),
     "torch.compile": ("train.compile=true",),
-    "supervised fine-tuning, by TRL": ("task=sft",),
+    "supervised fine-tuning": ("task=sft",),
     "profiler": ("train.profile={start:2}",),
 }
 """Techniques with the words that request them, including a suitable model."""
 
 
+_ALL = "all"
+_HIDDEN = ("model=", "model.weights=", "model.intermediate_size=", "train.global_batch_size=", "train.sequence_length=")
+"""What a technique needs beside the words that request it: the page leaves it out."""
+
+_OTHERS_ONLY = "used only by backend="  # A reason that says no more than the row of the table.
+
+
 def _cell(engine: Engine, words: tuple[str, ...]) -> tuple[str, str]:
-    """Where an engine runs a technique (CPU, GPU, no), and the reason if it does not run everywhere."""
+    """Where an engine runs a technique (all, CPU, GPU, no), and the reason if it does not run everywhere."""
     groups = {word.partition("=")[0] for word in words}
     model = () if "model" in groups else ("model=tiny",)
     others = ((), engine.otherwise) if engine.otherwise else ((),)
@@ -301,37 +308,54 @@ def _cell(engine: Engine, words: tuple[str, ...]) -> tuple[str, str]:
         for places in ((_CPU,), (_H100, _B200))
     )
     if not on_gpu:
-        return ("GPU", on_cpu[0].rule) if on_cpu else ("CPU, GPU", "")
+        return ("GPU", on_cpu[0].rule) if on_cpu else (_ALL, "")
     return ("CPU", on_gpu[0].rule) if not on_cpu else ("no", on_gpu[0].rule)
 
 
 def _page() -> str:
     """docs/techniques.md."""
     rows: list[str] = []
-    reasons: dict[tuple[str, str, str], list[str]] = {}  # Techniques by engines, places and rule: many share these.
+    everywhere: list[str] = []
+    reasons: dict[str, dict[str, list[str]]] = {}  # Titles by engines and rule: many share these.
+    rules: dict[str, str] = {}
     for title, words in _TECHNIQUES.items():
         cells = {engine.title: _cell(engine, words) for engine in _ENGINES}
-        shown = " | ".join(text for text, _ in cells.values())
-        rows.append(f"| {title} | `{' '.join(words)}` | {shown} |")
-        together: dict[tuple[str, str], list[str]] = {}
-        for name, (text, rule) in cells.items():
-            if rule:
-                together.setdefault((text, rule), []).append(name)
-        for (text, rule), names in together.items():
-            reasons.setdefault((", ".join(names), text, rule), []).append(title)
-    said = [f"- **{'; '.join(titles)}**, {names} ({text}): {rule}" for (names, text, rule), titles in reasons.items()]
-    lines = [textwrap.fill(each, 116, subsequent_indent="  ", break_on_hyphens=False) for each in said]
+        typed = f"`{' '.join(word for word in words if not word.startswith(_HIDDEN))}`"
+        if {text for text, _ in cells.values()} == {_ALL}:
+            everywhere.append(f"{title} ({typed})")
+            continue
+        rows.append(f"| {title} | {typed} | {' | '.join(text for text, _ in cells.values())} |")
+        for rule in dict.fromkeys(rule for _, rule in cells.values()):
+            if rule and not rule.startswith(_OTHERS_ONLY):
+                names = ", ".join(name for name, (_, said) in cells.items() if said == rule)
+                alike = rule.removeprefix(words[-1].partition("=")[2])  # The name of a schedule.
+                reasons.setdefault(names, {}).setdefault(alike, []).append(title)
+                rules.setdefault(alike, rule)
+    lines = [
+        line
+        for names, by in reasons.items()
+        for line in (f"\n### {names}\n", *(_reason(titles, rules[rule]) for rule, titles in by.items()))
+    ]
+    first = textwrap.fill(f"All engines run: {', '.join(everywhere)}.", 120, break_on_hyphens=False)
     head = f"| technique | words | {' | '.join(engine.title for engine in _ENGINES)} |"
     rule = "|---" * (2 + len(_ENGINES)) + "|"
-    return "\n".join([_INTRODUCTION, head, rule, *rows, "\n## Why a technique does not run\n", *lines, ""])
+    return "\n".join([_INTRODUCTION, first, "", head, rule, *rows, "\n## Why a technique does not run", *lines, ""])
+
+
+def _reason(titles: list[str], rule: str) -> str:
+    said = f"- **{'; '.join(titles)}**: {rule}"
+    return textwrap.fill(said, 120, subsequent_indent="  ", break_on_hyphens=False)
 
 
 _INTRODUCTION = """# Techniques and engines
 
-Generated by `tests/test_techniques.py` from what `launch check` answers. `CPU, GPU`: runs on both, on CPU ranks in the
-tests; `GPU`: translated and counted, but refused on the CPU; `no`: refused, with the reason below. The words were
-checked with `model=tiny` and `parallel=fsdp`, `ddp`, `zero2`, `zero3`, or `backend=megatron` (with or without
-`zero=0`), on two CPU ranks or on eight H100 or B200.
+`all`: runs on CPU ranks and GPUs; `GPU`: translated and counted, but refused on CPU ranks; `no`: refused, with the
+reason below if it is more than that other engines have it. `task=sft` is TRL's. Add what a technique needs:
+`model.weights` for adapters, sizes that a format divides, a batch of enough micro-batches for a pipeline.
+
+Generated by `tests/test_techniques.py` from `launch check` of `model=tiny` (`mixtral_8x7b` for experts) with
+`parallel=fsdp`, `ddp`, `zero2`, `zero3` or `backend=megatron` (with or without `zero=0`), on two CPU ranks or on eight
+H100 or B200.
 """
 
 

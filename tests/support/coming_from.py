@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 
 from launcher.base import registry
@@ -19,7 +20,8 @@ NAMES = {
     "megatron_bridge": "Megatron Bridge",
     "deepspeed": "DeepSpeed's ds_config.json",
 }
-_HEAD = ("| there | here | what differs |", "|---|---|---|")
+_HEAD = ("| there | here |", "|---|---|")
+_REFUSES = "other words are refused"  # The introduction says it of every key.
 _SHARED = {*map(id, _trainer.ROWS), *map(id, _trainer.SHARDING)}
 
 
@@ -31,23 +33,22 @@ INTRODUCTION = """\
     launch import trl dpo.yaml --set task=dpo              # a TRL YAML does not name its task
     launch import megatron-bridge llama3.py --recipe mine.yaml
 
-The kinds are `accelerate`, `axolotl`, `llamafactory`, `megatron-bridge`, `nanotron`, `torchtitan`, `torchtune` and
-`trl`, which also reads TrainingArguments. The keys of `deepspeed` are at the end of this page;
-[own-files.md](own-files.md#other-programs-files) covers `hf` and `megatron`. Python is read as text, never run: calls
-with keywords, assignments, and functions that return a whole configuration, from the same file or from a module next to
-it as its import says. Keep a file that starts from a recipe of the program in the program's own tree (some torchtitan
-0.3.0 recipes are known without it). Every key ends in one of four lists. A key that changes the maths, the memory or
-the data and has no setting here is an error, unless `--partial`.
+Kinds: `accelerate`, `axolotl`, `llamafactory`, `megatron-bridge`, `nanotron`, `torchtitan`, `torchtune`, `trl` (also
+TrainingArguments); the keys of `deepspeed` are last. [own-files.md](own-files.md#other-programs-files) has `hf`,
+`megatron` and the four lists in which keys end.
 
-- The tables list the keys that have a setting here. Keys of logs, files, samples, trackers and kernels with the same
-  maths are left out with "no effect" and the reason; all others are refused by name.
-- A key whose setting `launch show GROUP` does not list is refused by the name of that setting.
-- If a file omits a key whose default in its program differs from ours, that default is set ("left out it is ...").
+- A key or value without a setting here that changes the maths, the memory or the data is an error, unless `--partial`.
+  Keys of logs, files, samples, trackers and kernels with the same maths are left out with "no effect" and the reason.
+- A default that differs from ours is set if the file omits its key ("default ...").
+- Python is read as text, never run: calls with keywords, assignments, and functions that return a whole configuration,
+  from the file or a module next to it. Keep a file that starts from a recipe of its program in that program's tree
+  (some torchtitan 0.3.0 recipes are known without it).
 - You set the number of GPUs (`cluster.nodes`, `cluster.gpus_per_node`), except for accelerate's files.
 - axolotl and LLaMA-Factory files fine-tune on the engines here, which mask, pack and shard; preference tasks use TRL.
-- Frozen 8-bit weights, GaLore, APOLLO, BAdam, adapters other than LoRA, and images are refused by name.
+- Refused: GaLore, APOLLO, BAdam, images.
 
-The tables are generated from the importers (`launcher/importers/`).
+The tables (`launcher/importers/tables/`) list the keys with a setting; in parentheses is what differs. A last line has
+those that are called the same here.
 
 """
 
@@ -67,14 +68,31 @@ def tables() -> str:
 
 
 def table(rows: Iterable[Row]) -> str:
-    """A Markdown table of the rows that have a setting here, one line per setting."""
+    """A Markdown table of the rows that have a setting here, then the settings that are called as in the program."""
     lines: dict[tuple[str, str], list[str]] = {}
+    same: list[str] = []
     for row in rows:
         if row.ours and row.tells:
-            lines.setdefault((row.ours, row.differs), []).extend(row.keys)
-    return "\n".join([*_HEAD, *(_line(keys, *said) for said, keys in lines.items())])
+            if _is_same(row):
+                same.append(row.ours)
+            else:
+                lines.setdefault((row.ours, row.differs), []).extend(row.keys)
+    said = "\n".join([*_HEAD, *(_line(keys, *told) for told, keys in lines.items())])
+    return f"{said}\n\n{_filled(same)}" if same else said
+
+
+def _is_same(row: Row) -> bool:
+    """True if the last name of the only key is that of the setting, and nothing differs."""
+    names = {each.rpartition(".")[2] for each in (*row.keys, row.ours)}
+    return len(row.keys) == 1 and len(names) == 1 and row.differs in ("", _REFUSES)
+
+
+def _filled(same: Sequence[str]) -> str:
+    said = f"Called the same here: {', '.join(f'`{each}`' for each in dict.fromkeys(same))}."
+    return textwrap.fill(said, 120, break_long_words=False, break_on_hyphens=False)
 
 
 def _line(keys: Sequence[str], ours: str, differs: str) -> str:
     here = ", ".join(f"`{each}`" for each in ours.split(", "))
-    return f"| {', '.join(f'`{key}`' for key in dict.fromkeys(keys))} | {here} | {differs.replace('|', '/')} |"
+    note = "" if differs in ("", _REFUSES) else f" ({differs.replace('|', '/')})"
+    return f"| {', '.join(f'`{key}`' for key in dict.fromkeys(keys))} | {here}{note} |"
