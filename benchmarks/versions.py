@@ -70,8 +70,8 @@ def table(results: Path = RESULTS) -> str:
 
 
 def _cell(engine: dict[str, Any]) -> str:
-    """What worked of an engine, and its losses."""
-    steps = ", ".join(step if engine[step] == _WORKS else f"{step}: {engine[step]}" for step in _STEPS)
+    """What did not work of an engine, and its losses."""
+    steps = ", ".join(f"{step}: {engine[step]}" for step in _STEPS if engine[step] != _WORKS) or "all work"
     losses = ", ".join(f"{loss:.4f}" for loss in engine["losses"].values())
     return f"{steps}; {losses}"
 

@@ -34,14 +34,17 @@ def precision_table(spec: RunSpec) -> str:
         "|---|---|" + "---|" * len(_COLUMNS),
     ]
     for word in _WORDS:
-        lines += [_row(word, engine, chosen) for engine, chosen in engines.items()]
+        alike: dict[str, list[str]] = {}
+        for engine, chosen in engines.items():
+            alike.setdefault(_cells(word, chosen), []).append(engine)
+        lines += [f"| {word} | {', '.join(names)} | {cells} |" for cells, names in alike.items()]
     return "\n".join(lines) + "\n"
 
 
-def _row(word: str, engine: str, spec: RunSpec) -> str:
+def _cells(word: str, spec: RunSpec) -> str:
     meaning: Callable[[RunSpec], Dtypes] = registry.load("backends", spec.backend.name).dtypes
     dtypes = meaning(replace(spec, precision=replace(spec.precision, compute=word)))  # type: ignore[arg-type]
     cells = [getattr(dtypes, column) or "none" for column in _COLUMNS]
     if dtypes.autocast:
         cells[1] += " (autocast)"
-    return f"| {word} | {engine} | " + " | ".join(cells) + " |"
+    return " | ".join(cells)
