@@ -58,7 +58,7 @@ def main() -> int:
 
 
 def table(results: Path = RESULTS) -> str:
-    """The kept results as the table of docs/engines.md: a row an engine, a column a set of versions."""
+    """The kept results as the table of benchmarks/README.md: a row an engine, a column a set of versions."""
     kept = [json.loads(path.read_text())["figures"] for path in results.glob("versions_*.json")]
     kept.sort(key=lambda figures: numbers(figures["versions"]["torch"]))
     heads = [f"torch {figures['versions']['torch']}" for figures in kept]

@@ -64,7 +64,7 @@ def excerpt(text: str, shown: str) -> str:
     return begin + dots + "\n\n".join(paragraphs[-tail.count("\n\n") - 1 :]) if dots else begin
 
 
-@pytest.mark.parametrize(("document", "count"), [(README, 1), (PLANNING, 2)], ids=["readme", "planning"])
+@pytest.mark.parametrize(("document", "count"), [(README, 1), (PLANNING, 1)], ids=["readme", "planning"])
 def test_a_document_shows_what_its_commands_print(document: Path, count: int) -> None:
     """Predictions change as the model does: ``LAUNCH_ACCEPT_GOLDEN=1`` writes the new ones."""
     blocks = re.findall(

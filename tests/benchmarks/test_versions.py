@@ -1,4 +1,4 @@
-"""The table of docs/engines.md is that of the kept results, and all sets of versions train alike."""
+"""The table of benchmarks/README.md is that of the kept results, and all sets of versions train alike."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from benchmarks import versions
 from benchmarks.reporting import RESULTS
 
-PAGE = Path(__file__).parents[2] / "docs" / "engines.md"
+PAGE = Path(__file__).parents[2] / "benchmarks" / "README.md"
 KEPT = [json.loads(path.read_text())["figures"] for path in sorted(RESULTS.glob("versions_*.json"))]
 
 
