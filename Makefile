@@ -17,8 +17,9 @@ export PYTHONDONTWRITEBYTECODE =
 PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --durations 20
 # `make test ARGS="-k word"` runs a part.
 ARGS ?=
+THOROUGH = thorough and not matrix
 
-.PHONY: demo test test-all test-thorough test-matrix test-slurm chromium test-oldest lint types style bench gpu-wheels slurm-demo lock clean
+.PHONY: demo test test-ci test-all test-thorough test-matrix test-slurm chromium test-oldest lint types style bench gpu-wheels slurm-demo lock clean
 
 demo: $(VENV)/.built-demo ## build the environment and train a small model on this machine
 	$(BIN)/launch model=tiny parallel=fsdp
@@ -28,15 +29,18 @@ test: $(VENV)/.built-test ## build what the tests need and run them, or some: ma
 	@command -v git >/dev/null || { echo "the tests need git: install it, for example by 'apt-get install git'." >&2; exit 1; }
 	$(PYTEST) -n 2 -m "not thorough" $(ARGS) || test $$? = 5
 
+test-ci: ## run what continuous integration runs beside `make test` and `make lint`: `make test-all` without the tests marked `full`
+	$(MAKE) --no-print-directory test-all THOROUGH="$(THOROUGH) and not full"
+
 # Slurm's tests wait two thirds of their time, so the others run beside them at low priority: Slurm's clocks (time
 # limits, margins) keep running while others use the CPUs. Each prints its output at its end.
 test-all: $(VENV)/.built-test ## run the tests that `make test` leaves out: equal maths, real Slurm (as root), a browser, the tools in benchmarks/
 	$(MAKE) --no-print-directory --output-sync -j 2 test-slurm test-thorough
 
 test-thorough: $(VENV)/.built-test chromium
-	nice -n 15 $(PYTEST) -n 2 -m "thorough and not matrix" --ignore=tests/slurm $(ARGS) || test $$? = 5
+	nice -n 15 $(PYTEST) -n 2 -m "$(THOROUGH)" --ignore=tests/slurm $(ARGS) || test $$? = 5
 
-# Not part of .ci/run: before a release, and whenever a formula, an engine or a library's version changes.
+# Before a release, and whenever a formula, an engine or a library's version changes.
 test-matrix: $(VENV)/.built-test ## run the cases of each matrix that `make test-all` leaves out
 	$(PYTEST) -n 2 -m matrix $(ARGS) || test $$? = 5
 

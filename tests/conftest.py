@@ -100,6 +100,50 @@ _THOROUGH = (
 `make test-all` runs a covering part of each matrix (``tests.support.cover``), `make test-matrix` the rest.
 """
 
+_FULL = (
+    "backends/megatron/test_lean_validator::test_the_answers_are_those_of_a_process_that_imports_everything",
+    "benchmarks/test_gpu::test_a_row_of_megatron_is_measured",
+    "benchmarks/test_gpu::test_a_run_is_measured",
+    "benchmarks/test_gpu::test_rank_0_of_a_world_without_peers",
+    "browser/test_several::test_a_hundred_thousand_steps",
+    "browser/test_sweep::test_a_thousand_points",
+    "commands/test_resume::test_on_fewer_more_and_one_rank_a_run_trains_what_it_would_have_on_one[megatron",
+    "commands/test_run_megatron",
+    "config/test_hugging_face::test_the_table_of_defaults",
+    "preflight/test_traced::test_the_recorded_numbers_of_a_7b_model",
+    "preflight/test_traced::test_two_depths",
+    "submission/test_evaluating::test_a_stop_while_tasks_are_tried",
+    "submission/test_evaluating::test_a_task_that_fails",
+    "submission/test_evaluating::test_an_adapter_that_trl_has_trained",
+    "worker/deepspeed/test_qlora",
+    "worker/fsdp/test_context_parallel::test_four_ranks_on_two_axes",
+    *(
+        f"worker/fsdp/test_mxfp8::test_the_memory_is_the_predicted_one[{name}"
+        for name in ("long", "recomputed", "selective")
+    ),
+    "worker/fsdp/test_lora_of_experts",
+    "worker/fsdp/test_optimizers::test_a_run_goes_on_from_its_checkpoint",
+    *(
+        f"worker/fsdp/test_rounding_in_four_bits::test_the_memory_is_the_predicted_one[{name}"
+        for name in ("recomputed", "lora")
+    ),
+    "worker/fsdp/test_rounding::test_two_ranks_round_as_one_process_does",
+    "worker/fsdp/test_same_maths::test_four_ranks_on_two_axes",
+    "worker/fsdp/test_shared_blocks",
+    "worker/megatron/test_parts::test_without_a_compiler",
+    "worker/rehearse/test_megatron::test_a_rank_alone_has_the_peaks_of_the_same_rank_in_the_real_run[tensor_pipeline",
+    *(
+        f"worker/rehearse/test_rehearsed_ranks::test_a_rehearsed_rank_of_four_has_the_peaks_of_the_same_rank_in_the_real_run[{name}"
+        for name in ("ddp", "tensor", "zero1", "stages")
+    ),
+    "worker/test_checkpoints::test_saving_goes_on_once_the_disk_has_room",
+    "worker/test_eval_sets::test_trl_evaluates_on_each_set_too[dpo",
+    "worker/test_observed_layers::test_layers_that_ask",
+)
+"""Thorough tests that continuous integration leaves out, to end within 20 minutes on two cores: what they guard changes
+with one engine, one precision or one library, and others run part of it. Each is a file and the start of a test's name.
+"""
+
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Skip files that the selection excludes entirely: importing all of them costs each worker 10 s."""
@@ -108,7 +152,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     wanted, whole = config.getoption("markexpr"), _is_thorough(collection_path)
     if wanted == "not thorough":
         return whole or None
-    if wanted == "matrix" or (wanted == "thorough and not matrix" and not whole):
+    if wanted == "matrix" or (wanted.startswith("thorough and not") and not whole):
         text, sign = collection_path.read_text(), "mark.matrix" if wanted == "matrix" else "mark.thorough"
         return None if sign in text or ".marked(" in text else True
     return None
@@ -118,7 +162,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the thorough tests, and run the longest files first."""
     for item in items:
-        if _is_thorough(item.path) or item.get_closest_marker("matrix"):
+        if item.nodeid.removeprefix("tests/").replace(".py", "", 1).startswith(_FULL):
+            item.add_marker(pytest.mark.full)
+        if _is_thorough(item.path) or item.get_closest_marker("matrix") or item.get_closest_marker("full"):
             item.add_marker(pytest.mark.thorough)
     items.sort(key=lambda item: _turn(item.path))
 

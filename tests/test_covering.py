@@ -1,4 +1,4 @@
-"""The part of a matrix that `make test-all` runs has all that the matrix has, a size once and choices in pairs."""
+"""`make test-all` runs every value and every pair of choices of a matrix, continuous integration every choice."""
 
 from __future__ import annotations
 
@@ -21,11 +21,21 @@ _CASES = st.dictionaries(
 )
 
 
-def _unmarked(cases: dict[str, list[str]], *kept: str) -> list[str]:
-    """The cases that a session without the marker runs."""
-    parameters = cover.marked(cases, cover.chosen(cases, kept))
+def _run(cases: dict[str, list[str]], *kept: str, left_out: tuple[str, ...] = ("matrix",)) -> list[str]:
+    """The cases that a session without these markers runs; `make test-all`, if it is but ``matrix``."""
+    parameters = cover.marked(cases, cover.both(cases, kept))
     assert len(parameters) == len(cases)
-    return [each for each in parameters if isinstance(each, str)]
+    marks = [() if isinstance(each, str) else [mark.name for mark in each.marks] for each in parameters]
+    return [name for name, names in zip(cases, marks, strict=True) if not {*names} & {*left_out}]
+
+
+@settings(max_examples=25)
+@given(cases=_CASES)
+def test_continuous_integration_runs_every_choice_in_some_of_these_cases(cases: dict[str, list[str]]) -> None:
+    first = _run(cases, left_out=("matrix", "full"))
+    assert {*first} <= {*_run(cases)}
+    choices = {part for parts in cases.values() for part in parts if not part.startswith("size")}
+    assert choices <= {part for name in first for part in cases[name]}
 
 
 @settings(max_examples=25)
@@ -33,7 +43,7 @@ def _unmarked(cases: dict[str, list[str]], *kept: str) -> list[str]:
 def test_every_value_and_every_pair_of_choices_of_all_cases_is_in_one_that_is_chosen(
     cases: dict[str, list[str]],
 ) -> None:
-    found = [cases[name] for name in _unmarked(cases)]
+    found = [cases[name] for name in _run(cases)]
     for parts in cases.values():
         for part in parts:
             assert any(part in other for other in found), part
@@ -44,7 +54,7 @@ def test_every_value_and_every_pair_of_choices_of_all_cases_is_in_one_that_is_ch
 @settings(max_examples=25)
 @given(cases=_CASES)
 def test_no_case_is_chosen_whose_values_and_pairs_others_have(cases: dict[str, list[str]]) -> None:
-    found = _unmarked(cases)
+    found = _run(cases)
     for name in found:
         others = [cover.pairs(cases[other]) for other in found if other != name]
         assert not cover.pairs(cases[name]) <= frozenset().union(*others)
@@ -53,7 +63,7 @@ def test_no_case_is_chosen_whose_values_and_pairs_others_have(cases: dict[str, l
 @settings(max_examples=25)
 @given(cases=_CASES)
 def test_what_others_need_is_kept(cases: dict[str, list[str]]) -> None:
-    assert set(cases) >= {*_unmarked(cases, *cases)} == set(cases)
+    assert set(cases) >= {*_run(cases, *cases)} == set(cases)
 
 
 def test_a_degree_of_parallelism_is_a_choice_and_a_batch_a_size() -> None:
@@ -62,7 +72,7 @@ def test_a_degree_of_parallelism_is_a_choice_and_a_batch_a_size() -> None:
         "batch": ["train.micro_batch_size=4", "precision=fp16"],
         "degree": ["parallel.tensor=2", "precision=fp16"],
     }
-    assert _unmarked(cases) == ["both", "degree"]
+    assert _run(cases) == ["both", "degree"]
 
 
 def test_of_equals_the_cheaper_one_is_chosen() -> None:

@@ -157,10 +157,8 @@ def _hash(path: Path) -> str:
 
 def is_hub_name(path: str) -> bool:
     """True if a path can be a name on the Hub: neither a file of a known kind nor inside an existing folder."""
-    if not _HUB_NAME.fullmatch(path) or _SUFFIX.search(path):
-        return False
     owner, slash, _ = path.partition("/")
-    return not (slash and Path(owner).is_dir())
+    return bool(_HUB_NAME.fullmatch(path)) and not _SUFFIX.search(path) and not (slash and Path(owner).is_dir())
 
 
 def _saved(folder: Path) -> list[Path] | None:

@@ -101,6 +101,10 @@ def test_data_that_nobody_can_look_at_are_left_alone(capsys: pytest.CaptureFixtu
     assert main(["check", *ON, "data=huggingface", "data.path=acme/corpus"]) == 0
     said = "data: acme/corpus on the Hugging Face Hub, split train: read only when the job downloads it"
     assert said in " ".join(capsys.readouterr().out.split())
+    assert main(["check", "model=tiny", "hardware=a6000", "data=chat", "data.path=on_the_node.jsonl"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "on the Hugging Face Hub" not in printed
+    assert "data.path=on_the_node.jsonl: it is not on this machine" in printed
 
 
 def test_conversations_that_are_all_cut_off_before_an_answer_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

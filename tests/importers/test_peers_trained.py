@@ -105,12 +105,12 @@ def shrunk(path: Path, folder: Path) -> tuple[str, tuple[str, ...]]:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("cases", cover.marked(["covering", "further"], ["covering"]))
+@pytest.mark.parametrize("cases", cover.marked(["choices", "pairs", "further"], cover.Chosen(["choices"], ["pairs"])))
 @pytest.mark.parametrize(("engine", "fewest"), [("fsdp", 41), ("deepspeed", 7), ("megatron", 18), ("trl", 8)])
 def test_the_files_of_each_program_train_when_they_are_shrunk(
     engine: str, fewest: int, cases: str, tmp_path: Path
 ) -> None:
-    """All that the CPU can train: their ranks are started once."""
+    """All that the CPU can train: those with every choice, those that add a pair of choices, and the further ones."""
     if engine == "trl":
         needs("trl", "its runs need the extra 'trl'")
     runs = {}
@@ -120,8 +120,10 @@ def test_the_files_of_each_program_train_when_they_are_shrunk(
         if its_own == engine and not half and not set(NOT_ON_THE_CPU) & set(read(path.parent.name, path, {}).overrides):
             runs[identity(path)] = words
     assert len(runs) >= fewest
-    covering = cover.chosen({name: set(words) for name, words in runs.items()})
-    runs = {name: words for name, words in runs.items() if (name in covering) == (cases == "covering")}
+    covering = cover.both({name: set(words) for name, words in runs.items()})
+    first, pairs = set(covering.first), set(covering.pairs)
+    of_case = {"choices": first, "pairs": pairs - first, "further": set(runs) - pairs}[cases]
+    runs = {name: words for name, words in runs.items() if name in of_case}
     for name, losses in train_all(tmp_path, runs, ranks=2).items():
         assert len(losses) == 3, name
         assert all(0 < loss < 7 for loss in losses), (name, losses)

@@ -1,10 +1,10 @@
-"""A covering subset of a matrix of cases: it has every value, and every pair of choices.
+"""Covering subsets of a matrix of cases: one with every choice, and one with every value and every pair of choices.
 
-Sizes (a batch, a rate, a number of layers) are covered once. Choices (an engine, a precision, an adapter, a degree of
-parallelism) are covered pairwise: any two that occur together in some case occur together in a chosen one.
-
-`make test-all` runs the chosen cases; the others have the marker ``matrix``, and `make test-matrix` runs them. A
-fixture trains only the cases selected in this session (:func:`asked`).
+A choice is an engine, a precision, an adapter, a degree of parallelism; a size is a batch, a rate, a number of layers.
+Continuous integration runs cases that have every choice. `make test-all` also runs those with the marker ``full``: then
+every size occurs, and any two choices that occur together in some case do so in one that is run. The others have the
+marker ``matrix``, and `make test-matrix` runs them. A fixture trains only the cases selected in this session
+(:func:`asked`).
 """
 
 from __future__ import annotations
@@ -38,8 +38,35 @@ def _is_size(part: str) -> bool:
     return True
 
 
-def chosen(
+def single(parts: Parts) -> frozenset[frozenset[str]]:
+    """Each choice of a case."""
+    return frozenset(frozenset((part,)) for part in parts if not _is_size(part))
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The cases of a matrix that are run unless all are asked for."""
+
+    first: Sequence[str]
+    """Cases that together have every choice; continuous integration runs these."""
+
+    pairs: Sequence[str]
+    """Cases that together have every value and every pair of choices; `make test-all` runs these, too."""
+
+
+def both(
     cases: Mapping[str, Parts], kept: Collection[str] = (), cost: Callable[[str], float] = lambda name: 1
+) -> Chosen:
+    """Choose for continuous integration and for `make test-all`; arguments as in :func:`chosen`."""
+    paired = chosen(cases, kept, cost)
+    return Chosen(chosen({name: cases[name] for name in paired}, kept, cost, single), paired)
+
+
+def chosen(
+    cases: Mapping[str, Parts],
+    kept: Collection[str] = (),
+    cost: Callable[[str], float] = lambda name: 1,
+    of: Callable[[Parts], frozenset[frozenset[str]]] = pairs,
 ) -> list[str]:
     """Choose few cases that have every pair of values of all cases, in their order.
 
@@ -50,8 +77,9 @@ def chosen(
         cases: The values of each by name.
         kept: Cases that are always chosen because other tests need them.
         cost: Cost of a case, in any unit.
+        of: What of a case has to occur, in place of pairs.
     """
-    having = {name: pairs(parts) for name, parts in cases.items()}
+    having = {name: of(parts) for name, parts in cases.items()}
     found = dict.fromkeys(kept)
     missing = set().union(*having.values()).difference(*(having[name] for name in found))
     while missing:
@@ -63,9 +91,11 @@ def chosen(
     return [name for name in cases if name in found]
 
 
-def marked(names: Iterable[Any], chosen: Collection[Any]) -> list[Any]:
-    """The parameters of a test, with the marker ``matrix`` on those that are not chosen."""
-    return [name if name in chosen else pytest.param(name, marks=pytest.mark.matrix) for name in names]
+def marked(names: Iterable[Any], chosen: Chosen) -> list[Any]:
+    """The parameters of a test: those that continuous integration leaves out have a marker, ``full`` or ``matrix``."""
+    marks = dict.fromkeys(chosen.pairs, pytest.mark.full) | dict.fromkeys(chosen.first)
+    found = ((name, marks.get(name, pytest.mark.matrix)) for name in names)
+    return [pytest.param(name, marks=mark) if mark else name for name, mark in found]
 
 
 def asked(request: pytest.FixtureRequest) -> set[Any]:
@@ -88,14 +118,14 @@ class Runs:
     """``PART/RUN`` of runs that others start from, or that are checked for more than their losses."""
 
     @cached_property
-    def chosen(self) -> list[str]:
-        """``PART/RUN`` of few runs that have all pairs; the number of ranks is a size."""
+    def chosen(self) -> Chosen:
+        """``PART/RUN`` of few runs that have all choices or pairs; the number of ranks is a size."""
         runs = {
             f"{part}/{name}": (*words, f"ranks={self.ranks.get(part, 2)}")
             for part, of_part in self.parts.items()
             for name, words in of_part.items()
         }
-        return chosen(runs, self.needed, cost=lambda run: self.ranks.get(run.partition("/")[0], 2))
+        return both(runs, self.needed, cost=lambda run: self.ranks.get(run.partition("/")[0], 2))
 
     def marked(self, *parts: str) -> list[Any]:
         """Parameters of a test over every ``PART/RUN`` of these parts."""

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from launcher import backends
 from launcher.base import units
 from launcher.base.units import GIB, MIB, count, duration, gib, rounded
+from launcher.data.files import is_on_hub
 from launcher.data.survey import Survey
 from launcher.estimate.memory.result import MemoryEstimate
 from launcher.estimate.speed.result import SpeedEstimate, name_of
@@ -162,7 +163,7 @@ def data(seen: Seen) -> str:
     spec, found, survey = seen.spec, seen.spec.data, seen.survey
     if survey is not None:
         return f"data: {'; '.join([_amount(survey), *_epoch(seen, survey), *_conversations(seen), *_flaws(survey)])}"
-    if seen.errors or spec.script is not None or found.source not in ("huggingface", "chat") or found.path is None:
+    if seen.errors or spec.script is not None or not is_on_hub(found):
         return ""
     return f"data: {found.path} on the Hugging Face Hub, split {found.split}: read only when the job downloads it"
 

@@ -382,7 +382,7 @@ def _compare(cell: str, traced: Mapping[str, int]) -> None:
         assert formula[phase] == pytest.approx(size, rel=_BOUND), f"{phase}: formula {formula}, trace {traced}"
 
 
-_CHOSEN = cover.chosen({cell: _parts(cell) for cell in (*_FSDP, *_DEEPSPEED)})
+_CHOSEN = cover.both({cell: _parts(cell) for cell in (*_FSDP, *_DEEPSPEED)})
 
 
 @pytest.mark.parametrize("cell", cover.marked(_FSDP, _CHOSEN))
