@@ -13,9 +13,10 @@ import hashlib
 import os
 import signal
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -206,17 +207,22 @@ def _corpus(spec: RunSpec, found: TokenFolder, span: Span, key: str) -> Corpus:
 
 
 def _tokenised(context: Context) -> TokenFolder:
-    """The folder of token ids: the one that the run directory names, else made by rank 0 while the others wait."""
-    answer: list[TokenFolder | LauncherError | None] = [None]
+    """The folder of token ids: the one that the run directory names, else made by rank 0."""
+    data, cache = context.spec.data, os.environ.get(CACHE)
+    root = Path(cache) / "tokens" if cache else context.directory / "cache"
+    return of_first_rank(context, lambda: token_folder.pointed(context.directory, data) or prepared(data, root))
+
+
+def of_first_rank[Answer](context: Context, make: Callable[[], Answer]) -> Answer:
+    """What ``make`` returns or raises on rank 0, for all ranks, which wait for it together."""
+    answer: list[Any] = [None]
     if context.rank == 0:
-        data, cache = context.spec.data, os.environ.get(CACHE)
-        root = Path(cache) / "tokens" if cache else context.directory / "cache"
         try:
-            answer = [token_folder.pointed(context.directory, data) or prepared(data, root)]
+            answer = [make()]
         except LauncherError as error:
             answer = [error]
     dist.broadcast_object_list(answer, src=0)
     if isinstance(answer[0], LauncherError):
         raise answer[0]
-    assert answer[0] is not None, "rank 0 answers with a folder or an error"
-    return answer[0]
+    found: Answer = answer[0]
+    return found

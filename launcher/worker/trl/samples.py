@@ -8,10 +8,10 @@ import hashlib
 import json
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import datasets
-import torch.distributed as dist
 from torch.utils.data import Dataset
 
 from launcher.base.errors import DataError
@@ -101,14 +101,26 @@ class Labelled:
 class Rows:
     """Rows of the task, which TRL's trainer renders with the chat template and tokenises.
 
-    KTO pairs each row with a neighbour's answer while it prepares them, so its rows are ordered before that.
+    Rank 0 writes them to the run directory; every rank maps these files, and those that the trainer makes beside them
+    (``Dataset.map``, ``_precompute_ref_logps``), so no rank holds rows in memory, and a resumed run finds them there.
     """
 
     def __init__(self, context: Context) -> None:
         self._context, self._spec = context, context.spec
-        own, task, evaluates = self._spec.data, self._spec.task.name, self._spec.evaluates
+        self._identity, folders = data.of_first_rank(context, self._write)
+        training, *held_out = (datasets.load_from_disk(folder) for folder in folders)
+        names = self._spec.data.evaluated or ("",)
+        self.first: tuple[Any, Any] = training, dict(zip(names, held_out, strict=False)) or None
+        """All rows: the training data set and, if the run evaluates, the evaluation data sets."""
+
+    def _write(self) -> tuple[JsonObject, list[Path]]:
+        """Write the rows to train on, then those of each evaluation data set; return the identity, and the folders.
+
+        KTO pairs each row with a neighbour's answer while it prepares them, so its rows are ordered before that.
+        """
+        own, task = self._spec.data, self._spec.task.name
         sets = [[_worded(row, each) for row in task_rows.rows(each, task)] for each in own.sets]
-        self._held_out: dict[str, list[Row]] = dict(zip(own.evaluated, sets[len(own.trained) :], strict=True))
+        evaluated = sets[len(own.trained) :]
         del sets[len(own.trained) :]
         ends = list[Row]()
         for rows in sets:
@@ -119,42 +131,27 @@ class Rows:
                 raise DataError("data.path has rows, but none is left to train on after holding some out: add data")
         numbers = drawn([len(rows) for rows in sets], own.weights)
         mixed = zip(sets, numbers, strict=True)
-        self._rows = [rows[place % len(rows)] for rows, count in mixed for place in range(count)]
-        self._size, self._held_out = len(self._rows), (self._held_out or {"": ends}) if evaluates else {}
+        tables = [[rows[place % len(rows)] for rows, count in mixed for place in range(count)]]
+        tables += (evaluated or [ends]) if self._spec.evaluates else []
         if task == "kto" and own.shuffle:
-            self._rows = self._shuffled(self._rows)
-            self._held_out = {name: self._shuffled(rows) for name, rows in self._held_out.items()}
+            tables = [self._shuffled(rows) for rows in tables]
+        return _identity(tables[0]), [self._folder(rows) for rows in tables]
 
     def _shuffled(self, rows: list[Row]) -> list[Row]:
         order = data.order_of(self._context, len(rows), shuffle=True)
         return [rows[order.sample(place)] for place in range(len(rows))]
 
-    def identity(self) -> JsonObject:
-        """The number of rows and a hash of three."""
-        chosen = [self._rows[place] for place in (0, self._size // 2, self._size - 1)]
-        text = json.dumps(chosen, sort_keys=True, default=str)
-        return {"samples": self._size, "sha256": hashlib.sha256(text.encode()).hexdigest()[:16]}
-
-    @property
-    def first(self) -> tuple[Any, Any]:
-        """All rows: the training data set and, if the run evaluates, the evaluation data sets."""
-        return self._table(self._rows), {name: self._table(rows) for name, rows in self._held_out.items()} or None
-
-    def _table(self, rows: list[Row]) -> Any:
-        """Rows as a data set; it is in the run directory if ranks share the reference model's log-probabilities.
-
-        TRL's rank 0 writes those next to the data set's files (``_precompute_ref_logps``), and a resumed run finds
-        them there.
-        """
+    def _folder(self, rows: list[Row]) -> Path:
         found = datasets.Dataset.from_list(rows)
-        if not self._spec.task.precompute_reference:
-            return found
-        folder = self._context.directory / "rows" / found._fingerprint
-        if self._context.rank == 0 and not folder.is_dir():
+        folder: Path = self._context.directory / "rows" / found._fingerprint
+        if not folder.is_dir():
             found.save_to_disk(folder.with_suffix(".partial"))
             files.finish_directory(folder.with_suffix(".partial"), folder)
-        dist.barrier()
-        return datasets.load_from_disk(folder)
+        return folder
+
+    def identity(self) -> JsonObject:
+        """The number of rows and a hash of three."""
+        return self._identity
 
     def stream(self, prepared: Any, start: Position) -> Dataset[Sample]:
         """The prepared rows, without those that the trainer dropped because they are too long."""
@@ -173,6 +170,11 @@ class Rows:
             name: Stream(rows, data.order_of(self._context, len(rows), shuffle=False), 0, min(len(rows), most))
             for name, rows in (prepared or {}).items()
         } or None
+
+
+def _identity(rows: list[Row]) -> JsonObject:
+    text = json.dumps([rows[place] for place in (0, len(rows) // 2, len(rows) - 1)], sort_keys=True, default=str)
+    return {"samples": len(rows), "sha256": hashlib.sha256(text.encode()).hexdigest()[:16]}
 
 
 def _worded(row: Row, own: DataSpec) -> Row:

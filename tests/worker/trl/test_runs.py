@@ -109,6 +109,17 @@ def test_preferences_begin_where_both_answers_are_as_likely_as_for_the_reference
     assert trained[1]["precomputed"] == pytest.approx(trained[1]["dpo"], rel=SAME)
 
 
+def test_rows_and_what_the_trainer_makes_of_them_are_files_of_the_run_that_all_ranks_map(
+    trained: tuple[Path, dict[str, list[float]]],
+) -> None:
+    """Else every rank has all of them in memory: an arrow table without a file is one in memory."""
+    datasets = pytest.importorskip("datasets")
+    for name in ("dpo", "adapter"):
+        [folder] = (trained[0] / name / "rows").iterdir()
+        tables = [datasets.Dataset.from_file(str(path)) for path in folder.glob("cache-*.arrow")]
+        assert sum("chosen_ids" in table.column_names for table in tables) == 1, f"{name}: rank 0 makes it for all"
+
+
 def test_a_run_goes_on_from_a_checkpoint_with_the_samples_and_rates_behind_it(
     trained: tuple[Path, dict[str, list[float]]],
 ) -> None:
