@@ -71,17 +71,18 @@ def suffix(path: Path) -> str:
 
 
 def _decoded(start: bytes, path: Path, *, lenient: bool) -> str:
-    ways = [f"data=tokens data.path={path}"]
+    fault, ways = "it contains zero bytes, so it is not text", [f"data=tokens data.path={path}"]
     try:
         text = codecs.getincrementaldecoder("utf-8-sig")("replace" if lenient else "strict").decode(start)
     except UnicodeDecodeError as error:
         fault = f"it is not UTF-8 text (byte {error.start} cannot be decoded)"
-        rule = f"{fault}, nor any of {READ}; token ids are data=tokens"
-        raise Unusable("data.path", str(path), rule, ways) from None
-    if "\0" in text:
-        rule = f"it contains zero bytes, so it is not text, nor any of {READ}; token ids are data=tokens"
-        raise Unusable("data.path", str(path), rule, ways)
-    return text
+    else:
+        if "\0" not in text:
+            return text
+    way = "token ids are data=tokens"
+    if b"\0" not in start or start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):  # No small token id.
+        way, ways = "convert text of another encoding, as by iconv -t UTF-8", []
+    raise Unusable("data.path", str(path), f"{fault}, nor any of {READ}; {way}", ways)
 
 
 def _kind_of_text(text: str, ending: str, *, whole: bool) -> Kind:

@@ -163,3 +163,20 @@ def test_a_package_that_a_format_needs_is_named(
         formats.columns(path)
     assert caught.value.finding.rule == rule
     assert caught.value.finding.way_out[0].endswith("-m pip install 'llm-launch[fsdp]'")
+
+
+@pytest.mark.parametrize(
+    ("content", "tokens"),
+    [
+        ("Straße und Höfe\n".encode("latin-1"), False),
+        ("Grüße".encode("utf-16"), False),
+        (b"".join(n.to_bytes(2, "little") for n in (5, 300, 50_000)), True),
+    ],
+)
+def test_text_of_another_encoding_is_not_taken_for_token_ids(content: bytes, tokens: bool, tmp_path: Path) -> None:
+    path = tmp_path / "x.txt"
+    path.write_bytes(content)
+    with pytest.raises(Unusable) as caught:
+        formats.kind_of(path)
+    assert caught.value.finding.way_out == ((f"data=tokens data.path={path}",) if tokens else ())
+    assert ("iconv -t UTF-8" in caught.value.finding.rule) is not tokens

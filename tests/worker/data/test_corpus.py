@@ -94,8 +94,8 @@ def test_a_cache_folder_is_shared_by_runs(tmp_path: Path, monkeypatch: pytest.Mo
         (
             {"a": b"good", "b": b"\x7fELF\xff\xfe"},
             "data.path={path}/b.txt: it is not UTF-8 text (byte 4 cannot be decoded), nor any of text, JSON lines, "
-            "JSON, CSV, Parquet, Arrow, all but the last two also as .gz or .zst; token ids are data=tokens; "
-            "try data=tokens data.path={path}/b.txt",
+            "JSON, CSV, Parquet, Arrow, all but the last two also as .gz or .zst; convert text of another encoding, as "
+            "by iconv -t UTF-8",
         ),
         (
             {"a": b"zero\0byte"},
