@@ -25,6 +25,7 @@ class Survey:
     seen: int = 0  # Rows or documents read.
     empty: int = 0  # Those without text.
     duplicates: int = 0  # Those equal to an earlier one.
+    equal: int = 0  # Tokenised pairs whose chosen and rejected answers are the same.
     whole: bool = False  # True if all of the data was read.
     missing: Unusable | None = None  # What could not be surveyed because a package is missing; None if nothing.
     # Tokenised conversations, each a sample: its tokens, and the index of the first trained label (None: no label);
@@ -61,4 +62,4 @@ def together(parts: tuple[Survey, ...]) -> Survey:
     )
 
 
-_COUNTS = ("files", "bytes", "rows", "tokens", "tokens_error", "seen", "empty", "duplicates")
+_COUNTS = ("files", "bytes", "rows", "tokens", "tokens_error", "seen", "empty", "duplicates", "equal")

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
+from launcher.data.chat import shaped
 from launcher.data.encoding import row_encoder, task_encoder
 from launcher.data.formats import Row
 from launcher.data.sampling import Sample, ratio_estimate
@@ -29,7 +30,7 @@ def with_tokens(survey: Survey, sample: Sample, data: DataSpec, bad: BadRows, ta
     weights: list[float] = []
     lengths: list[int] = []
     labels: list[int | None] = []
-    largest = -1
+    largest, equal, paired = -1, 0, "rejected" in ROWS.get(read, ())
     for number, (weight, row, place) in enumerate(rows[::step]):
         try:
             one = encode(row, number * step + 1 if sample.whole else 0)
@@ -41,6 +42,7 @@ def with_tokens(survey: Survey, sample: Sample, data: DataSpec, bad: BadRows, ta
         lengths.append(len(ids))
         labels.append(next((place for place, label in enumerate(trained) if label and place), None))
         largest = max(largest, max(ids, default=-1))
+        equal += paired and (pair := shaped(row, data.columns))["chosen"] == pair["rejected"]
     bad.require_few()
     tokens, error_of_tokens = ratio_estimate(sample.weight, weights, lengths)
     return replace(
@@ -50,6 +52,7 @@ def with_tokens(survey: Survey, sample: Sample, data: DataSpec, bad: BadRows, ta
         vocabulary=words.size,
         largest=largest,
         empty=lengths.count(0),
+        equal=equal,
         samples=tuple((length, label) for length, label in zip(lengths, labels, strict=True) if length),
     )
 

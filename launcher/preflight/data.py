@@ -178,6 +178,9 @@ def _warnings(spec: RunSpec, survey: Survey) -> Iterator[ConfigError]:
         yield ConfigError("data.samples", spec.data.samples, rule)
     if not _all_cut_off(spec, survey):
         yield from _cut_off(spec, survey)
+    if survey.equal:
+        rule = f"{survey.equal} of {len(survey.samples or ())} pairs have equal answers, from which nothing is learned"
+        yield ConfigError("data.path", spec.data.path, rule)
     if survey.bad.count:
         yield ConfigError("data.on_bad_row", spec.data.on_bad_row, survey.bad.sentences, ["data.on_bad_row=error"])
     if survey.missing is not None:

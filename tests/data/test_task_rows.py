@@ -64,6 +64,17 @@ def test_a_check_counts_the_tokens_of_the_longest_answer_and_rows_that_the_lengt
     assert seen.samples == 1, "TRL leaves it out"
 
 
+@pytest.mark.parametrize("task", ["dpo", "reward"])
+def test_pairs_with_equal_answers_are_counted(task: str, tmp_path: Path) -> None:
+    """Their loss has no gradient: rejected and chosen are as likely under any model."""
+    same = {**PAIR, "rejected": PAIR["chosen"]}
+    words = (f"task={task}", "data=rows", written(tmp_path, PAIR, same, same))
+    [warning] = data.seen(make_spec(*words)).warnings
+    assert warning.rule == "2 of 3 pairs have equal answers, from which nothing is learned"
+    crossed = make_spec(*words, "data.columns={prompt:prompt,chosen:chosen,rejected:prompt}")
+    assert data.seen(crossed).warnings == (), "columns are those of data.columns"
+
+
 @pytest.mark.parametrize(("length", "trained", "error"), [(13, 0, True), (14, 1, False), (108, 2, False)])
 def test_pairs_that_are_longer_are_none_to_the_trainer_of_rewards(
     length: int, trained: int, error: bool, tmp_path: Path
