@@ -7,6 +7,7 @@ import json
 import pytest
 
 from launcher.backends.deepspeed import ds_config
+from launcher.estimate.memory.device import CONTEXT_BYTES
 from launcher.estimate.memory.host import MEASURED, processes_of
 from launcher.estimate.memory.result import HostMemory
 from launcher.estimate.memory.terms import HostPile
@@ -100,6 +101,17 @@ def test_states_that_are_written_in_the_background_wait_on_the_host() -> None:
     saved, kept = (assess.estimated(make_spec(*on_cpu, *more)).phases for more in (("save.async=true",), ()))
     assert saved["checkpoint_save"] - kept["checkpoint_save"] == (4 + 8) * saved_shard(on_cpu)
     assert saved | {"checkpoint_save": 0} == kept | {"checkpoint_save": 0}
+
+
+def test_a_megatron_rank_on_a_gpu_keeps_a_process_that_writes_in_the_background() -> None:
+    """It selects the rank's GPU as it starts (``async_loop``), so a second CUDA context is on it until the end."""
+    words = ("model=7b", "hardware=h100_80g", "cluster.gpus_per_node=8", "parallel=tp", "save.every=10")
+    without, beside = (assess.estimated(make_spec(*words, f"save.async={word}")) for word in ("false", "true"))
+    assert beside.peak.device_bytes - without.peak.device_bytes == CONTEXT_BYTES
+    more = size(beside.host, "processes") - size(without.host, "processes")
+    assert more == 8 * processes_of("megatron").rank_bytes
+    fsdp = host(make_spec(*GPU, "parallel=fsdp", "save.every=10", "save.async=true"))
+    assert size(fsdp, "processes") == size(host(make_spec(*GPU, "parallel=fsdp")), "processes"), "a thread writes"
 
 
 def saved_shard(words: tuple[str, ...]) -> int:

@@ -110,11 +110,13 @@ def _saving(spec: RunSpec) -> Saving:
     ``sharded_param_state_fully_reshardable`` of ``optimizer/distrib_optimizer.py``. Where the reduction of gradients
     waits for the backward pass a buffer is one bucket (``resolve_ddp_bucket_size`` of ``training/training.py``).
     Replicas split what they write (``core/dist_checkpointing/strategies/fully_parallel.py``), and a rank copies all
-    that it writes to the host at once (``filesystem_async.py``); Megatron-FSDP's states go tensor by tensor.
+    that it writes to the host at once (``filesystem_async.py``); Megatron-FSDP's states go tensor by tensor. A rank
+    on a GPU keeps a process that writes in the background (``PersistentAsyncCaller.async_loop``, ``async_utils.py``).
     """
     overlaps, own = spec.backend.argument("overlap-grad-reduce", True), Fraction(0 if fsdp(spec) else 1)
     own = own if spec.zero.stage else own / spec.shard_degree
-    return Saving(own=own, gathers=reshardable(spec), bucket=_bucket(spec) if overlaps else None)
+    writer, bucket = spec.save.asynchronous and spec.hardware.device == "cuda", _bucket(spec) if overlaps else None
+    return Saving(own=own, gathers=reshardable(spec), bucket=bucket, writer=writer)
 
 
 def reshardable(spec: RunSpec) -> bool:

@@ -129,9 +129,12 @@ def cublas_workspace(spec: RunSpec) -> int:
 
 
 def context(rank: RankModel) -> Iterator[MemoryTerm]:
-    """The CUDA context of the process."""
+    """The CUDA context of the process, and at most as much for one that writes its checkpoints."""
     if rank.cuda:
         yield term("context", ALWAYS, "one CUDA context", "size", "pytorch issues 86509, 107667", size=CONTEXT_BYTES)
+    if rank.engine.saving.writer:
+        what, source = "context of the process that writes checkpoints", "megatron.core, async_utils.py, async_loop"
+        yield term("context", ALWAYS, what, "size", source, size=CONTEXT_BYTES)
 
 
 def communicators(rank: RankModel) -> Iterator[MemoryTerm]:

@@ -51,7 +51,7 @@ def host_memory(of_stages: tuple[RankModel, ...], device_bytes: int) -> HostMemo
     """
     spec = of_stages[0].spec
     allocated = device_bytes if spec.hardware.device == "cpu" else 0  # It includes what CPU ranks offload.
-    found = (*_processes(spec, allocated), *_kept(of_stages), *(() if allocated else _copied(of_stages)))
+    found = (*_processes(of_stages[0], allocated), *_kept(of_stages), *(() if allocated else _copied(of_stages)))
     terms = tuple(one for one in found if one.bytes)
     return HostMemory(bytes_per_node=sum(one.bytes for one in terms), capacity_bytes=_capacity(spec), terms=terms)
 
@@ -78,16 +78,18 @@ def _asked_of_slurm(cluster: ClusterSpec) -> int | None:
     return parts * int(found[1]) * unit
 
 
-def _processes(spec: RunSpec, allocated: int) -> Iterator[MemoryTerm]:
-    n, found = spec.cluster.gpus_per_node, processes_of(spec.backend.name)
+def _processes(rank: RankModel, allocated: int) -> Iterator[MemoryTerm]:
+    n, found = rank.spec.cluster.gpus_per_node, processes_of(rank.spec.backend.name)
     source = "measured, launcher/estimate/memory/processes.json"
     what = "tensors of the CPU ranks"
     yield term("tensors", ALWAYS, what, _EACH, "the peak of the worst rank", n=n, size=allocated)
     what = "Python, torch and the engine in each rank"
     yield term("processes", ALWAYS, what, _EACH, source, n=n, size=found.rank_bytes)
+    written = found.rank_bytes * rank.engine.saving.writer
+    yield term("processes", ALWAYS, "processes that write checkpoints", _EACH, source, n=n, size=written)
     what = "launcher and torchrun, and library pages that all processes share"
     yield term("processes", ALWAYS, what, "size", source, size=found.node_bytes + found.library_bytes)
-    yield from _readers(spec, found.reader_bytes)
+    yield from _readers(rank.spec, found.reader_bytes)
 
 
 def _kept(of_stages: tuple[RankModel, ...]) -> Iterator[MemoryTerm]:
@@ -99,7 +101,11 @@ def _kept(of_stages: tuple[RankModel, ...]) -> Iterator[MemoryTerm]:
 
 
 def _copied(of_stages: tuple[RankModel, ...]) -> Iterator[MemoryTerm]:
-    """Copies on the host while the model is loaded, saved or exported, whichever takes most."""
+    """Copies on the host while the model is loaded, saved or exported, whichever takes most.
+
+    They do not overlap: a background save ends before the next one and before the export (``worker/saving.py``,
+    ``wait``; ``maybe_finalize_async_save(blocking=True)`` at the end of Megatron-LM's ``pretrain``).
+    """
     first, n = of_stages[0], of_stages[0].spec.cluster.gpus_per_node
     loaded, saved = (max(each(rank) for rank in of_stages) for each in (loaded_bytes, saving_bytes))
     found = (

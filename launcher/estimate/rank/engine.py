@@ -42,6 +42,7 @@ class Saving:
     # Parameters that are gathered at a time on the first stage; None: all of a model chunk.
     bucket: int | None = None
     weights: bool = False  # True if every rank copies its trained weights.
+    writer: bool = False  # True if another process of each rank writes them, which has a CUDA context of its own.
     files: bool = False  # True if each rank has its own file, which holds flat tensors of its states.
     exports_whole: bool = False  # True if the first rank gathers all exported weights; False if each rank a share.
 
