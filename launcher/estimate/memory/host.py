@@ -214,7 +214,8 @@ def loaded_bytes(rank: RankModel) -> int:
     """Host bytes of whole models that a rank loads, or of its own checkpoint files while it reads them.
 
     It reads first the weights, which ZeRO 3 stores with the states, and then the states; without ZeRO both are in one
-    file (``_load_checkpoint`` and ``_load_zero_checkpoint``, DeepSpeed 0.19.8 ``runtime/engine.py``).
+    file (``_load_checkpoint`` and ``_load_zero_checkpoint``, DeepSpeed 0.19.8 ``runtime/engine.py``). Left out is a
+    conversion for another layout, which reads as many ranks' files at a time as there is memory for.
     """
     spec, size = rank.spec, rank.engine.loads
     whole = size * whole_model(rank.family, spec.model, spec.adapter).total if size else 0

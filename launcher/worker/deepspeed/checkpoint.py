@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 
 from launcher.backends.deepspeed.checkpoints import facts, layout_differs, reason_against
+from launcher.base import machine
 from launcher.base.files import JsonObject, load_json, write_atomically
 from launcher.worker import CheckpointError
 from launcher.worker.engine import Context
@@ -162,7 +163,7 @@ def _universal(context: Context, directory: Path) -> Path:
 def _convert(source: Path, final: Path) -> None:
     partial = final.with_name(f"{final.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
-    workers = str(min(4, os.cpu_count() or 1))
+    workers = str(_readers(source))
     command = [
         *(sys.executable, "-P", "-m", "deepspeed.checkpoint.ds_to_universal", "--inject_missing_state"),
         *("--input_folder", str(source), "--output_folder", str(partial)),
@@ -174,3 +175,13 @@ def _convert(source: Path, final: Path) -> None:
         lines = [line for line in done.stderr.splitlines() if line.strip()] or ["no message"]
         raise CheckpointError(f"{source} could not be converted to DeepSpeed's universal format: {lines[-1].strip()}")
     partial.rename(final)
+
+
+def _readers(source: Path) -> int:
+    """At most four processes that fit in free memory; each holds a rank's states, a third of them twice.
+
+    ``get_state_for_rank`` of ``deepspeed/checkpoint/zero_checkpoint.py`` clones moments without their padding.
+    """
+    states = max(path.stat().st_size for path in source.glob("*_optim_states.pt"))
+    used, total = machine.memory_in_use() or (0, 16 * states)
+    return max(1, min(4, os.cpu_count() or 1, 3 * (total - used) // (4 * states)))

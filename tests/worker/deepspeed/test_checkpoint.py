@@ -1,15 +1,18 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from launcher.base import machine
 from launcher.preflight.assess import estimated
 from launcher.spec.parse import parse
 from launcher.worker import CheckpointError
+from launcher.worker.deepspeed import checkpoint
 from launcher.worker.deepspeed.checkpoint import readable
 from tests.support import training
 
@@ -25,6 +28,17 @@ SAVED = {
     "optimizer": "adamw",
 }
 OTHERWISE = ", or export there (save.export=safetensors) and start here with model.weights"
+
+
+@pytest.mark.parametrize(("free", "readers"), [(2**20, 1), (8 * 2**20, 2), (2**30, 4)])
+def test_a_conversion_reads_as_many_files_at_a_time_as_fit_in_memory(
+    free: int, readers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for rank in range(8):
+        (tmp_path / f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt").write_bytes(bytes(3 * 2**20))
+    monkeypatch.setattr(machine, "memory_in_use", lambda: (2**30, 2**30 + free))
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    assert checkpoint._readers(tmp_path) == readers
 
 
 @pytest.mark.parametrize(
