@@ -102,7 +102,7 @@ def mark(text: Written, pieces: Pieces, special: frozenset[int]) -> Encoded:
         return Encoded(ids, [True] * len(ids))
     trained = [False] * len(ids)
     for first, last in _tokens(places, text.trained):
-        end = _end_of_turn(ids[first:last], special)
+        end = next((place + 1 - first for place in reversed(range(first, last)) if ids[place] in special), 0)
         behind = text.text[places[first + end - 1][1] : places[last - 1][1]] if end else ""
         last = first + end if end and not behind.strip() else last
         trained[first:last] = [True] * (last - first)
@@ -120,10 +120,6 @@ def _tokens(places: Sequence[Span], spans: Iterable[Span]) -> Iterator[tuple[int
             token += 1
         if token > first:
             yield first, token
-
-
-def _end_of_turn(ids: Sequence[int], special: frozenset[int]) -> int:
-    return next((place + 1 for place in reversed(range(len(ids))) if ids[place] in special), 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,8 @@ def prepared(
         root.mkdir(parents=True, exist_ok=True)
         with _alone(path, waits) as locked:
             if locked:
-                _remove_halves(path)
+                for half in path.parent.glob(f"{path.name}.*.partial"):
+                    shutil.rmtree(half, ignore_errors=True)
             return token_folder.read(path) or _make(data, path, digest, tell or (lambda progress: None))
     except OSError as error:
         raise SubmitError(
@@ -247,8 +248,3 @@ def _alone(path: Path, waits: Callable[[], None] | None) -> Iterator[bool]:
             told = True
             time.sleep(_LOOK_S)
         yield held is not None
-
-
-def _remove_halves(path: Path) -> None:
-    for half in path.parent.glob(f"{path.name}.*.partial"):
-        shutil.rmtree(half, ignore_errors=True)

@@ -196,7 +196,8 @@ def fingerprint(name: str) -> str:
     if name == "bytes":
         return name
     content = hashlib.sha256()
-    for path in sorted(path for path in require_folder(name).glob("*") if _decides_ids(path)):
+    kinds = (".json", ".txt", ".model", ".jinja", ".tiktoken")
+    for path in sorted(path for path in require_folder(name).glob("*") if path.suffix in kinds and path.is_file()):
         content.update(f"{path.name}\0{path.stat().st_size}\0".encode())
         content.update(files.read_bytes(path, files.MOST_OF_A_LOG))
     return content.hexdigest()
@@ -208,10 +209,6 @@ def require_folder(name: str) -> Path:
     if found is None or not found.is_dir():
         raise hub.missing_tokenizer(name)
     return found
-
-
-def _decides_ids(path: Path) -> bool:
-    return path.is_file() and path.suffix in (".json", ".txt", ".model", ".jinja", ".tiktoken")
 
 
 _END = "\0"  # A byte that text never contains marks the end.

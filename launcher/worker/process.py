@@ -217,13 +217,9 @@ def main(run: Callable[[RunSpec, Path, list[str]], object], *, arguments: bool =
         process.link_logs(directory)
     with process.reported(directory):
         spec = parse(load_json(directory / "spec.json"))
-        if os.environ.get("RANK", "0") == "0":
-            _check_data(spec, directory)
+        # Refuse data that cannot be used, unless their token ids exist already: the texts may be gone by now.
+        looks = os.environ.get("RANK", "0") == "0" and spec.backend.path is None
+        if looks and token_folder.pointed(directory, spec.data) is None:
+            look(spec.data, spec.task.name)
         kept = run(spec, directory, rest)
     process.leave(kept)
-
-
-def _check_data(spec: RunSpec, directory: Path) -> None:
-    """Refuse data that cannot be used, unless their token ids exist already: the texts may be gone by now."""
-    if spec.backend.path is None and token_folder.pointed(directory, spec.data) is None:
-        look(spec.data, spec.task.name)

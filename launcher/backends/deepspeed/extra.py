@@ -47,7 +47,13 @@ def _known(spec: RunSpec) -> Iterator[ConfigError]:
         elif path.partition(".")[0] == "tensor_parallel" and spec.parallel.tensor == 1:
             rule = "DeepSpeed reads it only with tensor parallelism, which this run does not use"
             degrees = edit.divisors(spec.model.key_value_heads)
-            cut = edit.nearest(spec, "parallel.tensor", degrees, _cuts_tensors, limit=2)
+            cut = edit.nearest(
+                spec,
+                "parallel.tensor",
+                degrees,
+                lambda to: to.parallel.tensor > 1 and to.gpus % to.model_parallel == 0,
+                limit=2,
+            )
             yield ConfigError(f"backend.extra.{path}", value, rule, cut)
         elif line in options.REFUSED and line not in refused:
             whole = ".".join(path.split(".")[: line.count(".") + 1])
@@ -94,10 +100,6 @@ def _by_setting(spec: RunSpec, path: str, setting: str, value: Any) -> ConfigErr
         rule = f"DeepSpeed {options.VERSION} no longer has 1-bit optimizers; ZeRO 3 can send gradients in 4 bits"
         ways = ["optimizer=adamw"]
     return ConfigError(f"backend.extra.{path}", value, rule, _in_its_place(ways, f"backend.extra.{path}"))
-
-
-def _cuts_tensors(spec: RunSpec) -> bool:
-    return spec.parallel.tensor > 1 and spec.gpus % spec.model_parallel == 0
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:

@@ -2,7 +2,7 @@
 
 ``deepspeed.json`` next to the files describes the layout of the run that saved them. A run with the same layout reads
 its ranks' files as they are. For any other layout rank 0 converts them once to DeepSpeed's universal format, in a
-separate process (``ds_to_universal``), inside the checkpoint's folder. :func:`readable` first refuses combinations that
+separate process (``ds_to_universal``), inside the checkpoint's folder. ``reason_against`` refuses combinations that
 DeepSpeed 0.19.8 converts wrongly or not at all, and :func:`_repair` corrects states that DeepSpeed's loading mixes up.
 """
 
@@ -78,7 +78,8 @@ def load(context: Context, engine: Any, directory: Path) -> None:
             "or export from that backend (save.export=safetensors) and start this run with model.weights"
         )
     there, here = load_json(directory / FACTS), facts(context.spec)
-    readable(there, here, directory)
+    if (reason := reason_against(there, here)) is not None:
+        raise CheckpointError(f"{directory} {reason}")
     folder, tag = directory, TAG
     if here["stage"] > 0 and layout_differs(there, here):
         universal = _universal(context, directory)
@@ -142,13 +143,6 @@ def _repair(optimizer: torch.optim.Optimizer, settings: list[JsonObject]) -> Non
             state["step"] = state["step"].clone()
 
 
-def readable(there: JsonObject, here: JsonObject, directory: Path) -> None:
-    """Raise CheckpointError for a layout that DeepSpeed 0.19.8 cannot convert to this run's."""
-    reason = reason_against(there, here)
-    if reason is not None:
-        raise CheckpointError(f"{directory} {reason}")
-
-
 def _universal(context: Context, directory: Path) -> Path:
     """Have rank 0 convert the checkpoint to DeepSpeed's universal format, once; the others wait for the folder."""
     final = directory / UNIVERSAL
@@ -178,10 +172,7 @@ def _convert(source: Path, final: Path) -> None:
 
 
 def _readers(source: Path) -> int:
-    """At most four processes that fit in free memory; each holds a rank's states, a third of them twice.
-
-    ``get_state_for_rank`` of ``deepspeed/checkpoint/zero_checkpoint.py`` clones moments without their padding.
-    """
+    """At most four processes that fit in free memory; each holds a rank's states, one twice (``zero_checkpoint.py``)."""
     states = max(path.stat().st_size for path in source.glob("*_optim_states.pt"))
     used, total = machine.memory_in_use() or (0, 16 * states)
     return max(1, min(4, os.cpu_count() or 1, 3 * (total - used) // (4 * states)))

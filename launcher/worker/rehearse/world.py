@@ -35,7 +35,9 @@ def only_rank(spec: RunSpec, rank: int, backend: str | None = None) -> Iterator[
         raise TrainingError(f"the run has ranks 0 to {spec.gpus - 1}, not rank {rank}: --rank 0")
     device = _device(spec)
     os.environ |= _place(spec, rank)
-    _register()
+    if not hasattr(dist.Backend, BACKEND.upper()):
+        made: Callable[..., Alone] = lambda store, rank, size, timeout: Alone(rank, size)  # noqa: E731
+        dist.Backend.register_backend(BACKEND, made, devices=["cpu", "cuda"])
     with _groups_without_peers():
         backend = backend or ("gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl")
         dist.init_process_group(backend, store=FakeStore(), rank=rank, world_size=spec.gpus)
@@ -227,12 +229,6 @@ class Alone(_ProcessGroup):  # type: ignore[misc]  # It is Any for the reason ab
     reduce_scatter_single = _reduce_scatter_base
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
     all_to_all_single = alltoall_base
-
-
-def _register() -> None:
-    if not hasattr(dist.Backend, BACKEND.upper()):
-        made: Callable[..., Alone] = lambda store, rank, size, timeout: Alone(rank, size)  # noqa: E731
-        dist.Backend.register_backend(BACKEND, made, devices=["cpu", "cuda"])
 
 
 def _copy(output: torch.Tensor, mine: torch.Tensor) -> None:

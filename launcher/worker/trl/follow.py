@@ -14,6 +14,7 @@ import torch
 from transformers import TrainerCallback
 
 from launcher.backends.trl.traits import engine_of
+from launcher.estimate.memory.moments import Phase
 from launcher.worker import loop, replaced
 from launcher.worker.engine import Context, PendingSave, StepResult
 from launcher.worker.loop import Agreement
@@ -61,19 +62,18 @@ class Follower(TrainerCallback):  # type: ignore[misc]
 
     @contextlib.contextmanager
     def _phases(self) -> Iterator[None]:
-        trainer, memory = self._trainer, self._context.memory
-        step, backward = trainer.training_step, trainer.accelerator.backward
-
-        def forward(*arguments: Any, **options: Any) -> Any:
-            memory.enter("forward")
-            return step(*arguments, **options)
-
-        def back(*arguments: Any, **options: Any) -> Any:
-            memory.enter("backward")
-            return backward(*arguments, **options)
-
-        with replaced(trainer, "training_step", forward), replaced(trainer.accelerator, "backward", back):
+        trainer = self._trainer
+        forward = self._entering("forward", trainer.training_step)
+        backward = self._entering("backward", trainer.accelerator.backward)
+        with replaced(trainer, "training_step", forward), replaced(trainer.accelerator, "backward", backward):
             yield
+
+    def _entering(self, phase: Phase, call: Callable[..., Any]) -> Callable[..., Any]:
+        def entered(*arguments: Any, **options: Any) -> Any:
+            self._context.memory.enter(phase)
+            return call(*arguments, **options)
+
+        return entered
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """End the load phase: the model is wrapped by now, and its blocks get their hooks."""
@@ -81,20 +81,11 @@ class Follower(TrainerCallback):  # type: ignore[misc]
         blocks = numbered(model.get_base_model() if hasattr(model, "get_base_model") else model)
         self._context.clock.follow(blocks.values(), self._context.device)
         self._context.memory.layers.follow(blocks)
-        if engine_of(self._spec) == "deepspeed":
-            self._enter_steps(self._trainer.accelerator.deepspeed_engine_wrapped.engine)
+        if engine_of(self._spec) == "deepspeed":  # It steps at the end of accelerate's backward pass.
+            engine = self._trainer.accelerator.deepspeed_engine_wrapped.engine
+            engine.step = self._entering("optimizer", engine.step)
         self._following.close()
         self._recorded.loaded()
-
-    def _enter_steps(self, engine: Any) -> None:
-        """Enter the optimizer phase before DeepSpeed's step, which accelerate's backward pass calls at its end."""
-        step = engine.step
-
-        def stepped(*arguments: Any, **options: Any) -> Any:
-            self._context.memory.enter("optimizer")
-            return step(*arguments, **options)
-
-        engine.step = stepped
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Begin a step, and start to ask all ranks whether to stop."""

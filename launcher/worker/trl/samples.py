@@ -107,7 +107,8 @@ class Rows:
 
     def __init__(self, context: Context) -> None:
         self._context, self._spec = context, context.spec
-        self._identity, folders = data.of_first_rank(context, self._write)
+        identity, folders = data.of_first_rank(context, self._write)
+        self.identity = lambda: identity
         training, *held_out = (datasets.load_from_disk(folder) for folder in folders)
         names = self._spec.data.evaluated or ("",)
         self.first: tuple[Any, Any] = training, dict(zip(names, held_out, strict=False)) or None
@@ -149,10 +150,6 @@ class Rows:
             files.finish_directory(folder.with_suffix(".partial"), folder)
         return folder
 
-    def identity(self) -> JsonObject:
-        """The number of rows and a hash of three."""
-        return self._identity
-
     def stream(self, prepared: Any, start: Position) -> Dataset[Sample]:
         """The prepared rows, without those that the trainer dropped because they are too long."""
         if not len(prepared):
@@ -173,6 +170,7 @@ class Rows:
 
 
 def _identity(rows: list[Row]) -> JsonObject:
+    """The number of rows and a hash of three."""
     text = json.dumps([rows[place] for place in (0, len(rows) // 2, len(rows) - 1)], sort_keys=True, default=str)
     return {"samples": len(rows), "sha256": hashlib.sha256(text.encode()).hexdigest()[:16]}
 

@@ -47,8 +47,8 @@ def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
     router: _transformers.Router = "sigmoid" if experts.wide else "narrow"
     weighted = _FP32 if experts.wide else engine.residual_size
     rows = _transformers.routed(model, engine, router=router, groups=groups, hidden=hidden, weighted=weighted)
-    if experts.bias:
-        rows = [_clamped(row) for row in rows]
+    if experts.bias:  # gpt-oss clamps gate and up and adds one: twice as many tensors as another gate.
+        rows = [replace(row, bytes=2 * row.bytes) if row.name == "expert activations" else row for row in rows]
     if hidden != model.hidden_size:
         rows.append(SavedTensor("latent outputs", engine.size * hidden, "token", "moe"))
     return rows + beside(part, engine)
@@ -126,8 +126,3 @@ def beside(part: Part, engine: EngineTraits) -> list[SavedTensor]:
 
 
 _DOWN = ("down_proj",)
-
-
-def _clamped(row: SavedTensor) -> SavedTensor:
-    """The row of gpt-oss, which clamps gate and up and adds one: twice as many tensors as another gate."""
-    return replace(row, bytes=2 * row.bytes) if row.name == "expert activations" else row
