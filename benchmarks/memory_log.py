@@ -1,4 +1,4 @@
-"""What it costs a run to write ``memory.jsonl``: ``python -m benchmarks.memory_log``.
+"""The cost of writing ``memory.jsonl`` during a run: ``python -m benchmarks.memory_log``.
 
 Steps that are followed and steps that are not are taken in turn, so that a machine that gets slower does so for both,
 by the calls of the training loop, in one rank. A sample costs what the pair differs by, at the median; spread over the
@@ -46,7 +46,7 @@ CASES: dict[str, Sequence[str]] = {
 
 
 def main() -> None:
-    """Measure each case in a process of its own, and keep."""
+    """Measure each case in its own process, and write the result."""
     if len(sys.argv) > 2 and sys.argv[1] == "case":
         _case(sys.argv[2], Path(sys.argv[3]))
         return
@@ -120,7 +120,7 @@ def _step(context: Context, engine: Engine, step: int, log: MemoryLog | None = N
 
 
 def _hook_seconds() -> float:
-    """Of one hook while nothing is measured: the difference between a module with both hooks and one without."""
+    """Seconds of one hook while nothing is measured, from a module with both hooks and one without."""
     block, followed, layers = nn.Identity(), nn.Identity(), Layers()
     layers.follow({0: followed})
     value, seconds = torch.zeros(1), []

@@ -1,4 +1,4 @@
-"""Every decoder-only language model type of the installed transformers: our parameters beside those of its class.
+"""Parameter counts of launch and of the class, for every decoder-only model type of the installed transformers.
 
 Each type's default configuration, and the same with every switch turned and with heads of another size, is read as a
 ``config.json`` and counted; the class itself is built on torch's meta device. ``--json`` prints the rows.
@@ -26,7 +26,7 @@ _HEAD = 48  # No class has heads of this size by default.
 
 
 def types() -> list[str]:
-    """The model types that have a class for next tokens, without encoders and models of other media alone."""
+    """The model types with a causal LM class, without encoders and non-text models."""
     table = import_module("transformers.models.auto.modeling_auto").MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     return sorted(kind for kind in table if model_types.is_text_decoder({"model_type": kind}))
 

@@ -30,7 +30,7 @@ RUNS = (
 
 
 def main() -> None:
-    """Run, compare and keep."""
+    """Run, compare and write the result."""
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for words in RUNS:

@@ -28,7 +28,7 @@ PLANS = {
 
 
 def main() -> None:
-    """Measure and keep."""
+    """Measure and write the result."""
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # An installation has bytecode.
     with tempfile.TemporaryDirectory() as name:
         path = Path(name, "points.jsonl")

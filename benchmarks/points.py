@@ -76,7 +76,7 @@ _ACCUMULATION = (None, None, 4, 64, 1024)
 
 
 def overrides(draw: random.Random) -> list[str]:
-    """One point: a choice of each group, sizes, and the degrees that belong to the preset, set or left."""
+    """Overrides of one random point: a choice for each group, sizes, and the preset's degrees."""
     preset = draw.choice(list(_PARALLEL))
     texts = [f"parallel={preset}", *(f"{group}={draw.choice(options)}" for group, options in _CHOICES.items())]
     texts += [f"{key}={draw.choice(values)}" for key, values in _VALUES.items()]
@@ -87,7 +87,7 @@ def overrides(draw: random.Random) -> list[str]:
 
 
 def points(seed: int = 0) -> Iterator[str]:
-    """Lines for ``--points``, without end."""
+    """Yield lines for ``--points`` forever."""
     draw, number = random.Random(seed), 0
     while True:
         yield json.dumps({"id": number, "overrides": overrides(draw)})
@@ -103,7 +103,7 @@ def grid(seed: int = 0) -> Iterator[str]:
 
 
 def measured(lines: Iterable[str], folder: Path) -> dict[str, Any]:
-    """Answer points in a process of its own: seconds to the first answer, points a second after it, memory."""
+    """Answer points in a separate process: seconds to the first answer, points per second after it, memory."""
     path = folder / "points.jsonl"
     path.write_text("".join(f"{line}\n" for line in lines))
     command = [sys.executable, "-m", "launcher", "check", "--points", str(path)]
@@ -126,7 +126,7 @@ def measured(lines: Iterable[str], folder: Path) -> dict[str, Any]:
 
 
 def one_by_one(lines: Iterable[str], folder: Path) -> dict[str, float]:
-    """Milliseconds from a point's line to its answer, for a program that waits for each, and so of one process."""
+    """Milliseconds from a point's line to its answer, if the caller waits for each answer."""
     command = [sys.executable, "-m", "launcher", "check", "--points", "-"]
     times = []
     with subprocess.Popen(command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -144,7 +144,7 @@ def one_by_one(lines: Iterable[str], folder: Path) -> dict[str, float]:
 
 
 def estimates(lines: Iterable[str], folder: Path) -> dict[str, float]:
-    """Milliseconds of one process for memory and speed of a point that is composed: the planner's hot loop."""
+    """Milliseconds for memory and speed of a composed point in one process: the planner's hot loop."""
     catalog, facts = Catalog(folder=folder), machine.facts()
     specs = [request(json.loads(line)["overrides"], facts=facts, catalog=catalog).require() for line in lines]
     start = time.perf_counter()
@@ -156,7 +156,7 @@ def estimates(lines: Iterable[str], folder: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure and keep."""
+    """Measure and write the result."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         drawn = measured(islice(points(), POINTS), folder)

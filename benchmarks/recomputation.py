@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from benchmarks import reporting
 from launcher.config.request import request
-from launcher.planner.recomputation import Least, least
+from launcher.planner.recomputation import LeastRecomputation, least
 from launcher.preflight import assess
 from launcher.spec import RunSpec, edit
 
@@ -31,7 +31,7 @@ CASES = (
 
 
 class Unit(NamedTuple):
-    """A module of a block that may be recomputed: bytes that it then does not keep, and seconds that it takes again."""
+    """A module of a block that may be recomputed: bytes saved, and seconds spent again."""
 
     name: str
     size: float
@@ -39,7 +39,7 @@ class Unit(NamedTuple):
 
 
 def units(spec: RunSpec) -> list[Unit]:
-    """The modules of a block, and the whole of it, by the launcher's formulas."""
+    """The modules of a block and the whole block, by launch's formulas."""
     plain, layers = _kept(spec), spec.model.num_hidden_layers
     found = []
     for names in ("attention", "mlp", "norm"):
@@ -120,7 +120,7 @@ def main() -> int:
     return 0
 
 
-def _row(words: tuple[str, ...], spec: RunSpec, chosen: Least) -> dict[str, object]:
+def _row(words: tuple[str, ...], spec: RunSpec, chosen: LeastRecomputation) -> dict[str, object]:
     own, none = _seconds(chosen.spec) - _seconds(spec), _seconds(spec)
     least_possible = bound(spec, units(spec), _kept(chosen.spec))
     full = _seconds(edit.changed(spec, "checkpointing.mode", "full")) - none

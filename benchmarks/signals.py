@@ -22,4 +22,4 @@ def hear_in_children() -> None:
 
 
 def _nothing(number: int, frame: object) -> None:
-    """A handler that is none."""
+    """A signal handler that does nothing."""

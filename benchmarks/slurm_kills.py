@@ -139,7 +139,7 @@ def _figures(found: Sequence[dict[str, Any]], kinds: Sequence[str]) -> dict[str,
 
 
 def _engine(chances: Chances, engine: str, kills: int) -> list[dict[str, Any]]:
-    """The jobs that it took to spend the kills of an engine, beside one that was not disturbed."""
+    """The jobs that received an engine's kills, and one undisturbed job."""
     jobs = list[dict[str, Any]]()
     if kills == 0 or time.monotonic() > chances.until:
         return jobs
@@ -173,7 +173,7 @@ def _disturbed(chances: Chances, chance: random.Random, engine: str, name: str, 
 
 
 def _kill(cluster: Cluster, run: Path, engine: str, kind: str, chance: random.Random) -> bool:
-    """Disturb a job; False where there was nothing to disturb."""
+    """Kill one of a job's processes; False if there was none to kill."""
     if kind == "signal":
         cluster.ask("scancel", "--signal=USR2", str(status.read(run).job_id))
         return True
@@ -229,7 +229,7 @@ def _submitted(name: str, engine: str) -> Path:
 
 
 def _wait(run: Path, step: int) -> None:
-    """Wait until a run has come to a step, or has ended, or does not go on any more."""
+    """Wait until a run has reached a step, has ended, or has stopped making progress."""
     looked = began = time.monotonic()
     while (results.read_progress(run).step or 0) < step and time.monotonic() < began + _PATIENCE_S:
         now = time.monotonic()

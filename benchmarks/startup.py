@@ -35,7 +35,7 @@ FIRST_LINE = "import os, time; open(os.environ['FIRST_LINE'], 'a').write(f'{time
 
 
 def main() -> None:
-    """Measure and keep."""
+    """Measure and write the result."""
     launch = str(Path(sys.executable).with_name("launch"))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -25,7 +25,7 @@ WORDS = (
 
 
 def main() -> None:
-    """Measure and keep."""
+    """Measure and write the result."""
     launch = str(Path(sys.executable).with_name("launch"))
     with tempfile.TemporaryDirectory(prefix="launch-sweep-") as name:
         cluster = dev_cluster.start(Path(name) / "c")

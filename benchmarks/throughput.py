@@ -22,7 +22,7 @@ PRESETS = {"fsdp": "fsdp", "deepspeed": "zero2"}
 
 
 def main() -> None:
-    """Measure and keep."""
+    """Measure and write the result."""
     figures = {}
     with tempfile.TemporaryDirectory() as name:
         for engine, preset in PRESETS.items():

@@ -37,7 +37,7 @@ print(sum(type(each).__name__ != "_Later" for each in sys.modules.values()), fil
 
 
 def main() -> None:
-    """Measure and keep."""
+    """Measure and write the result."""
     takes_no_option(__doc__)
     rows = []
     with tempfile.TemporaryDirectory() as folder:

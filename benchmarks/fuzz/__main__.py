@@ -1,4 +1,4 @@
-"""Random hostile and malformed input for every kind of file that others may have written.
+"""Random hostile and malformed input for every kind of file that other people may write.
 
     python -m benchmarks.fuzz [--cases 20000] [--first N] [--seed N] [--processes N] [--minutes M]
         [--seconds S] [--keep]
@@ -50,7 +50,7 @@ which is said in the result."""
 
 
 def cases(seed: int) -> Iterator[Case]:
-    """Cases without end; the same seed gives the same ones."""
+    """Yield cases forever; the same seed gives the same cases."""
     chance = random.Random(seed)
     while True:
         [draw] = chance.choices(list(SOURCES), list(SOURCES.values()))
@@ -59,7 +59,7 @@ def cases(seed: int) -> Iterator[Case]:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one process has run.
+    """The results of one process.
 
     Attributes:
         done: How many cases of each source.
@@ -75,7 +75,7 @@ class Part:
 
 
 def ran(count: int, seed: int, first: int, step: int, deadline: float, limit_s: float) -> Part:
-    """Run every ``step``-th of so many cases from the ``first`` on, or until a time."""
+    """Run every ``step``-th case from the ``first`` on, up to a number of cases or a time."""
     done, strange, found, slowest = Counter[str](), Counter[str](), list[Fault](), 0.0
     with tempfile.TemporaryDirectory() as name:
         for variable in ("XDG_CACHE_HOME", "XDG_STATE_HOME", "LAUNCH_CACHE"):

@@ -1,4 +1,4 @@
-"""A case is run in a folder of its own, and its answer judged."""
+"""Runs a case in its own folder and judges the answer."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """The fault that a case found."""
+    """A fault found by a case."""
 
     case: Case
     what: str
@@ -53,7 +53,7 @@ class Fault:
 
 
 def fault(case: Case, folder: Path, limit_s: float = math.inf) -> str | None:
-    """Run a case in an empty folder, and empty it again; what is wrong with the answer, or None.
+    """Run a case in an empty folder, which is emptied again; return what is wrong with the answer, or None.
 
     Args:
         case: The words and their files.
@@ -124,7 +124,7 @@ def _is_object(line: str) -> bool:
 
 
 def not_parted(case: Case, out: str) -> str | None:
-    """A key of an imported file that is in no list of the answer, or in two; of JSON all keys are known."""
+    """A key of an imported file that is in none or in two of the answer's lists; for JSON all keys are checked."""
     document = json.loads(out)
     found = document["import"]
     if found is None:
@@ -159,7 +159,7 @@ def _files(folder: Path) -> set[Path]:
 
 
 def unquoted(text: str) -> str | None:
-    """A hostile value that would act: split as a shell does, a word with the mark must hold the whole value."""
+    """A hostile value that a shell would run: a word with the mark must hold the whole value."""
     job, _, sbatch = text.partition("\n# sbatch\n")
     command = job.partition("\n\n")[0]
     for part in (command, *(line for line in sbatch.splitlines() if not line.startswith("#"))):

@@ -1,4 +1,4 @@
-"""Hostile and hapless values, and files changed by them: in their data, in their characters, in their bytes."""
+"""Hostile and invalid values, and files changed with them in their data, characters or bytes."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _change(chance: random.Random, content: dict[str, Any] | list[Any]) -> None:
 
 
 def text(chance: random.Random, content: bytes) -> bytes:
-    """The bytes with one to three places cut out, put in, or both; sometimes with the end missing."""
+    """The bytes with one to three deletions or insertions, sometimes truncated."""
     for _ in range(chance.randint(1, 3)):
         at = chance.randrange(len(content) + 1)
         content = content[:at] + chance.choice(_INSERTED) + content[at + chance.choice((0, 0, 1, 9)) :]

@@ -1,4 +1,4 @@
-"""Cases in which a pipe, a device, a socket, a link or a folder lies in place of a file."""
+"""Cases in which a pipe, device, socket, link or folder replaces a file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAKERS: Mapping[str, Callable[[Path], object]] = {
 
 
 def sometimes(chance: random.Random, case: Case) -> Case:
-    """The case, or one with one to two of its files, or the folder of one, replaced by what is no regular file."""
+    """The case, sometimes with one or two of its files or folders replaced by something that is not a regular file."""
     if not case.files or chance.random() > SHARE:
         return case
     files, odd = dict(case.files), dict[str, str]()
@@ -38,7 +38,7 @@ def sometimes(chance: random.Random, case: Case) -> Case:
 
 
 def _places(files: Mapping[str, bytes]) -> list[str]:
-    """What may be replaced: the files that were changed, and the folders they lie in below the run."""
+    """Paths that may be replaced: the changed files, and their folders below the run."""
     changed = [name for name in files if "whole" not in name]
     folders = {str(Path(name).parent) for name in changed if "/" in name}
     return sorted({*changed, *folders})

@@ -1,4 +1,4 @@
-"""Cases of run directories and locks: one of each file changed, read by every verb that starts nothing."""
+"""Cases of run directories and locks with changed files, read by every verb that starts nothing."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _LOCK_VERBS = (
 
 
 def draw(chance: random.Random) -> Case:
-    """A run directory with one to two files changed, beside a whole one."""
+    """A run directory with one or two changed files, next to an intact one."""
     whole = _files()
     files = {f"runs/whole/{name}": content for name, content in whole.items()}
     changed = {name: content for name, content in whole.items() if name not in _LEFT_BY_A_JOB or chance.random() < 0.7}

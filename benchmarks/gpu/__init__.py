@@ -1,1 +1,1 @@
-"""The memory estimate against our own workers on one GPU: ``python -m benchmarks.gpu [--out FILE]``."""
+"""The memory estimate against launch's own workers on one GPU: ``python -m benchmarks.gpu [--out FILE]``."""

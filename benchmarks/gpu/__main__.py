@@ -65,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_missing(folder: Path | None, target: Path) -> None:
-    """Put what this Python lacks on its path and on that of every process that it starts."""
+    """Add missing packages to the path of this Python and of every process that it starts."""
     unpacked = [] if folder is None else unpack_missing(folder, target)
     if unpacked:
         print(f"unpacked what is not installed here: {', '.join(unpacked)}", flush=True)

@@ -1,4 +1,4 @@
-"""The estimate's answer in the counters that are measured, and how the two compare."""
+"""The estimate in the measured counters, and ratios of the two."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def predicted(estimate: MemoryEstimate, world: int) -> dict[str, Any]:
 
 
 def predicted_speed(spec: RunSpec, estimate: MemoryEstimate) -> dict[str, float | None]:
-    """Seconds of a step as ``launch check`` says them.
+    """Seconds of a step that ``launch check`` predicts.
 
     None on a CPU, and of a larger world, whose collectives do nothing here.
     """
@@ -37,7 +37,7 @@ def predicted_speed(spec: RunSpec, estimate: MemoryEstimate) -> dict[str, float 
 
 
 def ratios(said: dict[str, Any], measured: dict[str, Any]) -> dict[str, float]:
-    """Predicted over measured, of every counter that both have."""
+    """Predicted over measured, for every counter that both have."""
     pairs = {name: (value, measured.get(name)) for name, value in said.items() if name.endswith("_bytes")}
     pairs |= {name: (value, measured["phases"].get(name)) for name, value in said["phases"].items()}
     pairs["step_seconds"] = (said.get("step_seconds"), measured.get("step_seconds_median"))

@@ -1,4 +1,4 @@
-"""Counters of one rank on a GPU: as in every run's ``memory.json``, and by phase also what is reserved and in use."""
+"""Counters of one rank on a GPU: those of ``memory.json``, and by phase also the reserved and used bytes."""
 
 from __future__ import annotations
 
@@ -51,6 +51,6 @@ def _segments(device: torch.device) -> list[dict[str, Any]]:
 
 
 def card(device: torch.device) -> int:
-    """Bytes in use on the whole card by the driver's word: this process, where nobody else uses it."""
+    """Bytes in use on the whole card, from the driver: those of this process if nothing else uses the card."""
     free, total = torch.cuda.mem_get_info(device)
     return total - free

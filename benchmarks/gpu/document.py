@@ -1,4 +1,4 @@
-"""The file of results: whole at every moment, and read again by a run that goes on with it."""
+"""The result file: always complete on disk, and read again by a run that continues it."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ REHEARSAL = "a rehearsal: every run with a tiny model on the CPU, to see that it
 
 
 class DocumentError(Exception):
-    """The file cannot be written or gone on with; the message is for the user."""
+    """The file cannot be written or continued; the message is for the user."""
 
 
 class Document:
-    """What was measured so far; every addition is on disk at once.
+    """The results so far; every addition is written at once.
 
     Attributes:
         path: The file.
     """
 
     def __init__(self, path: Path, here: Machine, *, rehearsal: bool, resume: bool) -> None:
-        """Begin a file, or go on with one that is there.
+        """Begin a file, or continue an existing one.
 
         Raises:
             DocumentError: The file cannot be written, or it is of another machine.
@@ -62,7 +62,7 @@ class Document:
             raise DocumentError(f"{path} cannot be written ({error.strerror}): name another file by --out") from error
 
     def add(self, part: str, row: dict[str, Any]) -> None:
-        """Add a row to ``runs``, ``training`` or ``tasks``, in the place of an earlier one of its name."""
+        """Add a row to ``runs``, ``training`` or ``tasks``, replacing an earlier one of the same name."""
         rows, git = self._content[part], self._content["versions"]["git"]
         row.setdefault("date", self._content["date"])
         row.setdefault("commit", git and git["commit"])
@@ -70,16 +70,16 @@ class Document:
         self._write()
 
     def earlier(self, part: str, name: str, overrides: list[str]) -> dict[str, Any] | None:
-        """The row of that name, if the file has an answer already and it is of the same run."""
+        """The row of that name, if the file already has a result for the same run."""
         rows = (row for row in self._content[part] if row["name"] == name and row["overrides"] == overrides)
         return next(rows, None)
 
     def rows(self, part: str) -> list[dict[str, Any]]:
-        """What has been added."""
+        """The rows added so far."""
         return list(self._content[part])
 
     def _answered(self) -> dict[str, list[dict[str, Any]]]:
-        """The rows with an answer of the file that is there; out of memory is one."""
+        """The existing file's rows with a result; running out of memory is a result."""
         found = self._there()
         if found is None and not self.path.exists():
             return {}
@@ -102,7 +102,7 @@ class Document:
 
 
 def _cards(content: dict[str, Any]) -> list[tuple[str, int]]:
-    """Name and bytes of each card; what its driver keeps for itself may differ from machine to machine."""
+    """Name and bytes of each card; the driver's own share may differ between machines."""
     return [(card["name"], card["memory_bytes"]) for card in content["machine"]["gpus"]]
 
 

@@ -1,4 +1,4 @@
-"""Model FLOPs utilisation: operations that a model needs, over what the card could do in the time of a step."""
+"""Model FLOPs utilisation: the model's operations over the card's peak during a step."""
 
 from __future__ import annotations
 

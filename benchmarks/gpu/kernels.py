@@ -59,7 +59,7 @@ def of_trace(path: Path) -> dict[str, Any]:
 
 
 def _union(spans: Iterable[tuple[float, float]]) -> float:
-    """Length of what the spans cover, in their own unit."""
+    """Length of the union of spans, in their unit."""
     covered, until = 0.0, float("-inf")
     for begin, end in sorted(spans):
         covered += max(0.0, end - max(begin, until))

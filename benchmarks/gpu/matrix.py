@@ -1,4 +1,4 @@
-"""The runs to measure, as overrides: what one rank trains alone, and what it holds of a larger world.
+"""The runs to measure, as overrides: one rank alone, or one rank of a larger world.
 
 They come in the order of their worth, since a machine may be taken back before the last.
 """
@@ -49,19 +49,19 @@ class Point:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The whole command line: up to eight ranks a node, on the GPU of this machine."""
+        """The whole command line: up to eight ranks per node, with this machine's GPU."""
         nodes = max(1, self.world // 8)
         cluster = ("cluster=local", f"cluster.nodes={nodes}", f"cluster.gpus_per_node={self.world // nodes}")
         return ("data=synthetic", f"train.steps={STEPS}", "save.last=false", *self.overrides, *cluster)
 
 
 def first() -> tuple[Point, ...]:
-    """The small model in every engine, measured before all else."""
+    """The small model in every engine, measured first."""
     return tuple(_engines())
 
 
 def rest() -> tuple[Point, ...]:
-    """Everything else; what takes a minute or more comes last."""
+    """All other runs; those that take a minute or more come last."""
     made = (_few_layers(), _shared(), _changes(), _techniques(), _families(), _more_shared(), _combined(), _rare())
     return tuple(sorted((point for points in made for point in points), key=lambda point: point.seconds >= 60.0))
 
@@ -85,7 +85,7 @@ def _engines() -> Iterator[Point]:
 
 
 def _few_layers() -> Iterator[Point]:
-    """Layers of full width, as many as one card holds whole."""
+    """Layers of full width, as many as fit on one card."""
     few = (*_EIGHT, _FEW)
     for preset in ("ddp", "fsdp", "zero2", "zero3"):
         words = (*few, *_preset(preset))
@@ -113,7 +113,7 @@ def _shared() -> Iterator[Point]:
 
 
 def _changes() -> Iterator[Point]:
-    """One change each to the small model alone on its card."""
+    """Runs of the small model on one rank, with one change each."""
     ddp = (*_SMALL, "parallel=ddp")
     for name, words in {
         "checkpointing selective": ("checkpointing=selective",),
@@ -241,7 +241,7 @@ def _families() -> Iterator[Point]:
 
 
 def _more_shared() -> Iterator[Point]:
-    """Further worlds, and further ways to share."""
+    """Further world sizes and sharding methods."""
     seven = (*_SEVEN, "checkpointing=full")
     for name, world, words in (
         ("7b, fsdp over 8", 8, (*_SEVEN, "parallel=fsdp")),
@@ -263,7 +263,7 @@ def _more_shared() -> Iterator[Point]:
 
 
 def _combined() -> Iterator[Point]:
-    """Techniques beside one another, and adapters of sharded or routed weights."""
+    """Combined techniques, and adapters of sharded or routed weights."""
     ddp, fsdp = (*_SMALL, "parallel=ddp"), (*_SMALL, "parallel=fsdp")
     tuned = (*_SEVEN, "adapter=lora", "checkpointing=full")
     compiled = ("train.compile=true", "checkpointing=full")
@@ -298,7 +298,7 @@ def _combined() -> Iterator[Point]:
 
 
 def _rare() -> Iterator[Point]:
-    """What costs most time or is used least, last."""
+    """Slow or rare configurations, last."""
     small = (*_SMALL, "parallel=fsdp")
     offload = (*small, "zero.offload_optimizer=cpu", "zero.offload_parameters=cpu")
     yield Point(name="1b alone, fsdp, offloaded to the host", overrides=offload, seconds=15)

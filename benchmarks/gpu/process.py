@@ -1,4 +1,4 @@
-"""A row's own process: it imports while the row before is measured, and touches the GPU when it is told to."""
+"""A row's own process: it imports while the previous row is measured, and uses the GPU only when told to."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class RankProcess:
 
 
 def prepared(spec: RunSpec, directory: Path) -> dict[str, str]:
-    """Write what the process reads; its environment, in which this checkout and what was unpacked are found."""
+    """Write the process's input; return its environment, with this checkout and the unpacked packages on its path."""
     job = translate(spec, python=sys.executable).at(str(directory))
     (directory / "spec.json").write_text(json.dumps(to_dict(spec)))
     (directory / "arguments.json").write_text(json.dumps(job.worker_argv))
@@ -94,6 +94,6 @@ def prepared(spec: RunSpec, directory: Path) -> dict[str, str]:
 
 
 def import_path() -> str:
-    """``PYTHONPATH`` of every process here: the checkout before all, since ``PYTHONSAFEPATH`` may leave it out."""
+    """``PYTHONPATH`` of every process: the checkout first, since ``PYTHONSAFEPATH`` may leave it out."""
     rest = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
     return os.pathsep.join(dict.fromkeys([str(IMPORT_FOLDER), *rest]))

@@ -119,7 +119,7 @@ def _card(spec: RunSpec, engine: Engine, device: torch.device) -> dict[str, Any]
 
 
 def _by_megatron(spec: RunSpec, directory: Path) -> dict[str, Any]:
-    """Its own loop trains, through our worker; the run says how many steps."""
+    """Train with Megatron-LM's own loop through launch's worker, for the run's number of steps."""
     from launcher.worker.megatron import __main__ as worker
 
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
@@ -138,7 +138,7 @@ def _by_megatron(spec: RunSpec, directory: Path) -> dict[str, Any]:
 
 
 def _import(spec: RunSpec) -> None:
-    """What takes seconds and does not touch the GPU."""
+    """Import everything that takes seconds and does not use the GPU."""
     if spec.backend.name != "megatron":
         importlib.import_module(f"launcher.worker.{spec.backend.name}.engine")
         from launcher.worker.model import network  # Late, with all of transformers, as the engine itself.
@@ -150,7 +150,7 @@ def _import(spec: RunSpec) -> None:
 
 
 def _wait() -> None:
-    """Until a line comes; from then on end with the process that sent it."""
+    """Wait for a line; from then on end together with the process that sent it."""
     if not sys.stdin.readline():
         os._exit(1)
 
@@ -168,7 +168,7 @@ def _stand_as_rank_0(world: int) -> None:
 
 
 def _join(world: int, device: torch.device) -> None:
-    """The process group that the worker would have, or one whose other ranks do not exist."""
+    """Join the worker's process group, or one without the other ranks."""
     cuda = device.type == "cuda"
     if cuda:
         torch.cuda.set_device(device)
@@ -205,7 +205,7 @@ def _held(device: torch.device) -> dict[str, int | None]:
 
 
 def _now(device: torch.device) -> float:
-    """The time once the device has done what it was given."""
+    """The time after the device has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()

@@ -1,4 +1,4 @@
-"""Every run of the matrix with a tiny model on the CPU: it shows that a row starts, and nothing else."""
+"""Every run of the matrix with a tiny model on the CPU, which only shows that a row starts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ALSO: dict[str, dict[str, object]] = {
 
 
 def rehearsed(point: Point) -> Point:
-    """The point's run, its engine and settings the same, in a size for any processor."""
+    """The point's run with the same engine and settings, in a size for any CPU."""
     own = next((more for start, more in _ALSO.items() if any(w.startswith(start) for w in point.overrides)), {})
     sizes = {**_TINY, **own}
     if any(word.startswith("checkpointing.layers=") for word in point.overrides):

@@ -1,4 +1,4 @@
-"""One call of the benchmark: every row in its turn, within the minutes that there are."""
+"""One call of the benchmark: measures row after row within the given minutes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ROW_TIMEOUT_S = 150.0
 
 @dataclass(slots=True, kw_only=True)
 class Item:
-    """A row on its way: ``process`` waits, or ``row`` says already why there is none."""
+    """A pending row: ``process`` waits, or ``row`` already says why there is none."""
 
     point: Point
     row: dict[str, Any]
@@ -46,10 +46,10 @@ class Item:
 
 
 class Session:
-    """Rows are measured until the minutes are used; the rest are written as not started."""
+    """Measures rows until the time is used; the others are written as not started."""
 
     def __init__(self, document: Document, here: Machine, scratch: Path, *, minutes: float) -> None:
-        """Begin to count the minutes."""
+        """Start counting the minutes."""
         self._document, self._here, self._scratch = document, here, scratch
         self._minutes, self._until = minutes, time.monotonic() + 60 * minutes
 
@@ -60,11 +60,11 @@ class Session:
 
     @property
     def over(self) -> str:
-        """The error of a row for which no time is left."""
+        """The error of a row without time left."""
         return f"not started: the {self._minutes:g} minutes were used (go on with --resume, or give more by --minutes)"
 
     def measure(self, points: Iterable[Point]) -> None:
-        """Measure points one after the other, while those that come next import."""
+        """Measure points one after the other, while the next ones import."""
         with contextlib.closing(self._items(points)) as items:
             for item in items:
                 if item.process is not None and item.point.seconds > self.left:
@@ -76,7 +76,7 @@ class Session:
                 print(f"{item.point.name}: {_said(item.row)}", flush=True)
 
     def _items(self, points: Iterable[Point]) -> Generator[Item]:
-        """The points with their processes, of which some start before their turn; none outlives this iterator."""
+        """The points with their processes; some start early, and all end with this iterator."""
         waiting: deque[Item] = deque()
         try:
             for point in points:
@@ -143,7 +143,7 @@ def speed(item: Item, found: dict[str, Any], here: Machine) -> dict[str, Any]:
 
 
 def card_used() -> int | None:
-    """Bytes in use on the first card by NVML, before a row begins: more than the driver's own are somebody else's."""
+    """Bytes in use on the first card by NVML before a row begins; more than the driver's are other processes'."""
     import pynvml  # Late, because it is among what may have to be unpacked first.
 
     try:

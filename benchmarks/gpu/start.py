@@ -46,7 +46,7 @@ def start(options: argparse.Namespace, scratch: Path) -> int:
 
 
 def _measured(options: argparse.Namespace, document: Document, session: Session, scratch: Path) -> int:
-    """The rows in the order of their worth, and the exit status."""
+    """Measure the rows, most valuable first; return the exit status."""
     session.measure(_chosen(matrix.first(), options))
     size = training.REHEARSED if options.rehearse else training.SIZE
     if options.only in "50 steps":

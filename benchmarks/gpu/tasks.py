@@ -1,4 +1,4 @@
-"""Real runs of ``launch`` whose memory stands beside what was predicted: TRL's tasks, and adapters."""
+"""Real runs of ``launch``, with their memory compared with the prediction: TRL's tasks, and adapters."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TASKS = {
 
 
 def measure(session: Session, document: Document, scratch: Path, size: Sequence[str]) -> None:
-    """Run each and write what it held of memory beside what ``launch`` said before it began."""
+    """Run each task and write its measured memory beside the prediction."""
     for number, (name, own) in enumerate(TASKS.items()):
         directory = scratch / "tasks" / str(number)
         directory.mkdir(parents=True)
@@ -66,7 +66,7 @@ def _row(session: Session, document: Document, name: str, words: list[str], dire
 
 
 def data(directory: Path, words: list[str]) -> list[str]:
-    """The data of a run of preferences: a file in which every answer is as long as its row, or nearly."""
+    """Preference data: a file in which every answer is about as long as its row."""
     if _ROWS not in words:
         return []
     [length] = (int(word.partition("=")[2]) for word in words if word.startswith("train.sequence_length="))

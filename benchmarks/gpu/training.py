@@ -44,7 +44,7 @@ PLAIN = "plain loop"
 
 
 def compare(session: Session, document: Document, scratch: Path, size: Sequence[str]) -> None:
-    """Train with each engine, and by hand what the first has trained; every row is written as it ends."""
+    """Train with each engine, and the first one's run with the plain loop; write every row as it ends."""
     plain: list[float] | None = None
     for engine, own in ENGINES.items():
         row = _row(session, document, engine, [*_sized(size, own), *_RUN, *own], scratch)
@@ -85,7 +85,7 @@ def _row(session: Session, document: Document, name: str, overrides: list[str], 
 
 
 def _add(document: Document, row: dict[str, Any], plain: list[float] | None) -> None:
-    """Write and print a row, with how far its losses are from those of the plain loop."""
+    """Write and print a row, with the distance of its losses from the plain loop's."""
     measured = row["measured"]
     if measured and plain:
         measured["largest_relative_difference"] = difference(measured["losses"], plain)
@@ -122,7 +122,7 @@ def _launched(name: str, overrides: Sequence[str], scratch: Path) -> dict[str, A
 
 
 def _by_hand(scratch: Path) -> dict[str, Any]:
-    """Train by the plain loop what the first engine's run directory says."""
+    """Train the run of the first engine's directory with the plain loop."""
     directory = _directory(scratch, FIRST)
     if not (directory / "spec.json").exists():
         return {"error": f"not started: it trains what {FIRST} has trained, which has left no run directory"}

@@ -101,14 +101,14 @@ def leave_out(wheel: Path, pattern: re.Pattern[str]) -> None:
 
 
 def table(folder: Path) -> list[str]:
-    """A line a wheel, the largest first, and the sum."""
+    """One line per wheel, the largest first, and the total."""
     sizes = sorted(((wheel.stat().st_size, wheel.name) for wheel in folder.glob("*.whl")), reverse=True)
     rows = [f"{size / MIB:7.2f} MiB  {name}" for size, name in sizes]
     return [*rows, f"{sum(size for size, _ in sizes) / MIB:7.2f} MiB  in {len(sizes)} wheels, {folder}"]
 
 
 def check_size(folder: Path) -> None:
-    """Hold the folder to what can be copied to a machine that is lent for minutes.
+    """Raise WheelhouseError if the folder is too large to copy to a machine that is available for minutes.
 
     Raises:
         WheelhouseError: It is larger.

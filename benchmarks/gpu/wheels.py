@@ -1,4 +1,4 @@
-"""What a machine lacks, out of a folder of wheels: unpacked into a folder of ours, beside the machine's own packages.
+"""Packages that a machine lacks, unpacked from a folder of wheels beside the machine's own packages.
 
 A wheel is a zip archive of what lies in ``site-packages`` (the binary distribution format of the Python packaging
 guide), so neither pip nor a virtual environment is needed, and torch stays the machine's own. This module needs nothing
@@ -69,7 +69,7 @@ def _fits(wheel: Path) -> bool:
 
 
 def _unpack(wheel: Path, target: Path) -> None:
-    """Unpack one wheel; what lies in ``NAME.data/`` goes to where an installer would put it."""
+    """Unpack one wheel; the content of ``NAME.data/`` goes to where an installer would put it."""
     with zipfile.ZipFile(wheel) as archive:
         for member in archive.infolist():
             first, _, rest = member.filename.partition("/")

@@ -69,7 +69,7 @@ def write(files: Mapping[str, Iterable[Judged]]) -> None:
 
 
 def stated(item: Judged) -> tuple[RunSpec, Backend]:
-    """The run, and its backend or what stands in for it: a framework that is only checked."""
+    """The run and its backend, or the framework that is only compared with in its place."""
     spec = item.row.spec
     if spec is None:
         raise AssertionError("a row without a specification is left out")
@@ -77,7 +77,7 @@ def stated(item: Judged) -> tuple[RunSpec, Backend]:
 
 
 def _said(item: Judged, counter: Counter) -> int:
-    """The estimate's bytes in place of a replay's, where a worker of ours shares the rows' band and has no replay."""
+    """The estimate's bytes instead of a replay's, if launch's own worker shares the error band and has no replay."""
     spec, backend = stated(item)
     if backend.runs_on(spec) is None:
         return predicted(item, counter)
@@ -94,7 +94,7 @@ def _quantiles(found: list[float], share: float) -> dict[str, Any]:
 
 
 def _own_runs() -> dict[str, list[float]]:
-    """The peaks of ``benchmarks.own_runs``: of FSDP2 and DDP, and of DeepSpeed, whose presets begin with ``zero``."""
+    """Peaks of ``benchmarks.own_runs``: FSDP2, DDP and DeepSpeed, whose presets begin with ``zero``."""
     ratios: dict[str, list[float]] = defaultdict(list)
     for run in json.loads((RESULTS / "own_runs.json").read_text())["figures"]["runs"]:
         name = "deepspeed" if run["overrides"][0].startswith("parallel=zero") else "fsdp"

@@ -1,4 +1,4 @@
-"""One measured run as an adapter hands it over."""
+"""One measured run, as an adapter returns it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Row:
 
 
 def rows_of_csv[R](path: Path, read: Callable[[dict[str, str], Catalog], R]) -> Iterator[R]:
-    """Each line of a file as ``read`` makes it a row."""
+    """The rows of a CSV file; ``read`` turns a line into a row."""
     catalog = Catalog(folder=Path.cwd())
     with path.open(newline="") as file:
         for line in csv.DictReader(file):

@@ -76,7 +76,7 @@ def _errors(pairs: Iterable[tuple[float, int]]) -> _Errors:
 
 
 def _beside(files: Sequence[Rows], name: str) -> Iterator[str]:
-    """Both estimators on the rows, and by the counters, that the other one has published."""
+    """Errors of both estimators on the rows and counters that the other one has published."""
     yield f"| file, counter | rows | `launch`, median | worst | {name}, median | worst |"
     yield f"|{'---|' * 6}"
     for rows in files:

@@ -1,4 +1,4 @@
-"""From predicted and measured bytes to a line of the score."""
+"""Scores from predicted and measured bytes."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def judged(row: Row) -> Judged:
 
 
 def _first_step(rank: RankTerms) -> int:
-    """The allocated peak of a step before which there are no optimizer states."""
+    """The allocated peak of the first step, before optimizer states exist."""
     return max(
         sum(
             term.bytes
@@ -155,7 +155,7 @@ def _score(
 
 
 def _likely(file: str, items: list[Judged], left_out: dict[str, int]) -> Score:
-    """The line of the runs that probably ran out of memory: nothing was measured but that."""
+    """The line of runs that probably ran out of memory, which is all that was measured."""
     return Score(
         file=file,
         counter="device (oom=likely)",

@@ -1,1 +1,1 @@
-"""Training loops as one would write them by hand, to compare the workers with."""
+"""Hand-written training loops to compare the workers with."""

@@ -16,7 +16,7 @@ from launcher.spec import RunSpec
 
 
 class StandInJudge(Preflight):
-    """The models of memory and speed with a measured framework in the place of the backend."""
+    """The memory and speed models with a measured framework instead of the backend."""
 
     def row(self, spec: RunSpec) -> Row:
         """The measured run whose framework runs this one."""
@@ -27,13 +27,13 @@ class StandInJudge(Preflight):
         return {**assess.parts(spec), "backend": self.row(spec).backend}
 
     def verdict(self, spec: RunSpec) -> Verdict:
-        """By the memory of the framework, of a run that does not fit with all that it lacks."""
+        """The verdict by the framework's memory, with all that is lacking if the run does not fit."""
         memory, parts = self.row(spec).memory, self.parts(spec)
         return verdict.judge(spec, needs(spec, **(parts if memory is None else {**parts, "backend": memory})))
 
 
 class OfRows(StandInJudge):
-    """Of measured runs alone, each by its own row: their kernels may differ."""
+    """Judges only measured runs, each by its own row, since their kernels may differ."""
 
     def __init__(self, rows: Mapping[str, Row]) -> None:
         """Begin.
@@ -49,12 +49,12 @@ class OfRows(StandInJudge):
         return self._rows[spec.run.name or ""]
 
     def errors(self, spec: RunSpec) -> Iterator[ConfigError]:
-        """None: all of them were started."""
+        """No errors: all of these runs were started."""
         yield from ()
 
 
 class OfFramework(StandInJudge):
-    """Of any layout of the engine, all by the framework and the kernels of one row."""
+    """Judges any layout of the engine by the framework and kernels of one row."""
 
     def __init__(self, row: Row, spec: RunSpec) -> None:
         """Begin.
@@ -68,9 +68,9 @@ class OfFramework(StandInJudge):
         self._others = {error.path for error in findings.broken_by_change(spec)} - set(SEARCHED)
 
     def row(self, spec: RunSpec) -> Row:
-        """Always the same."""
+        """The one row of this judge."""
         return self._row
 
     def errors(self, spec: RunSpec) -> Iterator[ConfigError]:
-        """Those of the engine, but for keys of no layout at which the measured run breaks its rules, and did run."""
+        """Errors of the engine, except for non-layout keys with which the measured run did run."""
         return (error for error in findings.broken_by_change(spec) if error.path not in self._others)

@@ -43,7 +43,7 @@ class Problem:
 
 
 def problems(folder: Path, only: str | None = None) -> list[Problem]:
-    """Every problem of which three layouts or more have a speed.
+    """Every problem with a speed for at least three layouts.
 
     Args:
         folder: The files.
@@ -69,7 +69,7 @@ def _rows(folder: Path, only: str | None) -> Iterator[Row]:
 
 
 def _usable(rows: Iterable[Row]) -> Iterator[Row]:
-    """Runs with a specification of whose steps something is known."""
+    """Runs with a specification and a known step time or failure."""
     for row in rows:
         if row.spec is None or row.backend is None or (row.left_out is not None and not row.oom):
             continue

@@ -89,7 +89,7 @@ def document(answer: Sequence[Entry]) -> Iterator[str]:
 
 
 def cells(entry: Entry) -> list[str]:
-    """The figures of an entry as people read them."""
+    """The figures of an entry as text."""
     picks = [share(entry.pick), share(entry.pick_worst), str(entry.oom_picked), str(entry.nothing_fits)]
     places = [(entry.winner_in_ten, entry.distance), (entry.winner_as_run, entry.distance_as_run)]
     return [str(entry.problems), *picks, *(text for each in places for text in (_percent(each[0]), share(each[1])))]

@@ -44,12 +44,12 @@ def pick(problem: Problem) -> Pick:
 
 
 def _only(run: RunSpec, judge: Preflight) -> Space:
-    """The space of one layout: every key of it is fixed."""
+    """A search space with only one layout: every key is fixed."""
     return Space.of(run, frozenset(SEARCHED), {}, judge.errors)
 
 
 def _nearest(runs: Mapping[str, RunSpec], judge: Preflight) -> str:
-    """The run that lacks least memory."""
+    """The run that lacks the least memory."""
     return min(runs, key=lambda name: judge.verdict(runs[name]).excess_bytes)
 
 

@@ -36,7 +36,7 @@ schedule; ``slower``: ten other ideas stand before it; ``unfit``: it does not fi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Winner:
-    """The measured winner in the eyes of the planner.
+    """The planner's verdict on the measured winner.
 
     Attributes:
         standing: Its place.
@@ -72,7 +72,7 @@ def search(problem: Problem, *, as_run: bool = False) -> Winner:
 
 
 def _in_common(problem: Problem) -> frozenset[str]:
-    """Keys of a layout that have one value in all runs: what a source did not vary it has not called slower."""
+    """Layout keys with one value in all runs: the source has not shown their other values to be slower."""
     runs = [row.spec for row in problem.rows if row.spec is not None]
     open_keys = {*_DEGREES, "parallel.first_stage_layers", "parallel.last_stage_layers"}
     return frozenset(
@@ -93,7 +93,7 @@ def _standing(winner: RunSpec, shown: list[RunSpec], space: Space, judge: Prefli
 
 
 def _variants(winner: RunSpec, space: Space, judge: Preflight) -> Iterator[RunSpec]:
-    """The layouts of the space with the winner's degrees, with its recomputation where that is allowed."""
+    """Layouts of the space with the winner's degrees and, where allowed, its recomputation."""
     if winner.checkpointing.mode not in space.savings.modes:
         return
     for degrees in space.degrees(judge.errors):
@@ -103,6 +103,6 @@ def _variants(winner: RunSpec, space: Space, judge: Preflight) -> Iterator[RunSp
 
 
 def _same(one: RunSpec, other: RunSpec) -> bool:
-    """True if two layouts are the same by all that the files state of one."""
+    """True if two layouts agree in everything that the files state."""
     paths = (*_DEGREES, *_SHARDED, "checkpointing.mode")
     return all(value_at(one, path) == value_at(other, path) for path in paths)

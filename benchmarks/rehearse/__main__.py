@@ -93,7 +93,7 @@ def main() -> None:
 
 
 def _kept() -> dict[str, Any]:
-    """Today's figures so far: a benchmark of half an hour may be interrupted."""
+    """Write the figures so far, since a benchmark of half an hour may be interrupted."""
     path = RESULTS / "rehearse.json"
     content = json.loads(path.read_text()) if path.exists() else {}
     return content["figures"] if content.get("date") == time.strftime("%Y-%m-%d") else {"worst": None, "cases": {}}

@@ -83,7 +83,7 @@ def _page(
 
 
 def _handled(page: Page) -> dict[str, float]:
-    """How long the table takes to sort and to filter, drawn anew."""
+    """Seconds that the table takes to sort and to filter, including the redraw."""
     painted = "await new Promise((done) => requestAnimationFrame(() => setTimeout(done)))"
     sort = "document.querySelector('#points th[data-key=loss] button').click()"
     box = "const box = document.querySelector('#points input')"

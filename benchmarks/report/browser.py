@@ -58,7 +58,7 @@ class Visit:
     said: list[str] = field(default_factory=list)
 
     def processor_seconds(self) -> float:
-        """Time that the page's own thread has computed so far: what a busy machine does not lengthen."""
+        """CPU seconds of the page's own thread so far, which a busy machine does not lengthen."""
         metrics = self.devtools.send("Performance.getMetrics")["metrics"]
         return float(next(each["value"] for each in metrics if each["name"] == "TaskDuration"))
 
@@ -79,7 +79,7 @@ def program() -> str:
 
 
 def _way() -> str:
-    """How Chromium, and what else is needed, comes to this machine."""
+    """Commands that install Chromium and its dependencies on this machine."""
     if shutil.which("apt-get") is None:
         return f"`make chromium` installs {', '.join(_PACKAGES)} by apt-get, which is not here: install them by hand"
     return "as root, `make chromium` installs it" if os.geteuid() else "`make chromium` installs it, or says why not"

@@ -13,7 +13,7 @@ from launcher.preflight.measured.constants import layout_of
 
 
 def by_one_node(items: Iterable[Judged], *, alike: bool) -> list[Judged]:
-    """Each counted run on several nodes by each run of one node of the same source, framework, card and format.
+    """Pairs of a scored multi-node run and a one-node run of the same source, framework, card and format.
 
     With ``alike`` those of the same model and layout but for copies, without it those of another.
     """

@@ -67,7 +67,7 @@ def _constants(tables: Mapping[str, Any]) -> Iterator[object]:
 
 
 def again(family: Family) -> Family:
-    """The family with the constants that the package has now."""
+    """The family judged again with the package's current constants."""
 
     def corrected(item: Judged) -> Judged:
         factor = constant_of(item)
@@ -77,7 +77,7 @@ def again(family: Family) -> Family:
 
 
 def fitted(found: Iterable[Family]) -> list[Judged]:
-    """The rows on which constants may rest."""
+    """The rows that constants may be fitted to."""
     ours = [item for family in found for item in family.items if _may_serve(item)]
     counted = Tally(item.row.framework for item in ours if not_counted(item.row) is None)
     return [
@@ -96,13 +96,13 @@ def _with_experts(found: Iterable[Family]) -> list[Judged]:
 
 
 def _sound(found: Iterable[Family], *, experts: bool) -> list[Judged]:
-    """The rows on which bands rest: all that may serve, however uncertain, and those slow for no known reason."""
+    """The rows that error bands are computed from: all usable ones, also uncertain or unexplained slow ones."""
     rows = [item for family in found for item in family.items if item.row.moe == experts]
     return [item for item in rows if item.row.family not in NOT_OURS | SHARED and "unsound" not in item.row.flags]
 
 
 def content(found: Iterable[Family]) -> dict[str, Any]:
-    """The file's content from the rows that it may rest on."""
+    """The file's content, computed from these rows."""
     found = list(found)
     items = fitted(found)
     return {
@@ -132,7 +132,7 @@ def tables(found: Sequence[Family]) -> dict[str, Any]:
 
 
 def _of_all(items: Sequence[Judged]) -> float:
-    """The median of the frameworks' constants; 1 where nothing was measured of any."""
+    """The median of the frameworks' constants; 1 without any measurement."""
     groups = [rows for rows in _grouped(items, _framework).values() if len(rows) >= calibration.LEAST_ROWS]
     return statistics.median(map(_middle, groups)) if groups else 1.0
 
@@ -157,7 +157,7 @@ def _anchored(items: Iterable[Judged], *, alike: bool) -> Iterator[list[float]]:
 def _tables(
     items: Sequence[Judged], sound: Sequence[Judged], of: str = "", least: Mapping[str, float] | None = None
 ) -> dict[str, Any]:
-    """The constants of pairs and of frameworks, with the bands of what is not among them.
+    """Constants of framework-GPU pairs and of frameworks, and the bands for everything else.
 
     Args:
         items: The runs of the constants.
@@ -191,7 +191,7 @@ def _tables(
 
 
 def _joined(one: Mapping[str, float], other: Mapping[str, float] | None) -> dict[str, float]:
-    """The band that reaches as far as either."""
+    """The union of two bands."""
     both = [one] if other is None else [one, other]
     return {"low": min(band["low"] for band in both), "high": max(band["high"] for band in both)}
 
@@ -255,7 +255,7 @@ def _blended(rows: Sequence[Judged], each: Sequence[Sequence[float]], wide: tupl
 
 
 def _points(each: Iterable[Sequence[float]]) -> list[float]:
-    """As many order statistics of each group, so that none outweighs another by its runs."""
+    """Equally many order statistics of each group, so that groups weigh the same."""
     found = []
     for values in each:
         ordered = sorted(values)
@@ -269,7 +269,7 @@ def _band(values: Sequence[float]) -> dict[str, float]:
 
 
 def _band_of_bands(each: Iterable[Sequence[float]]) -> dict[str, float]:
-    """The band that holds nine of ten runs of nine of ten groups, by the ends of the groups' own bands.
+    """A band that holds 90% of the runs of 90% of the groups, from the ends of the groups' own bands.
 
     The runs of one group are alike: of all runs together nine of ten would be those of the groups that lie near. A new
     group lies beyond the ``k``-th lowest of ``n`` low ends with a probability of ``k / (n + 1)``, and so on the other

@@ -22,7 +22,7 @@ def checked(item: Judged, tables: calibration.Tables | None = None) -> Constant:
 
 
 def unseen(item: Judged, tables: calibration.Tables | None = None) -> Constant:
-    """The constant of a row by the runs of all other frameworks."""
+    """The constant of a row from the runs of all other frameworks."""
     row = item.row
     related = row.backend.executes.related if row.backend is not None else ()
     if tables is None:

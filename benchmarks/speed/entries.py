@@ -23,7 +23,7 @@ LEAST_ROWS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stated:
-    """Predictions with other constants than the package's for a run's own framework and GPU."""
+    """Predictions with constants other than the package's for the run's framework and GPU."""
 
     median: float | None = None
     p90: float | None = None
@@ -94,7 +94,7 @@ def entries(found: Sequence[Family]) -> Iterator[Entry]:
 
 
 def _as_dense(item: Judged) -> Judged:
-    """With the constant that a model without experts has, in place of the second set's."""
+    """Predictions with the constant of dense models instead of that of models with experts."""
     factor = constant(item.row.framework, item.row.card)
     return replace(item, predicted=item.raw * factor.value, constant=factor)
 

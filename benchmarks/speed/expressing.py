@@ -45,7 +45,7 @@ _COUNTS = ("gpus", "gpus_per_node", "seq", "micro_batch", "global_batch", "dp", 
 
 
 def express(line: Line, catalog: Catalog) -> Row:
-    """The row; with the reason where it cannot be said in our words."""
+    """The row as overrides, or with the reason why it cannot be expressed."""
     family = line["problem"].partition("|")[0]
     framework = frameworks.find(line["framework"], family)
     row = Row(
@@ -206,7 +206,7 @@ def _of_experts(notes: str, features: Execution) -> Execution:
 
 
 def _shared_out(spec: RunSpec) -> RunSpec:
-    """With the layers of the outer stages where they do not divide: the embedding and the head count as one each.
+    """Layers of the outer stages if layers do not divide evenly: embedding and head count as one layer each.
 
     Megatron-Core ``account_for_embedding_in_pipeline_split`` and ``account_for_loss_in_pipeline_split``; Llama 3.1
     405B has 126 layers for this (arXiv:2407.21783, section 3.3.2).

@@ -1,4 +1,4 @@
-"""One measured run as an adapter hands it over."""
+"""One measured run, as an adapter returns it."""
 
 from __future__ import annotations
 

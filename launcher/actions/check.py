@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from launcher.actions.importing import Foreign, read, variables_of
+from launcher.actions.importing import ImportedRun, read, variables_of
 from launcher.actions.requests import JudgeRequest, compose_run, folder, judge_run, memory_engine, own_measurements
 from launcher.actions.trust_gate import careful_validator, python_of, require_for_trace, require_trust
 from launcher.actions.waiting import checking
@@ -31,7 +31,7 @@ class CheckRequest(JudgeRequest):
     variables: tuple[str, ...] = ()  # ``NAME=VALUE`` for the variables of the script that holds the argument list.
 
 
-def files_of(request: CheckRequest) -> list[Foreign]:
+def files_of(request: CheckRequest) -> list[ImportedRun]:
     """The other programs' files that a run takes settings from, with their keys counted; ConfigErrors for a bad one."""
     variables = variables_of(request.variables)
     found = []
@@ -45,13 +45,13 @@ def files_of(request: CheckRequest) -> list[Foreign]:
     return found
 
 
-def _read_file(kind: str, path: Path, variables: Mapping[str, str]) -> Foreign:
-    foreign = Foreign(kind=kind, path=path, imported=read(kind, path, variables))
+def _read_file(kind: str, path: Path, variables: Mapping[str, str]) -> ImportedRun:
+    foreign = ImportedRun(kind=kind, path=path, imported=read(kind, path, variables))
     say(f"launch: {path}: {foreign.counted()}; `launch import {kind} {path}` names them")
     return foreign
 
 
-def check_run(request: CheckRequest, foreign: Sequence[Foreign]) -> Check:
+def check_run(request: CheckRequest, foreign: Sequence[ImportedRun]) -> Check:
     """Check one run with the settings of foreign files; invalid words are answered with their errors."""
     typed = request.typed
     sources = [file.source(typed) for file in foreign]

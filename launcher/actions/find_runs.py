@@ -12,7 +12,7 @@ from launcher.rundir.run_names import Ambiguous
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Named:
+class FoundRuns:
     """The runs and sweeps that words name."""
 
     places: tuple[Path, ...]  # Their folders, in the order of the words.
@@ -28,11 +28,11 @@ class Named:
         return self.places[0] if len(self.places) == 1 and run_names.is_sweep(self.places[0]) else None
 
 
-def named(words: Sequence[str], *, ask: bool = False) -> Named:
+def named(words: Sequence[str], *, ask: bool = False) -> FoundRuns:
     """The runs and sweeps that words name, or all runs without words; ConfigErrors for unknown or ambiguous words."""
     if not words:
-        return Named(places=tuple(run_names.find((), Path.cwd())))
-    return Named(places=tuple(place for word in words for place in _places(word, ask=ask)))
+        return FoundRuns(places=tuple(run_names.find((), Path.cwd())))
+    return FoundRuns(places=tuple(place for word in words for place in _places(word, ask=ask)))
 
 
 def _places(word: str, *, ask: bool) -> Sequence[Path]:

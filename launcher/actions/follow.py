@@ -54,7 +54,7 @@ def follow(directory: Path, spec: RunSpec, *, show: Callable[[str], None] | None
 def watch_run(directory: Path, spec: RunSpec, *, quiet: bool) -> bool:
     """Wait for a run's end and show its progress; True if Ctrl-C requested the end."""
     interruptions = 0
-    show = _show(spec, quiet) if spec.script is None or quiet else Printed(directory).show
+    show = _show(spec, quiet) if spec.script is None or quiet else OutputFollower(directory).show
     seen = len(events.news(directory))
     with interrupts.held():
         while True:
@@ -122,7 +122,7 @@ def _left(rows: list[JsonObject], spec: RunSpec) -> str:
     return f"  {duration(seconds)} left" if seconds else ""
 
 
-class Printed:
+class OutputFollower:
     """Passes on what rank 0 prints from now on; attempts that already exist, in a resumed run, are skipped."""
 
     def __init__(self, directory: Path) -> None:

@@ -75,7 +75,7 @@ def _text(path: Path) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Foreign:
+class ImportedRun:
     """A foreign file used with the words of a run, translated into our settings."""
 
     kind: str  # Its kind.

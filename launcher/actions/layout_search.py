@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, cast
 
 from launcher.base import machine, terminal
-from launcher.base.process import Every
+from launcher.base.process import Timer
 from launcher.base.terminal import say
 from launcher.base.units import rounded
 from launcher.config import synonyms
@@ -103,7 +103,7 @@ def _bar() -> Iterator[Callable[[Callable[[], tuple[int, str]]], None]]:
     columns = (count, BarColumn(bar_width=10), TimeElapsedColumn(), words)
     # No drawing thread: a process with threads is not forked, and half of the search would wait.
     bar = Bar(*columns, console=Console(file=stream), transient=True, auto_refresh=False, expand=True)
-    task, draw = bar.add_task("looking at layouts", total=None, best=""), Every(_OFTEN_S)
+    task, draw = bar.add_task("looking at layouts", total=None, best=""), Timer(_OFTEN_S)
 
     def show(state: Callable[[], tuple[int, str]]) -> None:
         if draw.is_due():

@@ -37,7 +37,7 @@ _TOGETHER = 16
 _PROCESSES = 16  # Limit on processes: each takes the memory of an interpreter.
 _CHUNK = 1 << 16  # Bytes per read: the capacity of a Linux pipe (pipe(7)).
 _LONGEST = 200  # Longest excerpt of a line quoted in a message, in characters.
-_look = look.Remembered()  # Many points share their data, which is surveyed once.
+_look = look.SurveyCache()  # Many points share their data, which is surveyed once.
 
 type Answer = tuple[VerdictName, str]
 """The verdict, and the JSON line of the answer."""

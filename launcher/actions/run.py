@@ -77,7 +77,7 @@ class Unfit(DoesNotFit):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ready:
+class PreparedRun:
     """A checked run with everything that its record needs; ``samples`` are the previews of its data."""
 
     plan: Plan
@@ -88,7 +88,7 @@ class Ready:
     tokens: TokenFolder | None
 
 
-def prepare_run(request: RunRequest, *, quiet: bool) -> Ready:
+def prepare_run(request: RunRequest, *, quiet: bool) -> PreparedRun:
     """Check one run and make its token ids here; ConfigErrors if it cannot run, Unfit if it does not fit."""
     if request.lock is not None and request.hf is not None:
         rule = "--from repeats the run of a lock, which already has a model"
@@ -113,7 +113,7 @@ def prepare_run(request: RunRequest, *, quiet: bool) -> Ready:
     planned = plan(assessment, python=sys.executable)
     samples = run_data.read_previews(planned.spec)
     tokens = _token_ids(planned, quiet=quiet)
-    return Ready(
+    return PreparedRun(
         plan=planned,
         overrides=found.overrides,
         forced=request.force,
@@ -123,7 +123,7 @@ def prepare_run(request: RunRequest, *, quiet: bool) -> Ready:
     )
 
 
-def record_run(run: Ready) -> Path:
+def record_run(run: PreparedRun) -> Path:
     """Record a ready run, which is instant, and return its directory; raises SubmitError if that exists."""
     named = directory_of(run.plan, folder=folder())
     return record(run.plan, named, overrides=run.overrides, forced=run.forced, made_of=run.made_of, tokens=run.tokens)

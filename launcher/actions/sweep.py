@@ -31,14 +31,14 @@ from launcher.planner import planning
 from launcher.planner.judge import Preflight
 from launcher.preflight.plan import plan
 from launcher.rundir import contents, lock, results, run_names, state, status
-from launcher.rundir.record import Unwritten, record
+from launcher.rundir.record import RecordNotWritten, record
 from launcher.spec import RunSpec
 from launcher.submission import interrupts
 from launcher.submission.slurm_jobs import NoJob
 from launcher.submission.submit import one_at_a_time, settle, submit, submit_all
 from launcher.sweeping import samplers, sweep
 from launcher.sweeping.point import Point, differences, name_points
-from launcher.sweeping.samplers import Tried
+from launcher.sweeping.samplers import ProposedPoint
 from launcher.sweeping.sweep import Sweep
 from launcher.views import runs
 
@@ -138,7 +138,7 @@ def begin_sweep(
     try:
         points += _judge_grid(swept, directory, proposals)
         exit_status = _go(swept, directory, points, show=show)
-    except (ConfigErrors, NoJob, Refused, Unwritten, KeyboardInterrupt):
+    except (ConfigErrors, NoJob, Refused, RecordNotWritten, KeyboardInterrupt):
         if not any(directory.glob(f"*/{state.SUBMISSION}")):  # Free the name for the corrected sweep.
             shutil.rmtree(directory, ignore_errors=True)
         raise
@@ -217,7 +217,7 @@ def _propose(swept: Sweep, directory: Path, points: list[Point], limit: int | No
             point = _record_point(swept, directory, len(points), overrides)
             report_remarks(swept, known)
             points.append(point)
-            by_overrides[overrides] = Tried(overrides=overrides, loss=None, pending=point.kept)
+            by_overrides[overrides] = ProposedPoint(overrides=overrides, loss=None, pending=point.kept)
             if point.kept:
                 batch.append(point)
                 unlucky = 0
@@ -229,13 +229,13 @@ def _propose(swept: Sweep, directory: Path, points: list[Point], limit: int | No
     return batch
 
 
-def _result_of(directory: Path, point: Point) -> Tried:
+def _result_of(directory: Path, point: Point) -> ProposedPoint:
     if not point.kept:
-        return Tried(overrides=point.proposed, loss=None)
+        return ProposedPoint(overrides=point.proposed, loss=None)
     run = directory / point.id
     now, steps = status.read(run).state, results.steps(run)
     loss = results.loss(steps) if now == "finished" and steps else None
-    return Tried(overrides=point.proposed, loss=loss, pending=now not in state.ENDED)
+    return ProposedPoint(overrides=point.proposed, loss=loss, pending=now not in state.ENDED)
 
 
 def _start(swept: Sweep, directory: Path, points: Sequence[Point], *, show: Show | None) -> int:

@@ -74,7 +74,7 @@ def python_of(line: CommandLine, imported: "Sequence[Source]", typed: Sequence[s
             known = job_python.kept(spec)
             if known is None:
                 why = f"{foreign[0]} is from elsewhere and not trusted (--trust), so it was not started"
-                raise job_python.Unasked(why)
+                raise job_python.PackagesUnknown(why)
             return known
         return job_python.asked(spec)
 

@@ -108,7 +108,7 @@ def _of_run(run: Path) -> Iterator[str]:
         value = edit.value_at(spec, key)
         if value and value != "none":
             yield f"setting            {key}={value}"
-    yield from (f"needs your word    {setting}" for setting in trust.needs_of_spec(spec))
+    yield from (f"needs permission   {setting}" for setting in trust.needs_of_spec(spec))
     if checkpoints.whole_checkpoints(run) and backends.of(spec).profile.unpickles:
         yield f"checkpoints        {spec.backend.name} unpickles them, which can run any code in them"
     script = sbatch_text(run.name, str(run), spec.cluster) or ""

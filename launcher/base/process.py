@@ -1,7 +1,7 @@
 """Unambiguous identification of a process: by pid, start time, boot, PID namespace and host.
 
 A pid alone is reused by later processes. So every record that names a process holds a :class:`Process`, which is
-checked and signaled by all of these; nothing is claimed about a process that is not visible from here. :class:`Every`
+checked and signaled by all of these; nothing is claimed about a process that is not visible from here. :class:`Timer`
 is a timer for periodic work.
 """
 
@@ -206,7 +206,7 @@ def _namespace() -> str:
         return ""
 
 
-class Every:
+class Timer:
     """A timer that is due every some seconds: first after that time, or with ``at_once`` at the first call."""
 
     def __init__(self, seconds: float, *, at_once: bool = False) -> None:

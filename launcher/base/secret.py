@@ -37,7 +37,7 @@ _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _CERTAIN, _LIKELY = 2, 1
 
 
-class Form(NamedTuple):
+class TokenForm(NamedTuple):
     """One well-known form of a token: its name, the variable that usually holds it, and substrings that precede it."""
 
     title: str
@@ -46,8 +46,8 @@ class Form(NamedTuple):
     pattern: str
 
 
-def _form(title: str, variable: str, marks: str, pattern: str) -> Form:
-    return Form(title, variable, tuple(marks.split()), rf"(?<![A-Za-z0-9]){pattern}")
+def _form(title: str, variable: str, marks: str, pattern: str) -> TokenForm:
+    return TokenForm(title, variable, tuple(marks.split()), rf"(?<![A-Za-z0-9]){pattern}")
 
 
 _GIVEN = r"(?![\\\"']*[$`<{(%*\s])"  # What follows is a literal value, not a reference to one.
@@ -168,7 +168,7 @@ def _is_glued(part: str) -> bool:
     return part.isupper() and part.endswith(_GLUED) and part not in _NOT_GLUED
 
 
-def held(text: str) -> Form | None:
+def held(text: str) -> TokenForm | None:
     """Return the form of the first secret in a text: a known token, or a value with a secret's name; None if none."""
     return _kept_look(text) if len(text) <= _SHORT else _look(text)
 
@@ -178,7 +178,7 @@ def may_be(name: str, value: str) -> bool:
     return bool(of_name(name)) and not _is_trivial(value) and not _PATH.fullmatch(value)
 
 
-def places(content: object, path: str = "") -> Iterator[tuple[str, Form]]:
+def places(content: object, path: str = "") -> Iterator[tuple[str, TokenForm]]:
     """Yield every place of a secret in plain data: its keys, joined by dots, and the secret's form."""
     if isinstance(content, Mapping):
         for key, value in content.items():
@@ -195,7 +195,7 @@ def places(content: object, path: str = "") -> Iterator[tuple[str, Form]]:
         yield path, found
 
 
-def _at(name: str, value: object, path: str) -> Iterator[tuple[str, Form]]:
+def _at(name: str, value: object, path: str) -> Iterator[tuple[str, TokenForm]]:
     if isinstance(value, str) and held(value) is None and _is_secret(name, value):
         yield path, _named(name)
     else:
@@ -248,7 +248,7 @@ def _flag(word: object) -> str:
     return word.lstrip("-") if isinstance(word, str) and word.startswith("-") and "=" not in word else ""
 
 
-def known(text: str) -> Form | None:
+def known(text: str) -> TokenForm | None:
     """Return the first well-known form in a text, whatever names it contains."""
     for form in FORMS:
         if any(mark in text for mark in form.marks) and _compiled(form.pattern).search(text):
@@ -256,7 +256,7 @@ def known(text: str) -> Form | None:
     return None
 
 
-def _look(text: str) -> Form | None:
+def _look(text: str) -> TokenForm | None:
     if (found := known(text)) is not None:
         return found
     if _WORDS.search(text):
@@ -312,8 +312,8 @@ def _is_random(value: str) -> bool:
     return bits >= _BITS and any(map(str.isdigit, value)) and any(map(str.isalpha, value))
 
 
-def _named(name: str) -> Form:
-    return Form(f"the value of {name}, a secret by its name", _variable(name), (), "")
+def _named(name: str) -> TokenForm:
+    return TokenForm(f"the value of {name}, a secret by its name", _variable(name), (), "")
 
 
 def _variable(name: str) -> str:

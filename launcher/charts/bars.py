@@ -15,7 +15,7 @@ _ROW, _PAIR, _AROUND = 30, 50, 20  # Height in pixels of a row, of a row with tw
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class Segment:
     """A segment of a bar."""
 
     row: str  # The bar's name at the axis.
@@ -40,7 +40,7 @@ class Mark:
 
 
 def bars(
-    pieces: Sequence[Piece],
+    pieces: Sequence[Segment],
     colours: Mapping[str, str],  # By piece name, in legend order.
     *,
     title: str,  # Of the axis along the bars, with its unit.
@@ -71,7 +71,7 @@ def bars(
     return {"width": "container", "height": height, "usermeta": {"least": _LEAST_WIDTH}, "layer": layers}
 
 
-def _values(piece: Piece, width: float) -> JsonObject:
+def _values(piece: Segment, width: float) -> JsonObject:
     return {
         "row": piece.row,
         "of": piece.of,
@@ -115,7 +115,7 @@ def _ink(colour: str) -> str:
     return "#ffffff" if 0.299 * red + 0.587 * green + 0.114 * blue < 140 else "#1d1f23"
 
 
-def _behind(pieces: Sequence[Piece], ends: Mapping[tuple[str, str], str], across: JsonObject) -> JsonObject:
+def _behind(pieces: Sequence[Segment], ends: Mapping[tuple[str, str], str], across: JsonObject) -> JsonObject:
     reach: dict[tuple[str, str], float] = {}
     for piece in pieces:
         key = (piece.row, piece.of)

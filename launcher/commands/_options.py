@@ -13,7 +13,7 @@ from launcher.base.files import JsonObject
 from launcher.base.terminal import say
 
 if TYPE_CHECKING:
-    from launcher.actions.find_runs import Named
+    from launcher.actions.find_runs import FoundRuns
 
 _OF_ONE_RUN = {
     "--from": (), "--debug": (), "--explain": (), "--speed": (), "--rehearsed": (), "--hf": ("model={}",),
@@ -122,7 +122,7 @@ def print_output(output: Output, *, as_json: bool) -> int:
     return output.exit_status
 
 
-def named_runs(options: argparse.Namespace) -> "Named":
+def named_runs(options: argparse.Namespace) -> "FoundRuns":
     """Return the runs that the words name, asking the user if ambiguous; ConfigErrors for a word that names none."""
     from launcher.actions.find_runs import named  # Late, because check needs no runs.
 

@@ -127,7 +127,7 @@ class _Followed:
         self._last: JsonObject = next(iter(results.newest(self._directory, 1)), {})
         self._tails = {path: Tail(path, from_start=False) for path in self._paths()}
         self._heading: Path | None = None
-        self._asked = status.Asked(self._directory)
+        self._asked = status.PolledState(self._directory)
 
     def follow(self) -> RunState:
         """Print new steps and lines until the run has ended, and return its state then."""

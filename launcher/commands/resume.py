@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher.actions.find_runs import Named, named
+from launcher.actions.find_runs import FoundRuns, named
 from launcher.actions.requests import folder
 from launcher.actions.trust_records import require_own
 from launcher.base.errors import ConfigError, ConfigErrors
@@ -60,7 +60,7 @@ def _is_folder(word: str) -> bool:
     return any((place / word).is_dir() for place in (folder(), folder() / "runs"))
 
 
-def _require_one(found: Named, names: Sequence[str], words: Sequence[str]) -> None:
+def _require_one(found: FoundRuns, names: Sequence[str], words: Sequence[str]) -> None:
     if len(found.places) > 1 or found.sweep is not None:
         rule = "settings can be changed for only one run at a time"
         ways = [f"launch resume {run_names.name_of(run, folder())} {' '.join(words)}" for run in found.runs[:1]]

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from launcher.actions.find_runs import Named
+from launcher.actions.find_runs import FoundRuns
 from launcher.actions.requests import folder
 from launcher.base import terminal
 from launcher.base.errors import ConfigError, ConfigErrors
-from launcher.base.process import Every
+from launcher.base.process import Timer
 from launcher.base.terminal import say, width
 from launcher.commands._options import named_runs
 from launcher.rundir import live, results, run_names, state, status
@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _chosen(found: Named, words: list[str]) -> "_Watched | _WatchedSweep | None":
+def _chosen(found: FoundRuns, words: list[str]) -> "_Watched | _WatchedSweep | None":
     if found.sweep is not None:
         return _WatchedSweep(found.sweep)
     if not (runs := found.runs):
@@ -72,7 +72,7 @@ class _Watched:
     """A watched run: its state is queried now and then, its files are read for every frame."""
 
     def __init__(self, run: Path) -> None:
-        self._run, self.name, self._asked = run, run_names.name_of(run, folder()), status.Asked(run)
+        self._run, self.name, self._asked = run, run_names.name_of(run, folder()), status.PolledState(run)
         self._now = live.read([self._asked.row])[0]
 
     @property
@@ -97,7 +97,7 @@ class _WatchedSweep:
     def __init__(self, directory: Path) -> None:
         self._directory, self.name, self.ended = directory, run_names.name_of(directory, folder()), False
         runs = run_names.find([str(directory)], folder())
-        self._due = Every(status.ASK_S[(runs and status.kind(runs[0])) or "local"], at_once=True)
+        self._due = Timer(status.ASK_S[(runs and status.kind(runs[0])) or "local"], at_once=True)
 
     def lines(self, columns: int) -> list[str]:
         """One frame, refreshed as often as Slurm may be asked."""

@@ -25,7 +25,7 @@ UNKNOWN = "launch does not know this key"  # The effect of leaving out a key tha
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class Translated:
     """A key of the file and the overrides that it becomes."""
 
     key: str
@@ -53,7 +53,7 @@ class Imported:
 
     overrides: tuple[str, ...]  # Choices and settings as typed, choices first.
     recipe: JsonObject  # The same as a recipe (docs/contract/commands.md).
-    said: tuple[Said, ...] = ()  # Keys that became overrides.
+    said: tuple[Translated, ...] = ()  # Keys that became overrides.
     default: tuple[str, ...] = ()  # Keys that agree with a default of launch.
     kept: tuple[str, ...] = ()  # Keys passed to the engine unchanged, in ``backend.extra`` or ``model.extra``.
     left_out: tuple[LeftOut, ...] = ()  # The other keys.
@@ -153,7 +153,7 @@ class Ledger:
         return Imported(
             overrides=tuple(words.values()),
             recipe=recipe,
-            said=tuple(Said(key=key, overrides=said[key]) for key in self.values if said[key]),
+            said=tuple(Translated(key=key, overrides=said[key]) for key in self.values if said[key]),
             default=tuple(
                 key for key, entry in entries if entry == "default" or (isinstance(entry, tuple) and not said[key])
             ),

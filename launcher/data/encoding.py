@@ -16,7 +16,7 @@ from launcher.data import task_rows
 from launcher.data.chat import Conversation, conversation, conversations, empty, shaped
 from launcher.data.documents import table_rows
 from launcher.data.rendering import writer, written
-from launcher.data.template import Span, Written
+from launcher.data.template import Rendered, Span
 from launcher.data.tokenizer import Pieces, Tokenizer, tokenizer
 from launcher.data.unusable import BadRows, Unusable
 from launcher.spec.training import DataSpec
@@ -95,7 +95,7 @@ def task_encoder(data: DataSpec, words: Tokenizer, task: str) -> Callable[[Mappi
     return encode
 
 
-def mark(text: Written, pieces: Pieces, special: frozenset[int]) -> Encoded:
+def mark(text: Rendered, pieces: Pieces, special: frozenset[int]) -> Encoded:
     """The tokens of a text, marked where their characters are trained."""
     ids, places = pieces
     if text.trained is None:

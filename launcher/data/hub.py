@@ -26,7 +26,7 @@ TOKENIZER = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "voca
 _WANTED = ("tokenizer*", "*token*.json", "*.jinja", "vocab*", "merges.txt", "spiece.model", "config.json", "*.tiktoken")
 
 
-class Named(NamedTuple):
+class HubName(NamedTuple):
     """A name on the Hub as it is typed: ``OWNER/NAME``, or ``OWNER/NAME@REVISION``."""
 
     name: str
@@ -39,15 +39,15 @@ class Named(NamedTuple):
         return f"hf download {self.name}{at} --include 'tokenizer*' '*.json' '*.jinja'"
 
 
-def named(text: str) -> Named | None:
+def named(text: str) -> HubName | None:
     """The Hub name that a text is; None for an existing folder and for an invalid name."""
     return None if Path(text).exists() else split(text)
 
 
-def split(text: str) -> Named | None:
+def split(text: str) -> HubName | None:
     """The name and revision in a text; None for an invalid name."""
     name, at, revision = text.partition("@")
-    return None if not NAME.match(name) or (at and not _REVISION.match(revision)) else Named(name, revision or None)
+    return None if not NAME.match(name) or (at and not _REVISION.match(revision)) else HubName(name, revision or None)
 
 
 def home() -> Path:
@@ -126,7 +126,7 @@ def fetch_tokenizer(text: str) -> None:
         raise Unusable("data.tokenizer", text, rule, [found.command, "data.tokenizer=bytes"]) from error
 
 
-class Built(NamedTuple):
+class BuiltSplit(NamedTuple):
     """The files of one split of a data set that ``datasets`` has built in its cache."""
 
     commit: str
@@ -134,7 +134,7 @@ class Built(NamedTuple):
     files: tuple[Path, ...]
 
 
-def built(data: DataSpec) -> Built | None:
+def built(data: DataSpec) -> BuiltSplit | None:
     """The Arrow files of the split in the cache of ``datasets``; None if it has not built that configuration.
 
     Raises Unusable: The data set has other splits.
@@ -156,7 +156,7 @@ def built(data: DataSpec) -> Built | None:
         raise Unusable("data.split", data.split, rule, [f"data.split={split}" for split in sorted(rows)])
     form = re.compile(rf".+-{re.escape(name_of)}(-\d+-of-\d+)?\.arrow")
     found = tuple(sorted(path for path in place.glob("*.arrow") if form.fullmatch(path.name)))
-    return Built(at, rows[name_of], found) if found else None
+    return BuiltSplit(at, rows[name_of], found) if found else None
 
 
 def _data_set(name: str) -> Path:

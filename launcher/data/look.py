@@ -72,7 +72,7 @@ def _survey(files: Sequence[Path], data: DataSpec, task: str) -> Survey:
     return Survey(**kept | {"columns": tuple(kept["columns"])})
 
 
-class Remembered:
+class SurveyCache:
     """Surveys each data set once, for many runs that are checked together."""
 
     def __init__(self) -> None:

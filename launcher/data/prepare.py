@@ -22,7 +22,7 @@ import numpy as np
 from launcher.base import files, machine
 from launcher.base.errors import DataError, SubmitError
 from launcher.base.files import write_atomically
-from launcher.base.process import Every
+from launcher.base.process import Timer
 from launcher.data import documents, hub, template, token_folder
 from launcher.data.encoding import Encoded, encode_rows
 from launcher.data.token_folder import ENDS, META, TOKENS, TRAINED, TokenFolder
@@ -165,7 +165,7 @@ def _make(data: DataSpec, path: Path, digest: str, tell: Tell) -> TokenFolder:
 
 
 def _write(found: Iterator[Encoded], place: str, progress: Progress, writer: "_Writer", tell: Tell) -> None:
-    report, before = Every(_TOLD_S), writer.tokens
+    report, before = Timer(_TOLD_S), writer.tokens
     for one in _readable(found):
         writer.add(one)
         progress.tokens = writer.tokens

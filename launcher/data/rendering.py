@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
 from launcher.data.chat import Conversation
-from launcher.data.template import Template, Written, is_shipped, plain, template, ways_out
+from launcher.data.template import Rendered, Template, is_shipped, plain, template, ways_out
 from launcher.data.unusable import PackageMissing, Unusable
 from launcher.spec.training import DataSpec
 
@@ -33,24 +33,24 @@ MEMORY = 4 << 30
 
 _AT_ONCE = 256  # Conversations per request to the process.
 
-type Outcome = Written | Unusable
+type Outcome = Rendered | Unusable
 
 
-class Writer(Protocol):
+class Renderer(Protocol):
     """Renders conversations as text."""
 
     def outcomes(self, conversations: Iterable[Conversation], train_on: str) -> Iterator[Outcome]:
         """Each rendered conversation with the parts that ``data.train_on`` trains, or why it cannot be rendered."""
 
 
-def written(outcome: Outcome) -> Written:
+def written(outcome: Outcome) -> Rendered:
     """The text of an outcome; raises it if it is an error."""
     if isinstance(outcome, Unusable):
         raise outcome
     return outcome
 
 
-def writer(data: DataSpec) -> Writer:
+def writer(data: DataSpec) -> Renderer:
     """A writer for the chat template of a run."""
     found = template(data)
     if is_shipped(found):
@@ -143,7 +143,7 @@ def _outcome_of(said: Any) -> Outcome:
     if isinstance(said, dict):
         return _as_error(said)
     text, trained = said
-    return Written(text, None if trained is None else [(start, end) for start, end in trained])
+    return Rendered(text, None if trained is None else [(start, end) for start, end in trained])
 
 
 def _as_error(said: JsonObject) -> Unusable:

@@ -20,7 +20,7 @@ from launcher.data.files import check_token_type
 from launcher.data.opening import errors_named
 from launcher.data.sampling import Block, Sample
 from launcher.data.survey import Survey
-from launcher.data.tokenizer import Bytes, count_tokens, quick_tokenizer
+from launcher.data.tokenizer import ByteTokenizer, count_tokens, quick_tokenizer
 from launcher.data.unusable import BadRows, PackageMissing, Unusable
 from launcher.spec import DataSpec
 
@@ -140,7 +140,7 @@ def _with_tokens(survey: Survey, found: Sample, texts: Sequence[Sequence[str]], 
         words = quick_tokenizer(data.tokenizer, data.roles)
     except PackageMissing as missing:
         return replace(survey, missing=missing)
-    bytes_alone = isinstance(words, Bytes)
+    bytes_alone = isinstance(words, ByteTokenizer)
     units = list(_units(found.blocks, texts, whole=bytes_alone))
     counted = [count_tokens(words, unit.texts, ends=unit.ends) for unit in units]
     weights = [unit.weight for unit in units]

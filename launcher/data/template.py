@@ -49,7 +49,7 @@ type Span = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class Rendered:
     """A rendered conversation, and the parts of it that are trained (None: all of it)."""
 
     text: str
@@ -67,7 +67,7 @@ class Template:
     values: Mapping[str, Any]  # Other variables that it may use, such as ``enable_thinking``.
     alpaca: bool = False  # True if user messages are wrapped in Alpaca's prompt first.
 
-    def written(self, conversation: Conversation, train_on: str) -> Written:
+    def written(self, conversation: Conversation, train_on: str) -> Rendered:
         """The rendered conversation, with the parts that ``train_on`` trains; Unusable if those cannot be found."""
         self.require()
         whole = self._render(conversation, len(conversation.messages))
@@ -79,11 +79,11 @@ class Template:
             if train_on == "last":
                 before = self._render(conversation, conversation.answers[-1]) if conversation.answers[-1] else ""
                 spans = spans[before.count(_BEGIN) :]
-            return Written(text, None if train_on == "all" else spans)
+            return Rendered(text, None if train_on == "all" else spans)
         if train_on == "all":
-            return Written(whole, None)
+            return Rendered(whole, None)
         places = conversation.answers[-1:] if train_on == "last" else conversation.answers
-        return Written(whole, [self._turn(conversation, place, whole) for place in places])
+        return Rendered(whole, [self._turn(conversation, place, whole) for place in places])
 
     def _turn(self, conversation: Conversation, place: int, whole: str) -> Span:
         before = self._render(conversation, place, prompt=True)

@@ -221,14 +221,14 @@ def cache_use(path: Path) -> CacheUse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cleared:
+class ClearedCache:
     """The folders removed from a cache, and how many were kept because a process is making them."""
 
     removed: CacheUse
     busy: int
 
 
-def clear(path: Path) -> Cleared:
+def clear(path: Path) -> ClearedCache:
     """Remove what a cache holds; a run that reads it keeps its mapping until it ends, and remakes it when resumed.
 
     What another process is making is kept. Lock files stay, because a removed lock no longer keeps a third process out.
@@ -248,7 +248,7 @@ def clear(path: Path) -> Cleared:
             busy += mine != found
             for entry in mine:
                 rmtree(entry, ignore_errors=True)
-    return Cleared(removed=CacheUse(path=path, folders=folders, bytes=size), busy=busy)
+    return ClearedCache(removed=CacheUse(path=path, folders=folders, bytes=size), busy=busy)
 
 
 @contextlib.contextmanager

@@ -43,7 +43,7 @@ class Tokenizer(Protocol):
         """The ids of texts that already contain all their special tokens, and the characters that each represents."""
 
 
-class Bytes:
+class ByteTokenizer:
     """A tokenizer with one id for each byte value of UTF-8."""
 
     size = 256
@@ -60,7 +60,7 @@ class Bytes:
         return list(zip(self.encode_all(texts), places, strict=True))
 
 
-class Folder:
+class FolderTokenizer:
     """A tokenizer that ``transformers`` loads from a folder or the Hub's cache, without downloads or remote code."""
 
     def __init__(self, path: str, roles: Roles) -> None:
@@ -99,7 +99,7 @@ class Folder:
         return [(encoding.ids, encoding.offsets) for encoding in found]
 
 
-class Quick:
+class FastTokenizer:
     """The ``tokenizer.json`` of a folder, read by the package tokenizers."""
 
     def __init__(self, folder: Path, roles: Roles) -> None:
@@ -143,13 +143,13 @@ def give(words: Any, roles: Roles) -> None:
 
 def tokenizer(name: str, roles: Roles = ()) -> Tokenizer:
     """The tokenizer that ``data.tokenizer`` names, with its ``data.special_tokens``."""
-    return Bytes() if name == "bytes" else Folder(name, roles)
+    return ByteTokenizer() if name == "bytes" else FolderTokenizer(name, roles)
 
 
 def quick_tokenizer(name: str, roles: Roles = ()) -> Tokenizer:
     """The tokenizer that ``data.tokenizer`` names, without the packages for training if possible."""
     if name == "bytes":
-        return Bytes()
+        return ByteTokenizer()
     folder = require_folder(name)
     quick = folder / "tokenizer.json"
     changed = quick.stat().st_mtime_ns if quick.is_file() else None
@@ -167,7 +167,7 @@ def quick_tokenizer(name: str, roles: Roles = ()) -> Tokenizer:
 
 @lru_cache(maxsize=4)  # Reading one of 128,000 tokens takes half a second.
 def _read(name: str, changed_ns: int | None, roles: Roles) -> Tokenizer:
-    return tokenizer(name, roles) if changed_ns is None else Quick(Path(name), roles)
+    return tokenizer(name, roles) if changed_ns is None else FastTokenizer(Path(name), roles)
 
 
 class TokenCount(NamedTuple):

@@ -15,9 +15,9 @@ from pathlib import Path
 from launcher.base import files, registry
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.frozen import dataclass
-from launcher.config.ledger import UNKNOWN, Imported, Ledger, LeftOut, Said
+from launcher.config.ledger import UNKNOWN, Imported, Ledger, LeftOut, Translated
 
-__all__ = ["UNKNOWN", "Imported", "Ledger", "LeftOut", "Said", "refuse_other"]
+__all__ = ["UNKNOWN", "Imported", "Ledger", "LeftOut", "Translated", "refuse_other"]
 _KEY = re.compile(r"^(?:([A-Za-z_-][\w.-]*)[ \t]*[:=](?:[ \t]|$)|\[\[?([A-Za-z_][\w.-]*)\]\]?[ \t\r]*$)", re.MULTILINE)
 """A key at the beginning of a line of YAML or TOML, and the head of a table of TOML."""
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from launcher.base.frozen import dataclass
 from launcher.data.template import shipped
-from launcher.importers._reading import Reading
+from launcher.importers._reading import KeyReader
 from launcher.spec.training import set_names
 
 _AS: Mapping[str, str] = {
@@ -19,7 +19,7 @@ _AS: Mapping[str, str] = {
 _OWN = ("tokenizer_default", "default", "jinja")
 
 
-def targets(reading: Reading, key: str) -> None:
+def targets(reading: KeyReader, key: str) -> None:
     """Modules that an adapter is put on: all linear ones, or a list (also a line with commas)."""
     value = reading.value(key)
     found = value if isinstance(value, list) else re.split(r"[,\s]+", str(value).strip())
@@ -36,7 +36,7 @@ def targets(reading: Reading, key: str) -> None:
         reading.say(key, {"adapter.targets": names})
 
 
-def parameters(reading: Reading, key: str) -> None:
+def parameters(reading: KeyReader, key: str) -> None:
     """Weights that an adapter is added to: those of a layer's experts; without modules no other."""
     value = reading.value(key)
     found = value if isinstance(value, list) else str(value).split()
@@ -75,7 +75,7 @@ def _matched(pattern: str) -> list[str] | None:
     return some[0] if some and len(some) % 5 == 0 and all(names == some[0] for names in some) else None
 
 
-def template(reading: Reading, key: str) -> None:
+def template(reading: KeyReader, key: str) -> None:
     """A chat template by its name: one that is shipped, or the tokenizer's own."""
     value = str(reading.value(key)).lower()
     known = _AS.get(value, value)
@@ -94,7 +94,7 @@ def template(reading: Reading, key: str) -> None:
             reading.ledger.leave(key, f"no template {value} here: set data.template to a Jinja file")
 
 
-def template_values(reading: Reading, key: str) -> None:
+def template_values(reading: KeyReader, key: str) -> None:
     """Say one of the values that a chat template is given beside the row."""
     name, said = key.partition(".")[2], dict(reading.settings.get("data.template_values") or {})
     if not name or "." in name or isinstance(reading.value(key), list):
@@ -103,7 +103,7 @@ def template_values(reading: Reading, key: str) -> None:
         reading.say(key, {"data.template_values": said | {name: reading.value(key)}})
 
 
-def special_tokens(reading: Reading, key: str) -> None:
+def special_tokens(reading: KeyReader, key: str) -> None:
     """Tokens by their roles, and those that are added to the tokenizer: a list, or a line with commas."""
     value, role = reading.value(key), key.rpartition(".")[2]
     said = dict(reading.settings.get("data.special_tokens") or {})
@@ -119,7 +119,7 @@ def special_tokens(reading: Reading, key: str) -> None:
     reading.say(key, {"data.special_tokens": said})
 
 
-def own_template(reading: Reading, key: str) -> None:
+def own_template(reading: KeyReader, key: str) -> None:
     """A chat template as Jinja text, in one line: its blocks take their ends of line with them (``trim_blocks``)."""
     text = re.sub(r"^[ \t]+(?=\{%)", "", str(reading.value(key)).strip("\n"), flags=re.MULTILINE)
     if "{%" in text:
@@ -177,7 +177,7 @@ def turns(begins: str, system: str, user: str, assistant: str, default: str = ""
     )  # fmt: skip
 
 
-def loss(reading: Reading, key: str) -> None:
+def loss(reading: KeyReader, key: str) -> None:
     """Say the loss of dpo, kto or grpo, a word or a list of one; refuse several."""
     value = reading.value(key)
     word = value[0] if isinstance(value, list) and len(value) == 1 else value
@@ -187,7 +187,7 @@ def loss(reading: Reading, key: str) -> None:
         reading.ledger.leave(key, "launch trains one loss: set task.loss")
 
 
-def say_pure(reading: Reading, *keys: str) -> None:
+def say_pure(reading: KeyReader, *keys: str) -> None:
     """Say that weights, gradients and optimizer states are in bf16, from end to end."""
     names = ("parameters", "gradients", "accumulate", "optimizer_states", "reduce")
     reading.say_together({f"precision.{name}": "bf16" for name in names}, *keys)
@@ -234,7 +234,7 @@ def path_of(path: Any, files: Any) -> Any:
     return path
 
 
-def say(reading: Reading, sets: Sequence[DataSet]) -> None:
+def say(reading: KeyReader, sets: Sequence[DataSet]) -> None:
     """Say one data set by ``data``, several by ``data.mix``."""
     if not sets:
         return
@@ -257,7 +257,7 @@ def say(reading: Reading, sets: Sequence[DataSet]) -> None:
     reading.settings |= {"data.path": None, "data.mix": mix}
 
 
-def say_evaluated(reading: Reading, sets: Sequence[DataSet]) -> None:
+def say_evaluated(reading: KeyReader, sets: Sequence[DataSet]) -> None:
     """Say one data set of evaluations by ``data.eval_path`` and the like, several by ``data.eval_sets``."""
     found = [{name: value for name, value in each.said.items() if value is not None} for each in sets]
     settings: dict[str, Any] = {
@@ -282,7 +282,7 @@ def differing(data_set: DataSet) -> Iterator[tuple[str, Any]]:
 _TRAIN = ("split", "train")
 
 
-def held_out(reading: Reading, key: str) -> None:
+def held_out(reading: KeyReader, key: str) -> None:
     """Say the share of samples that is held out for evaluation; refuse a number of samples, which has no setting."""
     found = reading.number(key) or 0
     if found < 1:

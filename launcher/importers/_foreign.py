@@ -44,7 +44,7 @@ def read(
 ) -> tuple[JsonObject, list[str] | None]:
     """The configuration in a file, and notes on Python code that was not followed (None for data formats)."""
     if path.endswith(".py") or (not path.endswith((".toml", ".json")) and is_python(text)):
-        followed = Followed(text, path, rules)
+        followed = StaticEvaluation(text, path, rules)
         return followed.function(function), followed.notes
     return content_of(text, path, name), None
 
@@ -54,10 +54,10 @@ _DEEPEST = 8  # Functions that call each other.
 _PLAIN = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.Assert, ast.Pass, ast.ClassDef)
 
 
-class Followed:
+class StaticEvaluation:
     """The configuration of a text, and sentences about what of it was not followed.
 
-    Followed are assignments, calls with keywords and returns. A call is a mapping of its arguments with its name as
+    It follows assignments, calls with keywords and returns. A call is a mapping of its arguments with its name as
     ``class``; a function of the same text that takes part is followed, and so are conditions on known words, and a
     function of a module that lies beside this one which returns a whole configuration. Others, loops and calls that may
     change a configuration in place are named, not followed.
@@ -121,7 +121,7 @@ class Followed:
         if node is None or node.module is None or depth >= _DEEPEST:
             return None
         for text, path in module_beside(self._path, node.module, node.level):
-            other = Followed(text, path, self._rules)
+            other = StaticEvaluation(text, path, self._rules)
             function = other._functions.get(own)
             if function is None and (found := other._elsewhere(own, positional, given, depth + 1)) is not None:
                 return found

@@ -25,7 +25,7 @@ SHOWN = 40
 
 
 @dataclass(slots=True)
-class Reading:
+class KeyReader:
     """Findings so far."""
 
     path: str  # The file, for messages.

@@ -18,10 +18,10 @@ from launcher.base.frozen import dataclass
 from launcher.base.typed import is_number
 from launcher.config import recipes
 from launcher.config.ledger import OPEN, Imported
-from launcher.importers._reading import Reading
+from launcher.importers._reading import KeyReader
 from launcher.spec.parse import OPEN_NODES, accepts, kinds
 
-type Enter = Callable[[Reading, str], None]
+type Enter = Callable[[KeyReader, str], None]
 
 _FOLDER = Path(__file__).with_name("tables")
 _KEY = re.compile(r"[a-z_]+\.[a-z_.]+\Z")
@@ -81,7 +81,7 @@ def under(rows: Iterable[Row], *prefixes: str) -> tuple[Row, ...]:
     return tuple(replace(row, keys=tuple(f"{start}{key}" for start in prefixes for key in row.keys)) for row in rows)
 
 
-def apply(rows: Iterable[Row], reading: Reading) -> None:
+def apply(rows: Iterable[Row], reading: KeyReader) -> None:
     """Enter the open keys of a file by the rows; what none knows stays open, and is left out as unknown."""
     for key, value in reading.ledger.values.items():
         if (value is None or value == {}) and reading.ledger.is_open(key):
@@ -96,7 +96,7 @@ def apply(rows: Iterable[Row], reading: Reading) -> None:
             row.enter(reading, key)
 
 
-def _matches(rows: Sequence[Row], reading: Reading) -> list[tuple[Row, str]]:
+def _matches(rows: Sequence[Row], reading: KeyReader) -> list[tuple[Row, str]]:
     places: dict[str, list[int]] = {}
     for place, row in enumerate(rows):
         for name in row.keys:
@@ -113,7 +113,7 @@ def _is_open(value: object) -> bool:
     return isinstance(value, str) and (value == OPEN or value.startswith("${"))
 
 
-def imported(reading: Reading, name: str, program: str) -> Imported:
+def imported(reading: KeyReader, name: str, program: str) -> Imported:
     """The four lists of a program's file that is read, less settings that no run here takes."""
     for setting in [each for each in (*reading.settings, *reading.choose) if not _accepted(reading, each)]:
         _leave_setting(reading, setting)
@@ -127,11 +127,11 @@ def imported(reading: Reading, name: str, program: str) -> Imported:
     )
 
 
-def _accepted(reading: Reading, setting: str) -> bool:
+def _accepted(reading: KeyReader, setting: str) -> bool:
     return "." not in setting or setting.startswith(OPEN_NODES) or accepts(setting, reading.settings[setting])
 
 
-def _leave_setting(reading: Reading, setting: str) -> None:
+def _leave_setting(reading: KeyReader, setting: str) -> None:
     """Take back a setting that there is not, or that takes no such value; keys that say it are left out for it."""
     value = reading.settings.pop(setting, None) if "." in setting else reading.choose.pop(setting)
     keys = reading.ledger.saying(setting)
@@ -147,7 +147,7 @@ def _leave_setting(reading: Reading, setting: str) -> None:
         )
 
 
-def defaults(reading: Reading, settings: Mapping[str, Any]) -> None:
+def defaults(reading: KeyReader, settings: Mapping[str, Any]) -> None:
     """Settings for what the file leaves to its program, whose default differs from the one here."""
     evaluates = {"train.eval_every", "train.evals_per_epoch"} & reading.settings.keys()
     for setting, value in settings.items():
@@ -157,7 +157,7 @@ def defaults(reading: Reading, settings: Mapping[str, Any]) -> None:
             (reading.settings if "." in setting else reading.choose)[setting] = value
 
 
-def say_text(reading: Reading, key: str, setting: str) -> None:
+def say_text(reading: KeyReader, key: str, setting: str) -> None:
     """Say a key's text by a setting, or by the choice of a group; anything but text is an error."""
     value = reading.value(key)
     if not isinstance(value, str | int | float) or isinstance(value, bool):
@@ -166,14 +166,14 @@ def say_text(reading: Reading, key: str, setting: str) -> None:
         choose(reading, key, {setting: str(value)})
 
 
-def choose(reading: Reading, key: str, settings: Mapping[str, Any]) -> None:
+def choose(reading: KeyReader, key: str, settings: Mapping[str, Any]) -> None:
     """Say a key by settings and by choices of groups, whose names have no dot."""
     reading.choose |= {name: str(value) for name, value in settings.items() if "." not in name}
     reading.settings |= {name: value for name, value in settings.items() if "." in name}
     reading.ledger.say(key, *settings)
 
 
-def usual(reading: Reading, key: str, values: Iterable[Any], effect: str, *, matters: bool = True) -> None:
+def usual(reading: KeyReader, key: str, values: Iterable[Any], effect: str, *, matters: bool = True) -> None:
     """Enter a key with which the run is the same here at one of these values, and is another at any other."""
     if _is_one_of(reading.value(key), values):
         reading.ledger.default(key)
@@ -186,7 +186,7 @@ def _is_one_of(value: Any, values: Iterable[Any]) -> bool:
     return any(value == each and isinstance(value, bool) is isinstance(each, bool) for each in values)
 
 
-def _words(row: JsonObject, reading: Reading, key: str) -> None:
+def _words(row: JsonObject, reading: KeyReader, key: str) -> None:
     """Say a word, where the row says ``last`` that behind its dots, by its value of the setting or by its settings.
 
     Any other is left out with the effect ``otherwise``, or is wrong.
@@ -206,7 +206,7 @@ def _words(row: JsonObject, reading: Reading, key: str) -> None:
         choose(reading, key, found if isinstance(found, dict) else {row["says"]: found})
 
 
-def _switch(row: JsonObject, reading: Reading, key: str) -> None:
+def _switch(row: JsonObject, reading: KeyReader, key: str) -> None:
     if reading.flag(key):
         choose(reading, key, row["sets"])
     elif "without" in row and reading.ledger.is_open(key):
@@ -215,7 +215,7 @@ def _switch(row: JsonObject, reading: Reading, key: str) -> None:
         reading.ledger.default(key)
 
 
-def _betas(_row: JsonObject, reading: Reading, key: str) -> None:
+def _betas(_row: JsonObject, reading: KeyReader, key: str) -> None:
     value = reading.value(key)
     if isinstance(value, list) and len(value) == 2 and all(map(is_number, value)):
         reading.say(key, {"optimizer.beta1": value[0], "optimizer.beta2": value[1]})
@@ -223,19 +223,19 @@ def _betas(_row: JsonObject, reading: Reading, key: str) -> None:
         reading.wrong(key, f"is a list of two numbers in {reading.file}", ['"betas": [0.9, 0.999]'])
 
 
-def _kept(_row: JsonObject, reading: Reading, key: str) -> None:
+def _kept(_row: JsonObject, reading: KeyReader, key: str) -> None:
     reading.settings[f"backend.extra.{key.rpartition('.')[2]}"] = reading.value(key)
     reading.ledger.keep(key)
 
 
-def _revision(_row: JsonObject, reading: Reading, key: str) -> None:
+def _revision(_row: JsonObject, reading: KeyReader, key: str) -> None:
     if reading.value(key) == "main" or "model" not in reading.choose:
         reading.ledger.default(key)
     else:
         choose(reading, key, {"model": f"{reading.choose['model']}@{reading.value(key)}"})
 
 
-_KINDS: Mapping[str, Callable[[JsonObject, Reading, str], None]] = {
+_KINDS: Mapping[str, Callable[[JsonObject, KeyReader, str], None]] = {
     # Numbers, whole numbers, switches, texts and any other values that a setting takes as they are.
     "number": lambda row, reading, key: reading.say_number(key, row["says"], row.get("times", 1)),
     "count": lambda row, reading, key: reading.say_count(key, row["says"], row.get("least", 0), row.get("most")),
@@ -280,7 +280,7 @@ def _is(value: Any, values: Any) -> bool:
     return is_number(value) and value > (1 if values == "many" else 0)
 
 
-def _holds(row: JsonObject, reading: Reading, key: str) -> bool:
+def _holds(row: JsonObject, reading: KeyReader, key: str) -> bool:
     """True where choices and settings (``where``), and keys of the file (``beside``), are as a row asks.
 
     A key that begins with a dot is one of the same block.
@@ -296,7 +296,7 @@ def _holds(row: JsonObject, reading: Reading, key: str) -> bool:
 _CONDITIONS = frozenset({"same", "when", "where", "beside"})
 
 
-def _enter_where(row: JsonObject, enter: Enter, reading: Reading, key: str) -> None:
+def _enter_where(row: JsonObject, enter: Enter, reading: KeyReader, key: str) -> None:
     """Enter a key that acts under a condition.
 
     ``when`` are the values that the row is for: with any other the next row of that key acts. ``where`` are choices or

@@ -13,7 +13,7 @@ from launcher.base import files
 from launcher.base.files import JsonObject
 from launcher.config.ledger import leaves
 from launcher.importers import _fine_tuning, _table
-from launcher.importers._reading import Reading
+from launcher.importers._reading import KeyReader
 from launcher.importers._table import OFF, choose, rows, under
 from launcher.importers.deepspeed import read_keys
 from launcher.importers.deepspeed.reading import content_of
@@ -28,7 +28,7 @@ DEFAULTS, _LESS, _AS_HERE, _OFFLOADED = _table.program("trainer", "defaults less
 DeepSpeed files that offload and do not say so in their names."""
 
 
-def finish(reading: Reading, defaults: Mapping[str, Any]) -> None:
+def finish(reading: KeyReader, defaults: Mapping[str, Any]) -> None:
     """Settings for what the file does not say, less those that its optimizer does not read."""
     if "train.steps" in reading.settings:
         reading.settings.pop("train.epochs", None)
@@ -45,7 +45,7 @@ def finish(reading: Reading, defaults: Mapping[str, Any]) -> None:
         reading.settings.pop(setting, None)
 
 
-def _one_row(reading: Reading) -> None:
+def _one_row(reading: KeyReader) -> None:
     """Packed rows one at a time where documents are found in one row alone: the same batch by accumulation."""
     settings, size = reading.settings, reading.settings.get("train.micro_batch_size", 1)
     packed = settings.get("data.packing") == "documents"
@@ -63,7 +63,7 @@ def _one_row(reading: Reading) -> None:
     )
 
 
-def _warmup(reading: Reading, key: str) -> None:
+def _warmup(reading: KeyReader, key: str) -> None:
     found = reading.number(key)
     if found is None:
         return
@@ -77,7 +77,7 @@ def _warmup(reading: Reading, key: str) -> None:
         reading.ledger.default(key)
 
 
-def often(row: JsonObject, reading: Reading, key: str) -> None:
+def often(row: JsonObject, reading: KeyReader, key: str) -> None:
     """Say how often something is done: every so many steps, or, below 1, after that share of the run."""
     found, steps = reading.number(key), row["says"]
     if found is None:
@@ -94,7 +94,7 @@ def often(row: JsonObject, reading: Reading, key: str) -> None:
         reading.ledger.leave(key, effect, matters=False)
 
 
-def _evaluates(reading: Reading, key: str) -> None:
+def _evaluates(reading: KeyReader, key: str) -> None:
     word = str(reading.value(key)).lower()
     if word in ("no", "false"):
         reading.ledger.default(key)
@@ -114,7 +114,7 @@ def times(share: float | None, rate: Any) -> float:
     return float(f"{(share or 0.0) * float(rate or 0.0):.12g}")
 
 
-def tracks(reading: Reading, key: str) -> None:
+def tracks(reading: KeyReader, key: str) -> None:
     """``report_to``: the first tracker that there is here."""
     names = [str(each).lower() for each in reading.listed(key)]
     known = [name for name in names if name in ("wandb", "tensorboard", "mlflow")]
@@ -126,7 +126,7 @@ def tracks(reading: Reading, key: str) -> None:
         reading.ledger.leave(key, "launch has no such tracker: tracking=wandb, tensorboard or mlflow", matters=False)
 
 
-def schedule_arguments(reading: Reading, key: str) -> None:
+def schedule_arguments(reading: KeyReader, key: str) -> None:
     """``lr_scheduler_kwargs``: the lowest rate, and the shape of a decay at the end."""
     name = key.rpartition(".")[2]
     schedule = reading.settings.get("optimizer.schedule")
@@ -145,7 +145,7 @@ def schedule_arguments(reading: Reading, key: str) -> None:
         reading.ledger.leave(key, "launch has no schedule of that form: set optimizer.schedule and optimizer.min_lr")
 
 
-def _fills(reading: Reading, key: str) -> bool:
+def _fills(reading: KeyReader, key: str) -> bool:
     others = [f"{key.rpartition('.')[0]}.num_decay_steps", "warmup_steps", key]
     return reading.number("max_steps") == sum(reading.number(each) or 0 for each in others)
 
@@ -153,7 +153,7 @@ def _fills(reading: Reading, key: str) -> bool:
 # What shards the model.
 
 
-def deepspeed(reading: Reading, key: str) -> None:
+def deepspeed(reading: KeyReader, key: str) -> None:
     """A DeepSpeed file: what it says where it is here or stands in place of its name, else what its name says."""
     value, block = reading.value(key), key.partition(".")[0]
     for text, path in _named_here(reading, value):
@@ -182,7 +182,7 @@ def deepspeed(reading: Reading, key: str) -> None:
         )
 
 
-def _named_here(reading: Reading, value: object) -> Iterator[tuple[str, str]]:
+def _named_here(reading: KeyReader, value: object) -> Iterator[tuple[str, str]]:
     """The JSON that a file names, where it can be read: beside the command, or in a folder that the file lies in."""
     if not isinstance(value, str) or not value.endswith(".json"):
         return
@@ -191,7 +191,7 @@ def _named_here(reading: Reading, value: object) -> Iterator[tuple[str, str]]:
             yield files.read_text(folder / value, handed=True), str(folder / value)
 
 
-def _as_in_deepspeed(reading: Reading, key: str, values: JsonObject, path: str) -> None:
+def _as_in_deepspeed(reading: KeyReader, key: str, values: JsonObject, path: str) -> None:
     """Say the keys of a ``ds_config.json`` behind the one that names it; what the file around it says comes before."""
     inner = read_keys(values, path)
     reading.ledger.values = {**reading.ledger.values, **{f"{key}.{name}": value for name, value in values.items()}}
@@ -208,7 +208,7 @@ def _as_in_deepspeed(reading: Reading, key: str, values: JsonObject, path: str) 
     reading.errors += inner.errors
 
 
-def fsdp(reading: Reading, key: str) -> None:
+def fsdp(reading: KeyReader, key: str) -> None:
     """``fsdp``: a list or a line of words."""
     value = reading.value(key)
     words_ = [str(each) for each in value] if isinstance(value, list) else re.split(r"[\s,]+", str(value))
@@ -229,7 +229,7 @@ def fsdp(reading: Reading, key: str) -> None:
     choose(reading, key, said)
 
 
-def shard(reading: Reading) -> None:
+def shard(reading: KeyReader) -> None:
     """Choose what shards the model, where the keys so far did not: FSDP beside a block of it, else whole copies."""
     beside = any(key.startswith("fsdp_config.") for key in reading.ledger.values)
     reading.choose.setdefault("parallel", "fsdp" if beside else "ddp")
@@ -243,7 +243,7 @@ ROWS = rows(
 )  # fmt: skip
 
 
-def precision(reading: Reading, *, pure: bool, otherwise: str = "fp32") -> None:
+def precision(reading: KeyReader, *, pure: bool, otherwise: str = "fp32") -> None:
     """Say ``bf16`` and ``fp16``, or ``otherwise`` where the file has none of them."""
     chosen = "fp8" if reading.choose.get("precision") == "fp8" else None
     for key, name in (("bf16", "bf16"), ("bfloat16", "bf16"), ("fp16", "fp16"), ("float16", "fp16")):

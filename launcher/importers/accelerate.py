@@ -5,14 +5,14 @@ It says ranks, number format and what shards the model; model, data and batch ar
 
 from launcher.config.ledger import Ledger
 from launcher.importers import Imported, _trainer
-from launcher.importers._reading import Reading, content_of, flat
+from launcher.importers._reading import KeyReader, content_of, flat
 from launcher.importers._table import apply, imported, rows
 
 
 def read(text: str, path: str) -> Imported:
     """Read an accelerate configuration; ``path`` is for messages; raises ConfigErrors where the text is none."""
     content = content_of(text, path, "a configuration of accelerate")
-    reading = Reading(path=path, lenient=True, file="accelerate's YAML", ledger=Ledger(flat(content)))
+    reading = KeyReader(path=path, lenient=True, file="accelerate's YAML", ledger=Ledger(flat(content)))
     apply(TABLE, reading)
     reading.choose.setdefault("parallel", "ddp")
     if reading.choose["parallel"] == "3d":  # Whose degrees are others.
@@ -20,7 +20,7 @@ def read(text: str, path: str) -> Imported:
     return imported(reading, str(reading.choose["parallel"]), "accelerate")
 
 
-def _ranks(reading: Reading, key: str) -> None:
+def _ranks(reading: KeyReader, key: str) -> None:
     ranks, nodes = reading.count(key, 1), reading.count("num_machines", 1) or 1
     if ranks is not None and ranks % nodes:
         reading.wrong(key, f"is a multiple of num_machines, {nodes}")

@@ -11,7 +11,7 @@ from launcher.base.files import JsonObject
 from launcher.config.ledger import Ledger, name_from
 from launcher.data import chat
 from launcher.importers import Imported, _fine_tuning, _trainer
-from launcher.importers._reading import Reading, content_of, flat, parts
+from launcher.importers._reading import KeyReader, content_of, flat, parts
 from launcher.importers._table import apply, choose, imported, program, rows, table, under
 
 _TEMPLATED = ("chat_template", "sharegpt", "chatml", "completion", "pretrain")
@@ -22,7 +22,7 @@ _WARMUP_RATIO = 0.03  # What core/builders/base.py takes for what the file does 
 def read(text: str, path: str) -> Imported:
     """Read an axolotl configuration; ``path`` is for messages; raises ConfigErrors where the text is none."""
     content = content_of(text, path, "a configuration of axolotl")
-    reading = Reading(path=path, lenient=True, file="axolotl's YAML", ledger=Ledger(flat(content)))
+    reading = KeyReader(path=path, lenient=True, file="axolotl's YAML", ledger=Ledger(flat(content)))
     _data_sets(reading)
     apply(TABLE, reading)
     if reading.has("datasets") and not reading.has("excess_length_strategy"):
@@ -35,7 +35,7 @@ def read(text: str, path: str) -> Imported:
     return imported(reading, name_from(str(content.get("base_model", path))), "axolotl")
 
 
-def _plugins(reading: Reading, key: str) -> None:
+def _plugins(reading: KeyReader, key: str) -> None:
     found = [str(each).rpartition(".")[2] for each in reading.listed(key)]
     unknown = [name for name in found if name not in _PLUGINS]
     if unknown:
@@ -46,7 +46,7 @@ def _plugins(reading: Reading, key: str) -> None:
         reading.ledger.default(key)
 
 
-def _thaws(reading: Reading, key: str) -> None:
+def _thaws(reading: KeyReader, key: str) -> None:
     """Parameters that are trained by patterns: all of the text's, or another training than there is here."""
     names = {re.sub(r"^\^|\.?\*?\$?$", "", str(each)).strip(".*") for each in reading.listed(key)}
     whole = {"model", "model.language_model", "language_model"}
@@ -63,7 +63,7 @@ def _thaws(reading: Reading, key: str) -> None:
 _OUTSIDE = {"lm_head", "embed_tokens", "model.embed_tokens"}
 
 
-def _thinks(reading: Reading, key: str) -> None:
+def _thinks(reading: KeyReader, key: str) -> None:
     """Accept the key of a turn's reasoning where row and template have one name for it; else say what is left out."""
     place = key.rpartition(".")[0]
     if reading.value(f"{place}.field_thinking") == reading.value(f"{place}.template_thinking_key"):
@@ -72,7 +72,7 @@ def _thinks(reading: Reading, key: str) -> None:
         reading.ledger.leave(key, "the template must know the key of a turn's reasoning: set data.path")
 
 
-def _data_sets(reading: Reading) -> None:
+def _data_sets(reading: KeyReader) -> None:
     values = reading.ledger.values
     for block in ("datasets", "pretraining_dataset"):
         places = parts(values, block)
@@ -87,7 +87,7 @@ def _data_sets(reading: Reading) -> None:
     _fine_tuning.say_evaluated(reading, [each for each in found if each is not None])
 
 
-def _evaluated(reading: Reading, place: str) -> _fine_tuning.DataSet | None:
+def _evaluated(reading: KeyReader, place: str) -> _fine_tuning.DataSet | None:
     said = {name: reading.value(f"{place}.{key}") for name, key in (("split", "split"), ("config", "name"))}
     said["path"] = _fine_tuning.path_of(reading.value(f"{place}.path"), reading.value(f"{place}.data_files"))
     if not isinstance(said["path"], str):
@@ -97,7 +97,7 @@ def _evaluated(reading: Reading, place: str) -> _fine_tuning.DataSet | None:
     return _fine_tuning.DataSet(keys=tuple(filter(reading.has, keys)), source="", said=said)
 
 
-def _data_set(reading: Reading, place: str, block: str) -> list[_fine_tuning.DataSet]:
+def _data_set(reading: KeyReader, place: str, block: str) -> list[_fine_tuning.DataSet]:
     value, kind = reading.value, reading.value(f"{place}.type")
     path = _fine_tuning.path_of(value(f"{place}.path"), value(f"{place}.data_files"))
     paths = path if isinstance(path, list) else [path]
@@ -140,12 +140,12 @@ def _data_set(reading: Reading, place: str, block: str) -> list[_fine_tuning.Dat
     return found
 
 
-def _prefers(reading: Reading) -> bool:
+def _prefers(reading: KeyReader) -> bool:
     """True if rows hold preferences, and no conversation."""
     return reading.value("rl") is not None or reading.flag("reward_model")
 
 
-def _shard(reading: Reading, place: str) -> Any:
+def _shard(reading: KeyReader, place: str) -> Any:
     split, shards = reading.value(f"{place}.split"), reading.value(f"{place}.shards")
     first = reading.value(f"{place}.shards_idx") or 0
     if not isinstance(shards, int) or not isinstance(first, int) or shards < 1 or 100 % shards or "[" in str(split):
@@ -165,7 +165,7 @@ _STYLES, _TYPES, _PAIRS, _JUDGED, _OF_PAIRS = map(
 (``prompt_strategies/dpo`` and ``kto``) by a type's last name, and types whose columns are TRL's own."""
 
 
-def _format(reading: Reading, place: str) -> JsonObject:
+def _format(reading: KeyReader, place: str) -> JsonObject:
     """Columns and words of rows that the file describes (axolotl's ``user_defined.py``); nothing where it does not."""
 
     def value(name: str) -> str:
@@ -184,7 +184,7 @@ def _format(reading: Reading, place: str) -> JsonObject:
     return {"template": template} if own else {"template": template, "columns": names}
 
 
-def _of_kind(reading: Reading, place: str, kind: str) -> JsonObject | None:
+def _of_kind(reading: KeyReader, place: str, kind: str) -> JsonObject | None:
     """What a data set's type says of its rows; None where nothing is known of it here."""
     family, _, name = kind.partition(".")
     if not _prefers(reading):
@@ -213,7 +213,7 @@ def _written(found: JsonObject | None) -> JsonObject | None:
     return {"template": _fine_tuning.written(whole, short, system), **own}
 
 
-def _type(reading: Reading, place: str, kind: object) -> None:
+def _type(reading: KeyReader, place: str, kind: object) -> None:
     key, word = f"{place}.type", str(kind).split(":")[0].split(".")[0]
     if kind is None or isinstance(kind, dict) or reading.has(f"{key}.field_instruction"):
         reading.leave("launch renders rows with a chat template: set data.template and data.columns", key)
@@ -223,7 +223,7 @@ def _type(reading: Reading, place: str, kind: object) -> None:
         reading.ledger.leave(key, f"rows of the type {kind} are unknown to launch: set data.columns")
 
 
-def _balances(reading: Reading, key: str) -> None:
+def _balances(reading: KeyReader, key: str) -> None:
     """A loss that balances experts, by the weight that their published configurations give it."""
     name = str(reading.value("base_model")).lower()
     found = next((weight for part, weight in (("mixtral", 0.02), ("qwen", 0.001)) if part in name), None)
@@ -235,7 +235,7 @@ def _balances(reading: Reading, key: str) -> None:
         reading.say(key, {"model.router_aux_loss_coef": found})
 
 
-def _liger(reading: Reading, key: str) -> None:
+def _liger(reading: KeyReader, key: str) -> None:
     names = ("liger_rope", "liger_rms_norm", "liger_swiglu", "liger_glu_activation")
     if reading.flag(key):
         choose(reading, key, {"train.kernels": "liger"})
@@ -246,7 +246,7 @@ def _liger(reading: Reading, key: str) -> None:
         reading.ledger.default(key)
 
 
-def _accumulates(reading: Reading, key: str) -> None:
+def _accumulates(reading: KeyReader, key: str) -> None:
     """The samples of a step on one rank, which say the accumulation where the file does not."""
     size, micro = reading.count(key, 1), reading.settings.get("train.micro_batch_size", 1)
     if reading.has("gradient_accumulation_steps") or size is None:
@@ -255,12 +255,12 @@ def _accumulates(reading: Reading, key: str) -> None:
         reading.say(key, {"train.gradient_accumulation": max(1, size // micro)})
 
 
-def _lowest_rate(reading: Reading, key: str) -> None:
+def _lowest_rate(reading: KeyReader, key: str) -> None:
     share, rate = reading.number(key), reading.number("learning_rate")
     reading.say(key, {"optimizer.min_lr": _trainer.times(share, rate)})
 
 
-def _project(reading: Reading, key: str) -> None:
+def _project(reading: KeyReader, key: str) -> None:
     choose(reading, key, {"tracking": "wandb", "tracking.project": str(reading.value(key))})
 
 

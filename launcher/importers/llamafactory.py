@@ -11,7 +11,7 @@ from typing import Any
 from launcher.base.errors import ConfigError
 from launcher.config.ledger import Ledger, name_from
 from launcher.importers import Imported, _fine_tuning, _trainer
-from launcher.importers._reading import Reading, content_of, flat
+from launcher.importers._reading import KeyReader, content_of, flat
 from launcher.importers._table import apply, imported, rows, table
 from launcher.importers.megatron.arguments import degrees, enter, preset
 
@@ -28,7 +28,7 @@ _TEMPLATES: Mapping[str, Sequence[str]] = table("data_sets")["llamafactory_templ
 def read(text: str, path: str) -> Imported:
     """Read a LLaMA-Factory configuration; ``path`` is for messages; raises ConfigErrors where the text is none."""
     content = content_of(text, path, "a configuration of LLaMA-Factory")
-    reading = Reading(path=path, lenient=True, file="LLaMA-Factory's YAML", ledger=Ledger(flat(content)))
+    reading = KeyReader(path=path, lenient=True, file="LLaMA-Factory's YAML", ledger=Ledger(flat(content)))
     apply(TABLE, reading)
     _evaluates_on(reading)
     if not reading.flag("do_train"):
@@ -46,7 +46,7 @@ def read(text: str, path: str) -> Imported:
     return imported(reading, name_from(str(content.get("model_name_or_path", path))), "LLaMA-Factory")
 
 
-def _cut(reading: Reading) -> Mapping[str, Any]:
+def _cut(reading: KeyReader) -> Mapping[str, Any]:
     """Defaults of a file for Megatron-core (``USE_MCA=1``), known by its degrees; empty for any other."""
     if not any(reading.has(f"{name}_model_parallel_size") for name in ("tensor", "pipeline", "expert")):
         return {}
@@ -59,7 +59,7 @@ def _cut(reading: Reading) -> Mapping[str, Any]:
     return {"checkpointing": "none", "zero": "0"}
 
 
-def _adapter(reading: Reading) -> dict[str, Any]:
+def _adapter(reading: KeyReader) -> dict[str, Any]:
     reading.choose.setdefault("adapter", "lora")
     if reading.choose["adapter"] in ("none", "oft"):
         return {}
@@ -67,7 +67,7 @@ def _adapter(reading: Reading) -> dict[str, Any]:
     return {**_LORA, "adapter.alpha": 2 * rank}
 
 
-def _template(reading: Reading, key: str) -> None:
+def _template(reading: KeyReader, key: str) -> None:
     """A template by LLaMA-Factory's name: one that is shipped, the words that it has there, or the model's own."""
     words = _TEMPLATES.get(str(reading.value(key)))
     if reading.value("stage") == "pt":
@@ -78,7 +78,7 @@ def _template(reading: Reading, key: str) -> None:
         reading.say(key, {"data.template": _fine_tuning.turns(*words)})
 
 
-def _data_sets(reading: Reading, key: str) -> None:
+def _data_sets(reading: KeyReader, key: str) -> None:
     value = reading.value(key)
     names = value if isinstance(value, list) else [each.strip() for each in str(value).split(",") if each.strip()]
     sets = []
@@ -103,7 +103,7 @@ def _data_sets(reading: Reading, key: str) -> None:
     _fine_tuning.say(reading, sets)
 
 
-def _place(reading: Reading, name: str) -> Mapping[str, Any] | None:
+def _place(reading: KeyReader, name: str) -> Mapping[str, Any] | None:
     named = _SETS["hub"].get(name) or _SETS["files"].get(name, name)
     found = {"path": named} if isinstance(named, str) else named
     if name in _SETS["hub"] or "/" in found["path"]:
@@ -113,7 +113,7 @@ def _place(reading: Reading, name: str) -> Mapping[str, Any] | None:
     return {**found, "path": f"{reading.value('dataset_dir') or 'data'}/{found['path']}"}
 
 
-def _evaluates_on(reading: Reading) -> None:
+def _evaluates_on(reading: KeyReader) -> None:
     key = "eval_dataset"
     if reading.value(key) is None:
         return
@@ -125,11 +125,11 @@ def _evaluates_on(reading: Reading) -> None:
     _fine_tuning.say_evaluated(reading, [_fine_tuning.DataSet(keys=(key,), source="", said=each) for each in known])
 
 
-def _saves_modules(reading: Reading, key: str) -> None:
+def _saves_modules(reading: KeyReader, key: str) -> None:
     reading.say(key, {"adapter.modules_to_save": [each.strip() for each in str(reading.value(key)).split(",")]})
 
 
-def _starts(reading: Reading, key: str) -> None:
+def _starts(reading: KeyReader, key: str) -> None:
     """PiSSA by ``pissa_iter`` iterations; -1 there is an exact SVD."""
     if not reading.flag(key):
         reading.ledger.default(key)

@@ -11,7 +11,7 @@ from typing import Any
 from launcher.base.files import JsonObject
 from launcher.config.ledger import OPEN, Ledger
 from launcher.importers import Imported, _fine_tuning, _foreign, _trainer
-from launcher.importers._reading import Reading, flat
+from launcher.importers._reading import KeyReader, flat
 from launcher.importers._table import apply, choose, defaults, imported, program, rows, say_text, table, usual
 from launcher.importers.megatron.arguments import degrees, enter, preset
 from launcher.importers.megatron.data_and_saves import mixed
@@ -50,9 +50,9 @@ def read(text: str, path: str, *, variables: Mapping[str, str] | None = None) ->
     if values.get("mixed_precision.value") == OPEN and base in _BASES:
         values["mixed_precision.value"] = "bf16_mixed"  # As the common recipes have it.
     file = "Megatron Bridge's configuration"
-    reading = Reading(path=path, lenient=True, file=file, ledger=Ledger(values), notes=notes or [])
+    reading = KeyReader(path=path, lenient=True, file=file, ledger=Ledger(values), notes=notes or [])
     if values.get("checkpoint.load") == values.get("checkpoint.save"):
-        reading.idle("a run goes on from its own checkpoints", "checkpoint.load")
+        reading.idle("a run resumes from its own checkpoints", "checkpoint.load")
     apply(TABLE, reading)
     enter(reading, _SECTIONS)
     common = {**_BASES.get(base, {}), **made, **_DEFAULTS}
@@ -107,7 +107,7 @@ _PLAIN = ("train", "validation", "optimizer", "scheduler", "ddp", "logger", "tok
           "model", "ft", "comm_overlap", "profiling")  # fmt: skip
 
 
-def _finish(reading: Reading) -> None:
+def _finish(reading: KeyReader) -> None:
     degree = degrees(reading)
     zero = reading.choose.pop("zero", "0")
     if zero == "0":  # Whole parameters are not gathered.
@@ -128,13 +128,13 @@ def _finish(reading: Reading) -> None:
         reading.settings.pop("data.tokenizer", None)
 
 
-def _sized(reading: Reading) -> None:
+def _sized(reading: KeyReader) -> None:
     if "model.hidden_size" in reading.settings:  # As long as a sequence (``training/config.py``).
         longest = reading.settings.get("train.sequence_length", 1024)
         reading.settings.setdefault("model.max_position_embeddings", longest)
 
 
-def _model(reading: Reading, key: str) -> None:
+def _model(reading: KeyReader, key: str) -> None:
     say_text(reading, key, "model")
     if not reading.flag("model.load_weights") and reading.has("model.load_weights"):
         reading.settings["model.weights"] = None
@@ -142,7 +142,7 @@ def _model(reading: Reading, key: str) -> None:
     reading.ledger.default("model.load_weights")
 
 
-def _hybrid(reading: Reading, key: str) -> None:
+def _hybrid(reading: KeyReader, key: str) -> None:
     """The layers of a hybrid by their letters, beside what ``HybridModelProvider`` has where a recipe does not say it.
 
     The vocabulary is the tokenizer's: the size of a ``NullTokenizer``, or that of NVIDIA's own. An adapter trains
@@ -179,7 +179,7 @@ def _hybrid(reading: Reading, key: str) -> None:
     reading.say(key, {"model.vocab_size": size if isinstance(size, int) else OPEN})
 
 
-def _without_experts(reading: Reading) -> None:
+def _without_experts(reading: KeyReader) -> None:
     for each in [each for each in reading.ledger.values if each.startswith("model.moe_")]:
         reading.idle("none of its layers has experts", each)
 
@@ -195,7 +195,7 @@ _OF_HYBRID = (
 )  # fmt: skip
 
 
-def _mixed(reading: Reading, key: str) -> None:
+def _mixed(reading: KeyReader, key: str) -> None:
     word = str(reading.value(key)).replace("-", "_").rpartition(".")[2]
     if key.count(".") and key.rpartition(".")[2] not in ("class", "value", "_target_"):
         return  # An argument of Megatron-LM's name.
@@ -212,7 +212,7 @@ def _mixed(reading: Reading, key: str) -> None:
         choose(reading, key, found if isinstance(found, dict) else {"precision": found})
 
 
-def _layout(reading: Reading, key: str) -> None:
+def _layout(reading: KeyReader, key: str) -> None:
     found = reading.value(key)
     named = isinstance(found, list) and all(isinstance(each, list) and {*map(str, each)} <= {*_PARTS} for each in found)
     if isinstance(found, str):
@@ -226,7 +226,7 @@ def _layout(reading: Reading, key: str) -> None:
 _PARTS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
 
 
-def _data(reading: Reading, key: str) -> None:
+def _data(reading: KeyReader, key: str) -> None:
     """``blend``, prefixes and their weights, or ``data_path``, a weight before each; without one data are made up."""
     value = reading.value(key)
     parts = value if isinstance(value, list) else str(value).split()
@@ -240,7 +240,7 @@ def _data(reading: Reading, key: str) -> None:
     choose(reading, key, {"data": "tokens"} | ({"data.path": mix[0]["path"]} if len(mix) == 1 else {"data.mix": mix}))
 
 
-def _split(reading: Reading, key: str) -> None:
+def _split(reading: KeyReader, key: str) -> None:
     value = reading.value(key)
     try:
         parts = [float(each) for each in (value if isinstance(value, list) else str(value).split(","))]
@@ -251,7 +251,7 @@ def _split(reading: Reading, key: str) -> None:
     reading.say(key, {"data.eval_fraction": min(0.999999, max(0.0, share))})
 
 
-def _rows(reading: Reading, key: str) -> None:
+def _rows(reading: KeyReader, key: str) -> None:
     """The data set of a class: tokens, a preset by its function or name, or a folder whose rows have two columns."""
     word, root = str(reading.value("dataset.class")).rpartition(".")[2], reading.value("dataset.dataset_root")
     name = str(reading.value("dataset.hf_dataset.dataset_name") or re.sub(r"^default_|_config$", "", word))
@@ -269,7 +269,7 @@ def _rows(reading: Reading, key: str) -> None:
         reading.ledger.leave(key, "its rows are built by a function there: set data.path")
 
 
-def _packs(reading: Reading, key: str) -> None:
+def _packs(reading: KeyReader, key: str) -> None:
     length = (
         reading.number("dataset.seq_length") or reading.number("model.seq_length") or reading.number("dataset.value")
     )
@@ -281,7 +281,7 @@ def _packs(reading: Reading, key: str) -> None:
         reading.say(key, {"data.packing": "none"})
 
 
-def _base(reading: Reading, key: str) -> None:
+def _base(reading: KeyReader, key: str) -> None:
     word = str(reading.value(key))
     if word in ("_pretrain_common", "ConfigContainer"):
         reading.ledger.default(key)
@@ -297,14 +297,14 @@ def _base(reading: Reading, key: str) -> None:
         reading.ledger.leave(key, f"what {word} sets is not known here")
 
 
-def _decays(reading: Reading, key: str) -> None:
+def _decays(reading: KeyReader, key: str) -> None:
     if reading.value(key) == reading.value("train.train_iters"):
         reading.ledger.default(key)
     else:
         reading.say_count(key, "optimizer.decay_steps", 1)
 
 
-def _states(reading: Reading, key: str) -> None:
+def _states(reading: KeyReader, key: str) -> None:
     name, word = key.rpartition(".")[2], str(reading.value(key)).rpartition(".")[2]
     word = _SHORT.get(word, word)
     if name not in _STATES or word == "fp32" or not reading.flag("optimizer.use_precision_aware_optimizer"):
@@ -313,7 +313,7 @@ def _states(reading: Reading, key: str) -> None:
         reading.say(key, {_STATES[name]: word})
 
 
-def _starts(reading: Reading, key: str) -> None:
+def _starts(reading: KeyReader, key: str) -> None:
     """A checkpoint that was converted from the model on the Hub: its weights are those."""
     if "/" not in reading.choose.get("model", ""):
         reading.ledger.leave(key, "its form of checkpoint is not read here: set model.weights")
@@ -324,14 +324,14 @@ def _starts(reading: Reading, key: str) -> None:
     reading.notes.append(f"{reading.value(key)} is taken to hold the weights of {reading.choose['model']}")
 
 
-def _provider(reading: Reading, key: str) -> None:
+def _provider(reading: KeyReader, key: str) -> None:
     if "ModelProvider" in str(reading.value(key)) and not reading.has("model.num_layers"):
         reading.ledger.leave(key, "its sizes are those of that class: set model.hidden_size and the other sizes")
     else:
         reading.ledger.default(key)
 
 
-def _adapts(reading: Reading, key: str) -> None:
+def _adapts(reading: KeyReader, key: str) -> None:
     """LoRA, which Megatron-LM does not have here: the model trains by DDP or FSDP with it; any other is left out."""
     name, value = key.rpartition(".")[2], reading.value(key)
     kinds = (reading.value(f"peft{each}") for each in (".value", ".class", "._target_", ""))
@@ -362,7 +362,7 @@ _ALL = {"linear_qkv", "linear_proj", "linear_fc1", "linear_fc2", "in_proj", "out
 _OF_LORA = {"dim": "adapter.rank", "alpha": "adapter.alpha", "dropout": "adapter.dropout"}
 
 
-def _beside_adapter(reading: Reading, degree: Mapping[str, int]) -> None:
+def _beside_adapter(reading: KeyReader, degree: Mapping[str, int]) -> None:
     """An adapter trains on whole copies, or on FSDP2's shards where ranks cut the model there; kernels fall away."""
     cuts = [f"{name} {found}" for name, found in degree.items() if found > 1 and name != "context"]
     reading.choose["parallel"] = "fsdp" if cuts else "ddp"

@@ -8,7 +8,7 @@ from typing import Any
 
 from launcher.config.ledger import Ledger, name_from
 from launcher.importers import Imported, _fine_tuning, _foreign
-from launcher.importers._reading import Reading, flat, parts
+from launcher.importers._reading import KeyReader, flat, parts
 from launcher.importers._table import apply, choose, defaults, imported, program, rows, under
 
 _S = "optimizer.learning_rate_scheduler"
@@ -20,7 +20,7 @@ def read(text: str, path: str) -> Imported:
     """Read a nanotron configuration; ``path`` is for messages; raises ConfigErrors where the text is none."""
     found, notes = _foreign.read(text, path, "a configuration of nanotron", None)
     ledger = Ledger(flat(found if notes is None else _named(found)))
-    reading = Reading(path=path, lenient=True, file="nanotron's YAML", ledger=ledger, notes=notes or [])
+    reading = KeyReader(path=path, lenient=True, file="nanotron's YAML", ledger=ledger, notes=notes or [])
     _data_sets(reading)
     apply(TABLE, reading)
     defaults(reading, {**_DEFAULTS, **_LLAMA})
@@ -48,7 +48,7 @@ def _named(found: Any) -> Any:
     )
 
 
-def _batch(reading: Reading) -> None:
+def _batch(reading: KeyReader) -> None:
     micro = reading.settings.get("train.micro_batch_size", 1)
     steps = reading.settings.get("train.gradient_accumulation", 1)
     ranks = reading.count("parallelism.dp", 1)
@@ -66,7 +66,7 @@ def _batch(reading: Reading) -> None:
         reading.settings["parallel.sequence"] = False
 
 
-def _schedule(reading: Reading) -> None:
+def _schedule(reading: KeyReader) -> None:
     steps = reading.settings.get("train.steps")
     warmup = reading.settings.get("optimizer.warmup_steps", 0)
     style = str(reading.value(f"{_S}.lr_decay_style") or "linear").lower()
@@ -90,7 +90,7 @@ def _schedule(reading: Reading) -> None:
     reading.say_together(said, *keys)
 
 
-def _data_sets(reading: Reading) -> None:
+def _data_sets(reading: KeyReader) -> None:
     stages = parts(reading.ledger.values, "data_stages")
     block = f"{stages[0]}.data" if stages else "data"
     for stage in stages[1:]:
@@ -126,12 +126,12 @@ def _data_sets(reading: Reading) -> None:
     apply(under(_OF_DATA, f"{block}."), reading)
 
 
-def _of(reading: Reading, stage: str) -> dict[str, Any]:
+def _of(reading: KeyReader, stage: str) -> dict[str, Any]:
     start = f"{stage}.data."
     return {key.removeprefix(start): value for key, value in reading.ledger.values.items() if key.startswith(start)}
 
 
-def _folders(reading: Reading, block: str) -> bool:
+def _folders(reading: KeyReader, block: str) -> bool:
     shares = reading.value(f"{block}.dataset_weights")
     folders = [each for each in reading.listed(f"{block}.dataset_folder") if isinstance(each, str)]
     weights = shares if isinstance(shares, list) and len(shares) == len(folders) else [None] * len(folders)

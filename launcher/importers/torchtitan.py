@@ -13,7 +13,7 @@ from typing import Any
 from launcher.base.files import JsonObject
 from launcher.config.ledger import OPEN, Ledger
 from launcher.importers import Imported, _foreign, _param_groups, _trainer
-from launcher.importers._reading import Reading, flat
+from launcher.importers._reading import KeyReader, flat
 from launcher.importers._table import apply, choose, defaults, imported, program, rows, table
 
 HAS_VARIABLES = True
@@ -44,7 +44,7 @@ def read(text: str, path: str, *, variables: Mapping[str, str] | None = None) ->
         if family and "flavor" in found.get("model", {}):
             found["model"] = {"name": family, **found["model"]}
     ledger = Ledger(flat(found))
-    reading = Reading(path=path, lenient=True, file="torchtitan's configuration", ledger=ledger, notes=notes or [])
+    reading = KeyReader(path=path, lenient=True, file="torchtitan's configuration", ledger=ledger, notes=notes or [])
     apply(TABLE, reading)
     saves = {} if "save.every" in reading.settings else {"save.last": False}
     unnamed = not any(map(reading.has, ("training.dataset", "training.dataset_path", "dataloader")))
@@ -98,7 +98,7 @@ def _joined(base: JsonObject, own: JsonObject) -> JsonObject:
     return {**base, **own, **parts}
 
 
-def _starts(reading: Reading, key: str) -> None:
+def _starts(reading: KeyReader, key: str) -> None:
     known = reading.value(key) in _BASES
     effect = "torchtitan 0.3.0's version is used" if known else "what it sets is unknown: set model, data, train"
     reading.ledger.leave(key, f"its file is not beside this one, and {effect}", matters=not known)
@@ -156,7 +156,7 @@ def _turns(messages: list[Any]) -> Any:
     return " ".join(each[1] for each in found if each) if roles == ["user", "assistant"] and all(found) else OPEN
 
 
-def _conversations(reading: Reading, key: str) -> None:
+def _conversations(reading: KeyReader, key: str) -> None:
     """Rows of a data set as question and answer, by the function that makes them of its columns."""
     columns, files = str(reading.value(key)).split(), reading.value("dataloader.load_dataset_kwargs.data_files")
     path = files if reading.value("dataloader.dataset_path") == "json" else reading.value("dataloader.dataset_path")
@@ -172,7 +172,7 @@ def _conversations(reading: Reading, key: str) -> None:
         reading.ledger.say(f"dataloader.{name}", "data.path")
 
 
-def _names(reading: Reading, key: str) -> None:
+def _names(reading: KeyReader, key: str) -> None:
     flavor = str(reading.value("model.flavor") or "").lower()
     family = str(reading.value("model.name") or _family(reading)).lower()
     found = _MODELS.get(family or "llama3", {}).get(flavor, {})
@@ -201,13 +201,13 @@ def _family_of(text: str, path: str, function: str) -> str:
     return next((family for family in _MODELS for name in names if name.startswith(f"{family}_")), "")
 
 
-def _family(reading: Reading) -> str:
+def _family(reading: KeyReader) -> str:
     path = str(reading.value("hf_assets_path") or reading.value("model.hf_assets_path") or "").lower()
     found = {"llama-3": "llama3", "qwen3": "qwen3", "deepseek": "deepseek_v3", "gpt-oss": "gpt_oss"}
     return next((family for part, family in found.items() if part in path), "llama3" if "tests/assets" in path else "")
 
 
-def _assets(reading: Reading, key: str) -> None:
+def _assets(reading: KeyReader, key: str) -> None:
     """The folder of tokenizer and weights: ``./assets/hf/Llama-3.1-8B`` is that model of the Hub."""
     path = str(reading.value(key)).rstrip("/")
     name = path.rpartition("/")[2]
@@ -219,7 +219,7 @@ def _assets(reading: Reading, key: str) -> None:
         reading.say(key, {"data.tokenizer": f"{owner}/{name}" if owner else path})
 
 
-def _data(reading: Reading, key: str) -> None:
+def _data(reading: KeyReader, key: str) -> None:
     word = str(reading.value(key))
     path = next((str(reading.value(each)) for each in (f"{key}_path",) if reading.value(each)), None)
     if path is None and word not in _SETS:
@@ -230,7 +230,7 @@ def _data(reading: Reading, key: str) -> None:
     reading.ledger.say(f"{key}_path", "data.path")
 
 
-def _evaluates(reading: Reading, key: str) -> None:
+def _evaluates(reading: KeyReader, key: str) -> None:
     word = str(reading.value(key))
     if not _validating(reading, key.split(".")[0]):
         reading.idle("validation is off", key)
@@ -241,11 +241,11 @@ def _evaluates(reading: Reading, key: str) -> None:
         reading.ledger.leave(key, f"only torchtitan knows where {word} is: set data.eval_path")
 
 
-def _validating(reading: Reading, block: str) -> bool:
+def _validating(reading: KeyReader, block: str) -> bool:
     return bool(reading.value(f"{block}.enable") or reading.value(f"{block}.enabled"))
 
 
-def _every_nth(reading: Reading, key: str) -> None:
+def _every_nth(reading: KeyReader, key: str) -> None:
     option = str(reading.value(key))
     if option == "op" or reading.value("activation_checkpoint.mode") != "selective":
         reading.ledger.default(key)
@@ -259,7 +259,7 @@ def _every_nth(reading: Reading, key: str) -> None:
         )
 
 
-def _loads(reading: Reading, key: str) -> None:
+def _loads(reading: KeyReader, key: str) -> None:
     if key.endswith("initial_load_in_hf") and reading.flag(key):
         where = (
             reading.value("checkpoint.initial_load_path")
@@ -278,7 +278,7 @@ _SHARING = {"mx": "mxfp8", "mxfp8": "mxfp8", "quantize.linear.mx": "mxfp8", "nvf
 """Converters to formats whose numbers share scales, by name, and the precision."""
 
 
-def _converters(reading: Reading, key: str) -> None:
+def _converters(reading: KeyReader, key: str) -> None:
     found = {str(each) for each in reading.listed(key)}
     if found <= {"float8", "quantize.linear.float8", "quantize.dense.float8"} and found:
         choose(reading, key, {"precision": "fp8"})
@@ -293,7 +293,7 @@ def _converters(reading: Reading, key: str) -> None:
         reading.ledger.leave(key, f"{', '.join(sorted(found))}: {found_here}")
 
 
-def _adapts(reading: Reading, key: str) -> None:
+def _adapts(reading: KeyReader, key: str) -> None:
     """LoRA beside the linears that it names by torchtitan's words, the same in every block."""
     name, found = key.partition(".")[2], [str(each) for each in reading.listed(key)]
     if name in ("rank", "alpha"):
@@ -310,7 +310,7 @@ _LINEARS = {"wq": "q_proj", "wk": "k_proj", "wv": "v_proj", "wkv": "k_proj v_pro
             "wkv_a": "kv_a_proj_with_mqa", "wkv_b": "kv_b_proj"}  # fmt: skip
 
 
-def _schedule(reading: Reading) -> None:
+def _schedule(reading: KeyReader) -> None:
     """The decay: over a ratio of the run at its end (``wsd``), or over all that follows the warm-up."""
     block = "lr_scheduler"
     ratio, kind = reading.number(f"{block}.decay_ratio"), str(reading.value(f"{block}.decay_type") or "linear")
@@ -337,7 +337,7 @@ def _schedule(reading: Reading) -> None:
             )
 
 
-def _batch(reading: Reading) -> None:
+def _batch(reading: KeyReader) -> None:
     if (reading.number("parallelism.pipeline_parallel_degree") or 1) <= 1:
         return
     local = reading.settings["train.micro_batch_size"]
@@ -347,7 +347,7 @@ def _batch(reading: Reading) -> None:
     reading.say_together(said, *keys)
 
 
-def _compiles(reading: Reading, key: str) -> None:
+def _compiles(reading: KeyReader, key: str) -> None:
     parts = reading.value("compile.components")
     if reading.flag(key) and isinstance(parts, list) and "model" not in parts:
         reading.ledger.leave(key, "launch does not compile the loss separately, with the same maths", matters=False)
@@ -357,7 +357,7 @@ def _compiles(reading: Reading, key: str) -> None:
         reading.ledger.default(key)
 
 
-def _sequence(reading: Reading, key: str) -> None:
+def _sequence(reading: KeyReader, key: str) -> None:
     degree = int(reading.number(key) or 1)
     sequence = reading.ledger.values.get("parallelism.enable_sequence_parallel", True)
     reading.say(key, {"parallel.tensor": degree, **({"parallel.sequence": bool(sequence)} if degree > 1 else {})})

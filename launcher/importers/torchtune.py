@@ -10,7 +10,7 @@ from typing import Any
 
 from launcher.config.ledger import Ledger, name_from
 from launcher.importers import Imported, _fine_tuning
-from launcher.importers._reading import Reading, content_of, flat, parts
+from launcher.importers._reading import KeyReader, content_of, flat, parts
 from launcher.importers._table import apply, choose, defaults, imported, program, rows, say_text, table
 
 _ORGANISATIONS, _TURNS, _DEFAULTS = program("torchtune", "organisations turns defaults")
@@ -22,7 +22,7 @@ _TRAINS_ON_ALL = ("alpaca_dataset", "alpaca_cleaned_dataset", "grammar_dataset",
 def read(text: str, path: str) -> Imported:
     """Read a torchtune recipe's configuration; ``path`` is for messages; raises ConfigErrors where the text is none."""
     content = content_of(text, path, "a configuration of torchtune")
-    reading = Reading(path=path, lenient=True, file="torchtune's YAML", ledger=Ledger(flat(content)))
+    reading = KeyReader(path=path, lenient=True, file="torchtune's YAML", ledger=Ledger(flat(content)))
     _data_sets(reading)
     apply(TABLE, reading)
     _steps(reading)
@@ -35,7 +35,7 @@ def read(text: str, path: str) -> Imported:
     return imported(reading, name_from(reading.choose.get("model", path)), "torchtune")
 
 
-def _pure(reading: Reading) -> None:
+def _pure(reading: KeyReader) -> None:
     if reading.choose.get("precision") == "bf16" and "task" in reading.choose:
         if "adapter" not in reading.choose:
             reading.ledger.leave(
@@ -45,7 +45,7 @@ def _pure(reading: Reading) -> None:
         _fine_tuning.say_pure(reading, "dtype")
 
 
-def _model(reading: Reading, key: str) -> None:
+def _model(reading: KeyReader, key: str) -> None:
     parts = [part for part in str(reading.value(key)).rstrip("/").split("/") if part != "original"]
     name = parts[-1] if parts else ""
     organisation = next((found for part, found in _ORGANISATIONS if name.lower().startswith(part)), None)
@@ -55,7 +55,7 @@ def _model(reading: Reading, key: str) -> None:
     choose(reading, key, {"model": found})
 
 
-def _component(reading: Reading, key: str) -> None:
+def _component(reading: KeyReader, key: str) -> None:
     builder = str(reading.value(key)).rpartition(".")[2]
     if re.search(r"classifier|reward|vision", builder):
         reading.ledger.leave(key, "not a text model: set model.hidden_size and the other sizes")
@@ -80,7 +80,7 @@ def _is_of(builder: str, model: str) -> bool:
     return bool(families[0]) and (not families[1] or (families[0][-1] == families[1][-1] and sizes))
 
 
-def _targets(reading: Reading, key: str) -> None:
+def _targets(reading: KeyReader, key: str) -> None:
     named = reading.value("model.lora_attn_modules") or []
     if not isinstance(named, list):
         reading.wrong("model.lora_attn_modules", "is a list of modules")
@@ -93,7 +93,7 @@ def _targets(reading: Reading, key: str) -> None:
             reading.say(each, {"adapter.targets": found})
 
 
-def _data_sets(reading: Reading) -> None:
+def _data_sets(reading: KeyReader) -> None:
     places = parts(reading.ledger.values, "dataset") or ["dataset"]
     sets = [found for place in places if (found := _set(reading, place)) is not None]
     trains = {_trains_prompts(reading, place) for place in places}
@@ -111,7 +111,7 @@ def _data_sets(reading: Reading) -> None:
             reading.idle("rows are read as those that are trained on", "dataset_val")
 
 
-def _set(reading: Reading, place: str) -> _fine_tuning.DataSet | None:
+def _set(reading: KeyReader, place: str) -> _fine_tuning.DataSet | None:
     key, builder = f"{place}._component_", _builder(reading, place)
     known, files = _SETS.get(builder, {}), reading.value(f"{place}.data_files")
     path = _fine_tuning.path_of(reading.value(f"{place}.source"), files) or known.get("data.path")
@@ -136,7 +136,7 @@ def _set(reading: Reading, place: str) -> _fine_tuning.DataSet | None:
     return _fine_tuning.DataSet(keys=keys, source=source, said=said)
 
 
-def _columns(reading: Reading, place: str, usual: Mapping[str, str]) -> Mapping[str, str] | None:
+def _columns(reading: KeyReader, place: str, usual: Mapping[str, str]) -> Mapping[str, str] | None:
     """The columns of a data set by ``column_map``, whose names for a question and its answer are input and output."""
     said = {key.rpartition(".")[2]: str(reading.value(key)) for key in reading.inside(f"{place}.column_map")}
     if not said or not usual:
@@ -145,23 +145,23 @@ def _columns(reading: Reading, place: str, usual: Mapping[str, str]) -> Mapping[
     return {name: said.get(names.get(name, name.partition(".")[0]), column) for name, column in usual.items()}
 
 
-def _builder(reading: Reading, place: str) -> str:
+def _builder(reading: KeyReader, place: str) -> str:
     return str(reading.value(f"{place}._component_")).rpartition(".")[2]
 
 
-def _trains_prompts(reading: Reading, place: str) -> bool:
+def _trains_prompts(reading: KeyReader, place: str) -> bool:
     builder = _builder(reading, place)
     said = reading.ledger.values.get(f"{place}.train_on_input", builder in _TRAINS_ON_ALL)
     return said is True and _SETS.get(builder, {}).get("data") == "chat"
 
 
-def _alpaca(reading: Reading) -> str:
+def _alpaca(reading: KeyReader) -> str:
     """Alpaca's prompt inside the turns that a model's tokenizer writes; those of Llama 2 and Mistral write none."""
     tokenizer = str(reading.ledger.values.get("tokenizer._component_")).rpartition(".")[2]
     return next((f"alpaca+{name}" for family, name in _TURNS if tokenizer.startswith(family)), "alpaca")
 
 
-def _steps(reading: Reading) -> None:
+def _steps(reading: KeyReader) -> None:
     key = "max_steps_per_epoch"
     if reading.value(key) is not None and (steps := reading.count(key, 1)) is not None:
         epochs = reading.settings.pop("train.epochs", 1)
@@ -171,7 +171,7 @@ def _steps(reading: Reading) -> None:
         reading.settings.pop("train.epochs", None)
 
 
-def _reference(reading: Reading, key: str) -> None:
+def _reference(reading: KeyReader, key: str) -> None:
     """The model that answers are compared with: TRL's is the one that is trained, as it was."""
     if reading.value(key) == reading.value("checkpointer.checkpoint_dir"):
         reading.idle("the reference is the model before training", "ref_checkpointer")
@@ -179,7 +179,7 @@ def _reference(reading: Reading, key: str) -> None:
         reading.ledger.leave(key, "launch uses the model before training as the reference: set model")
 
 
-def _project(reading: Reading, key: str) -> None:
+def _project(reading: KeyReader, key: str) -> None:
     if "WandB" in str(reading.ledger.values.get("metric_logger._component_")):
         say_text(reading, key, "tracking.project")
     else:

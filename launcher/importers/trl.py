@@ -12,7 +12,7 @@ from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.files import JsonObject
 from launcher.config.ledger import Ledger, name_from
 from launcher.importers import Imported, _fine_tuning, _foreign, _trainer
-from launcher.importers._reading import Reading, content_of, flat, parts
+from launcher.importers._reading import KeyReader, content_of, flat, parts
 from launcher.importers._table import apply, choose, imported, program, rows, under
 
 HAS_VARIABLES = True
@@ -44,7 +44,7 @@ def read(text: str, path: str, *, variables: Mapping[str, str] | None = None) ->
     found_task = None
     python = path.endswith(".py") or _foreign.is_python(text)
     content, found_task = _script(text, path) if python else (content_of(text, path, "a configuration of TRL"), None)
-    reading = Reading(path=path, lenient=True, file="TRL's configuration", ledger=Ledger(flat(content)))
+    reading = KeyReader(path=path, lenient=True, file="TRL's configuration", ledger=Ledger(flat(content)))
     is_trainer = found_task == "trainer" or (found_task is None and not _of_trl(content))
     task = _task(reading, found_task, (variables or {}).get("task"), path)
     if not is_trainer:
@@ -74,7 +74,7 @@ def _of_trl(content: JsonObject) -> bool:
 
 
 def _script(text: str, path: str) -> tuple[JsonObject, str | None]:
-    followed = _foreign.Followed(text, path)
+    followed = _foreign.StaticEvaluation(text, path)
     found: JsonObject = {}
     task = None
     for call in followed.calls((
@@ -107,7 +107,7 @@ def _script(text: str, path: str) -> tuple[JsonObject, str | None]:
     return found, task
 
 
-def _data_and_model(followed: _foreign.Followed) -> JsonObject:
+def _data_and_model(followed: _foreign.StaticEvaluation) -> JsonObject:
     found: JsonObject = {}
     for name, key in (("load_dataset", "dataset_name"), ("from_pretrained", "model_name_or_path")):
         places = followed.first(name)
@@ -121,7 +121,7 @@ def _data_and_model(followed: _foreign.Followed) -> JsonObject:
     return found
 
 
-def _task(reading: Reading, of_class: str | None, given: str | None, path: str) -> str:
+def _task(reading: KeyReader, of_class: str | None, given: str | None, path: str) -> str:
     if given is not None and given not in _TASKS:
         raise ConfigErrors([
             ConfigError(
@@ -132,13 +132,13 @@ def _task(reading: Reading, of_class: str | None, given: str | None, path: str) 
     return given or (of_class if of_class in _TASKS else None) or of_keys
 
 
-def _pure(reading: Reading) -> bool:
+def _pure(reading: KeyReader) -> bool:
     word = str(reading.value("dtype") or reading.value("torch_dtype") or reading.value("model_init_kwargs.dtype")
                or reading.value("model_init_kwargs.torch_dtype") or "").lower()  # fmt: skip
     return word in ("bfloat16", "float16", "bf16") and reading.choose.get("adapter", "none") == "none"
 
 
-def _adapter(reading: Reading, *, python: bool) -> None:
+def _adapter(reading: KeyReader, *, python: bool) -> None:
     if not reading.flag("use_peft"):
         return
     reading.choose.setdefault("adapter", "qlora" if reading.flag("load_in_4bit") else "lora")
@@ -146,7 +146,7 @@ def _adapter(reading: Reading, *, python: bool) -> None:
         reading.settings.setdefault(setting, value)
 
 
-def _prompts(reading: Reading, key: str) -> None:
+def _prompts(reading: KeyReader, key: str) -> None:
     if reading.choose.get("task") == "grpo":
         answer = int(reading.number("max_completion_length") or 256)
         reading.say(key, {"train.sequence_length": int(reading.number(key) or 512) + answer})
@@ -156,21 +156,21 @@ def _prompts(reading: Reading, key: str) -> None:
         )
 
 
-def _keeps_fp32(reading: Reading) -> None:
+def _keeps_fp32(reading: KeyReader) -> None:
     """FSDP2 and DeepSpeed train fp32 copies of weights loaded in bf16 (accelerate, ``fsdp2_prepare_model``)."""
     if reading.choose["parallel"] != "ddp" and reading.settings.pop("precision.parameters", None):
         for key in reading.ledger.saying("precision.parameters"):
             reading.ledger.default(key)
 
 
-def _data_set(reading: Reading, key: str) -> None:
+def _data_set(reading: KeyReader, key: str) -> None:
     task = reading.choose.get("task", "sft")
     path = str(reading.value(key))
     source = "rows" if task in ("dpo", "kto", "reward", "grpo") else "chat"
     choose(reading, key, {"data": source, "data.path": path})
 
 
-def _mixture(reading: Reading) -> None:
+def _mixture(reading: KeyReader) -> None:
     sets = []
     source = "rows" if reading.choose.get("task") in ("dpo", "kto", "reward", "grpo") else "chat"
     for place in parts(reading.ledger.values, "datasets"):
@@ -185,7 +185,7 @@ def _mixture(reading: Reading) -> None:
     _fine_tuning.say(reading, [*sets, *_mixer(reading, source)])
 
 
-def _mixer(reading: Reading, source: str) -> list[_fine_tuning.DataSet]:
+def _mixer(reading: KeyReader, source: str) -> list[_fine_tuning.DataSet]:
     """The alignment handbook's ``dataset_mixer``: data sets and their shares, of the splits whose names say train."""
     found = reading.value("dataset_splits")
     splits = [str(each) for each in (found if isinstance(found, list) else ["train", "test"])]

@@ -29,7 +29,7 @@ SIZE = _AT + _BEAT.size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beat:
+class Heartbeat:
     """One heartbeat."""
 
     rank: int  # Rank in the job.
@@ -46,12 +46,12 @@ def head(rank: int, pid: int) -> bytes:
     return _HEAD.pack(_MAGIC, rank, pid).ljust(SIZE, b"\0")
 
 
-def put(buffer: bytearray | memoryview, beat: Beat) -> None:
+def put(buffer: bytearray | memoryview, beat: Heartbeat) -> None:
     """Write the changing part of a heartbeat into a mapped file."""
     _BEAT.pack_into(buffer, _AT, beat.step, PHASES.index(beat.phase), beat.began, beat.entered, beat.usual)
 
 
-def read(path: Path) -> Beat | None:
+def read(path: Path) -> Heartbeat | None:
     """The latest heartbeat of a rank; None if it has written none yet."""
     try:
         content = files.read_bytes(path)
@@ -63,7 +63,7 @@ def read(path: Path) -> Beat | None:
     step, phase, began, entered, usual = _BEAT.unpack_from(content, _AT)
     if began == 0.0 or not 0 <= phase < len(PHASES):
         return None
-    return Beat(rank=rank, pid=pid, step=step, phase=PHASES[phase], began=began, entered=entered, usual=usual)
+    return Heartbeat(rank=rank, pid=pid, step=step, phase=PHASES[phase], began=began, entered=entered, usual=usual)
 
 
 def path(folder: Path, rank: int) -> Path:

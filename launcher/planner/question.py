@@ -39,7 +39,7 @@ _CPU_SEQUENCES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opening:
+class EngineCandidate:
     """An engine that may answer."""
 
     words: tuple[str, ...]  # The words that choose it; empty if the question names it.
@@ -55,7 +55,7 @@ class Question:
     assumptions: tuple[Assumption, ...]  # Words assumed for what the question leaves out.
     fixed: frozenset[str]  # Keys that the words set.
     choices: Mapping[str, tuple[object, ...]]  # Layout keys with several values, and these values.
-    openings: tuple[Opening, ...]  # The engines that may answer.
+    openings: tuple[EngineCandidate, ...]  # The engines that may answer.
     single: tuple[str, ...]  # The words with one value each: ``words`` without the ``choices``.
     catalog: Catalog  # The configuration folders.
     facts: machine.Machine  # This machine.
@@ -208,7 +208,7 @@ def _batch(question: Question, run: RunSpec) -> Iterator[Assumption]:
 
 def _openings(
     question: Question, engines: Sequence[str], groups: Mapping[str, tuple[str, ...]], vary: Sequence[str]
-) -> Iterator[Opening]:
+) -> Iterator[EngineCandidate]:
     """Each engine with each option to try; an option fixes the keys that it sets, as a typed one does."""
     open_words = {*engines, *(word for group in vary for word in groups[group])}
     for choice in itertools.product(*([engines] if engines else []), *groups.values()):
@@ -218,4 +218,4 @@ def _openings(
         if not found.errors and found.spec is not None:
             options = [word for word in choice if word not in open_words]
             fixed = question.fixed | keys_set_by(_typed(options, question.catalog), question.catalog)
-            yield Opening(words=choice, spec=found.spec, fixed=fixed)
+            yield EngineCandidate(words=choice, spec=found.spec, fixed=fixed)

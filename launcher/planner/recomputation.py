@@ -28,7 +28,7 @@ _MEGATRON = (("core_attn",), ("layernorm",), ("moe_act",), ("mlp",), ("moe",), (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Least:
+class LeastRecomputation:
     """The chosen recomputation: its words, the run, whether it fits and what it costs."""
 
     words: tuple[str, ...]
@@ -58,17 +58,17 @@ class _Kind:
     counted: bool  # True if it can be limited to the first layers.
 
 
-def least(spec: RunSpec, measured: Measured | None = None) -> Least:
+def least(spec: RunSpec, measured: Measured | None = None) -> LeastRecomputation:
     """The least recomputation that makes a valid run, given without any, fit."""
     layers = max(len(rank_layers(cut_of(spec), stage)) for stage in range(spec.parallel.pipeline))
     plain = _seconds(spec, measured)
     found = _fitting(spec, layers, measured, safely=True) or _fitting(spec, layers, measured, safely=False)
     if not found:
         settings: dict[str, object] = {"checkpointing.mode": "full"}
-        return Least(words=_words(settings), spec=edit.changed_at(spec, settings), fits=False, slower=None)
+        return LeastRecomputation(words=_words(settings), spec=edit.changed_at(spec, settings), fits=False, slower=None)
     price, _, settings, run = min(found, key=lambda one: one[:2])
     slower = None if plain is None else price / plain - 1
-    return Least(words=_words(settings), spec=run, fits=True, slower=slower)
+    return LeastRecomputation(words=_words(settings), spec=run, fits=True, slower=slower)
 
 
 def _fitting(

@@ -23,7 +23,7 @@ from launcher.estimate.rank.model import Parts
 from launcher.estimate.speed.result import SpeedEstimate
 from launcher.preflight import fixes, pricing, saving, verdict
 from launcher.preflight.changes import TRAINS_OTHERS
-from launcher.preflight.data import Seen
+from launcher.preflight.data import DataFindings
 from launcher.preflight.evidence import Evidence
 from launcher.preflight.findings import broken_by_change, distinct, errors, modules_of, warnings
 from launcher.preflight.fixes import Fix, NeighbourJudge, Searching
@@ -50,7 +50,7 @@ class Assessment:
     nearest: Fix | None = None  # If no change suffices, the one that comes closest.
     as_typed: bool = True  # False if a group could not be read: ``spec`` is then not the run that the user meant.
     here: tuple[ConfigError, ...] = ()  # Those of its warnings that depend on this machine.
-    data: Seen | None = None  # What a look at the data found; None if nobody looked.
+    data: DataFindings | None = None  # What a look at the data found; None if nobody looked.
     # The predicted speed, for a run that does not fit as if it did; None if unknown.
     speed: SpeedEstimate | None = None
     speed_unknown: str | None = None  # Why the speed is unknown; None if it is known, or if the run is invalid.
@@ -70,7 +70,7 @@ def assess(
     refined: Refinement | None = None,
     native: Callable[[RunSpec], Judgement] | None = None,
     search: Searching | None = fixes.search,
-    plays: bool = True,
+    simulate: bool = True,
     measured: Measured | None = None,
     stored: Stored | None = None,
 ) -> Assessment:
@@ -83,7 +83,7 @@ def assess(
         refined: Replaces the formula's estimate by another engine's; the search for ways out keeps the formula.
         native: Runs the engine's own validator, once no rule of ours has found an error.
         search: Searches for ways out if the run does not fit; None skips the search.
-        plays: Whether to simulate torch's allocator for the reserved bytes; otherwise they equal the needed bytes.
+        simulate: Whether to simulate torch's allocator for the reserved bytes; otherwise they equal the needed bytes.
         measured: Gives the constant of the user's own measured runs; None uses the shipped one.
         stored: Gives the measured speed of the cluster's storage; None if there is no measurement to use.
     """
@@ -96,7 +96,7 @@ def assess(
         return _invalid(spec, found, judgement, as_typed=not unread)
     if spec.judges_no_model:
         return _unknown(spec, judgement)
-    formula = estimated(spec, plays=plays)
+    formula = estimated(spec, simulate=simulate)
     estimate = formula if refined is None else refined(spec, formula)
     judged = verdict.judge(spec, estimate)
     speed = pricing.predicted(spec, parts, judged, measured)
@@ -133,9 +133,9 @@ def _unknown(spec: RunSpec, judgement: Judgement) -> Assessment:
     )
 
 
-def estimated(spec: RunSpec, *, plays: bool = True) -> MemoryEstimate:
-    """The memory estimate of a valid run; ``plays`` as for :func:`assess`."""
-    return estimate(spec, **parts(spec), plays=plays)
+def estimated(spec: RunSpec, *, simulate: bool = True) -> MemoryEstimate:
+    """The memory estimate of a valid run; ``simulate`` as for :func:`assess`."""
+    return estimate(spec, **parts(spec), simulate=simulate)
 
 
 def unmeasured(spec: RunSpec) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ class Judging:
     refined: Refinement | None = None  # A memory engine that replaces the formulas.
     native: Callable[[RunSpec], Judgement] | None = None  # Runs the engine's own validator.
     search: Searching | None = fixes.search  # Searches for ways out; None skips the search.
-    plays: bool = True  # Whether to simulate torch's allocator, which takes longer than everything else.
+    simulate: bool = True  # Whether to simulate torch's allocator, which takes longer than everything else.
     looking: DataLook = look.look  # Looks at data.
     python: job_python.Asking = job_python.kept  # Finds the packages of the job's Python.
     measured: Measured | None = None  # The user's own measured runs; None uses the shipped constants.
@@ -44,7 +44,7 @@ def assess_here(spec: RunSpec, judging: Judging, *, earlier: Iterable[ConfigErro
         refined=judging.refined,
         native=judging.native,
         search=judging.search,
-        plays=judging.plays,
+        simulate=judging.simulate,
         measured=measured,
         stored=None if measured is None else measured.storage,
     )

@@ -23,7 +23,7 @@ from launcher.spec import RunSpec, edit
 
 
 @dataclass(frozen=True)
-class Seen:
+class DataFindings:
     """The result of looking at a run's data."""
 
     spec: RunSpec  # The run.
@@ -72,26 +72,30 @@ class Seen:
         }
 
 
-def seen(spec: RunSpec, looking: DataLook = look.look) -> Seen:
+def seen(spec: RunSpec, looking: DataLook = look.look) -> DataFindings:
     """Look at a run's data, in time that does not grow with their size."""
     if spec.script is not None or (spec.backend.path is not None and spec.data.source == "tokens"):
-        return Seen(spec)  # A script reads its own data; the other path is the prefix of Megatron's indexed data.
+        return DataFindings(
+            spec
+        )  # A script reads its own data; the other path is the prefix of Megatron's indexed data.
     if bool(spec.task.rows) != (spec.data.source == "rows"):
-        return Seen(spec)  # A rule reports that the task reads other data.
+        return DataFindings(spec)  # A rule reports that the task reads other data.
     try:
         survey = looking(spec.data, spec.task.name)
     except PackageMissing as error:
-        return Seen(spec, warnings=(_not_looked(error),))
+        return DataFindings(spec, warnings=(_not_looked(error),))
     except NotHere as error:
         if this_machine.is_meant(spec, machine.facts()):
-            return Seen(spec, errors=(error.finding,))
+            return DataFindings(spec, errors=(error.finding,))
         rule = "it is not on this machine, so it was not checked; the job checks it before it builds the model"
-        return Seen(spec, warnings=(ConfigError(error.finding.path, error.finding.found, rule, ["data=synthetic"]),))
+        return DataFindings(
+            spec, warnings=(ConfigError(error.finding.path, error.finding.found, rule, ["data=synthetic"]),)
+        )
     except Unusable as error:
-        return Seen(spec, errors=(error.finding,))
+        return DataFindings(spec, errors=(error.finding,))
     if survey is None:
-        return Seen(spec, warnings=tuple(_not_fetched(spec)))
-    return Seen(spec, survey, tuple(_errors(spec, survey)), tuple(_warnings(spec, survey)))
+        return DataFindings(spec, warnings=tuple(_not_fetched(spec)))
+    return DataFindings(spec, survey, tuple(_errors(spec, survey)), tuple(_warnings(spec, survey)))
 
 
 def _not_fetched(spec: RunSpec) -> Iterator[ConfigError]:

@@ -40,7 +40,7 @@ print(json.dumps({"python": list(sys.version_info[:3]), "packages": found}))
 """
 
 
-class Unasked(Exception):
+class PackagesUnknown(Exception):
     """Raised if the packages of the job's Python are unknown; the text says why."""
 
 
@@ -66,12 +66,12 @@ def kept(spec: RunSpec) -> Environment | None:
     try:
         path = _here(cluster)
         return _environment(cluster, cache.answer(_KIND, _cache_key(path), _unasked), f" for {path}")
-    except Unasked:
+    except PackagesUnknown:
         return _on_a_node(cluster)
 
 
 def asked(spec: RunSpec) -> Environment | None:
-    """Like :func:`kept`, but runs ``cluster.python`` if this machine has it. Raises Unasked if only a node has it."""
+    """Like :func:`kept`, but runs ``cluster.python`` if this machine has it. PackagesUnknown if only a node has it."""
     if (known := kept(spec)) is not None:
         return known
     path = _here(spec.cluster)
@@ -123,7 +123,7 @@ def warnings(spec: RunSpec, asking: Asking = kept) -> Iterator[ConfigError]:
     key = "cluster.python" if cluster.python is not None else "cluster.container_image"
     try:
         there = asking(spec)
-    except Unasked as reason:
+    except PackagesUnknown as reason:
         yield ConfigError(key, _named(cluster), f"its packages are unknown here: {reason}", [_doctor(cluster)])
         return
     if there is None:
@@ -159,16 +159,16 @@ def _doctor(cluster: ClusterSpec) -> str:
 
 
 def _here(cluster: ClusterSpec) -> Path:
-    """The job's interpreter on this machine. Raises Unasked if it is a container's, or exists only on the nodes."""
+    """The job's interpreter on this machine. PackagesUnknown if it is a container's, or exists only on the nodes."""
     if cluster.container != "none":
-        raise Unasked("they are inside the container")
+        raise PackagesUnknown("they are inside the container")
     path = Path(cluster.python or "")
     if not path.is_absolute():
-        raise Unasked(f"each node finds {cluster.python} through its own PATH")
+        raise PackagesUnknown(f"each node finds {cluster.python} through its own PATH")
     import shutil  # Late, as in `launcher.base.machine`.
 
     if shutil.which(path) is None:
-        raise Unasked("this machine has no such program, but the nodes may have it")
+        raise PackagesUnknown("this machine has no such program, but the nodes may have it")
     return path
 
 
@@ -186,11 +186,11 @@ def _cache_key(path: Path) -> list[object]:
 
 
 def _unasked() -> Any:
-    raise Unasked("it has not been asked yet")
+    raise PackagesUnknown("it has not been asked yet")
 
 
 def _answer(path: Path) -> JsonObject:
-    """The interpreter's version and packages, by running it. Raises Unasked if it gives no answer."""
+    """The interpreter's version and packages, by running it. Raises PackagesUnknown if it gives no answer."""
     import subprocess  # Late, because few runs have a Python that must be asked.
 
     try:
@@ -206,18 +206,18 @@ def _answer(path: Path) -> JsonObject:
         answer = json.loads(done.stdout)
         return {"python": list(answer["python"]), "packages": dict(answer["packages"])}
     except subprocess.TimeoutExpired:
-        raise Unasked(f"it did not answer within {_TIMEOUT_S} s") from None
+        raise PackagesUnknown(f"it did not answer within {_TIMEOUT_S} s") from None
     except OSError as error:
-        raise Unasked(f"it cannot be started: {os.strerror(error.errno or 0)}") from None
+        raise PackagesUnknown(f"it cannot be started: {os.strerror(error.errno or 0)}") from None
     except (ValueError, KeyError, TypeError):
         said = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-        raise Unasked(f"it did not list them: {said}") from None
+        raise PackagesUnknown(f"it did not list them: {said}") from None
 
 
 def _on_a_node(cluster: ClusterSpec) -> Environment | None:
     try:
         answer = cache.answer(_ON_NODES, _node_key(cluster), _unasked)
-    except Unasked:
+    except PackagesUnknown:
         return None
     return _environment(cluster, answer, f" on {answer['host']}, according to launch doctor on {answer['date']}")
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from launcher.base import secret
 from launcher.base.errors import ConfigError
-from launcher.base.secret import NOT_SHOWN, Form
+from launcher.base.secret import NOT_SHOWN, TokenForm
 from launcher.spec import RunSpec, edit
 from launcher.spec.parse import OPEN_NODES, kinds
 from launcher.spec.secrecy import refusal
@@ -44,7 +44,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     yield from _variables(spec)
 
 
-def _held(spec: RunSpec) -> Iterator[tuple[str, object, str, Form]]:
+def _held(spec: RunSpec) -> Iterator[tuple[str, object, str, TokenForm]]:
     for path, text, form in _in_texts(_texts()(spec)):
         yield path, text, path, form
     for path in _OPEN:
@@ -53,7 +53,7 @@ def _held(spec: RunSpec) -> Iterator[tuple[str, object, str, Form]]:
             yield path, content, where, form
 
 
-def _inherited(spec: RunSpec, path: str, form: Form) -> Iterator[str]:
+def _inherited(spec: RunSpec, path: str, form: TokenForm) -> Iterator[str]:
     if path != "cluster.pass_environment":
         yield from spec.cluster.pass_environment
     yield from _TRACKERS.get(spec.tracking.kind, ()) if path == "tracking.uri" else (form.variable,)
@@ -67,7 +67,7 @@ def _of_variable(name: str, value: str) -> str | None:
 
 
 @lru_cache(maxsize=1024)
-def _in_texts(values: tuple[object, ...]) -> tuple[tuple[str, object, Form], ...]:
+def _in_texts(values: tuple[object, ...]) -> tuple[tuple[str, object, TokenForm], ...]:
     """Values of :func:`_keys_of_text` that hold a secret; cached, since a search checks the same texts again."""
     found = (
         (path, value, next(secret.places(value, path), None))

@@ -41,7 +41,7 @@ class MemoryNow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slowest:
+class SlowestRank:
     """The rank whose own work takes longest."""
 
     rank: int  # Of the job.
@@ -58,7 +58,7 @@ class Live:
     recent: tuple[JsonObject, ...]  # Step, loss and tokens a second of the last lines of metrics.
     predicted_tokens_per_second: float | None  # Predicted speed of all ranks together.
     memory: MemoryNow | None  # Memory of the worst rank.
-    slowest: Slowest | None  # The slowest rank, and what it printed last.
+    slowest: SlowestRank | None  # The slowest rank, and what it printed last.
 
     def as_dict(self) -> JsonObject:
         """The keys that it adds to a row of ``status --json``."""
@@ -126,7 +126,7 @@ def newest_records(run: Path) -> list[MemoryRecord]:
     return list(found.values())
 
 
-def _slowest(run: Path) -> Slowest | None:
+def _slowest(run: Path) -> SlowestRank | None:
     rows = _newest_times(run)
     if not rows or len({len(times) for times in rows}) != 1:
         return None
@@ -134,7 +134,7 @@ def _slowest(run: Path) -> Slowest | None:
     rank = max(range(len(means)), key=lambda each: means[each])
     median = statistics.median_low(means)
     log = _newest_log(run, rank)
-    return Slowest(
+    return SlowestRank(
         rank=rank,
         slower=round(means[rank] / median - 1, 4) if median > 0 else None,
         log=None if log is None else str(log),

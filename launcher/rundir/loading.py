@@ -22,7 +22,7 @@ _SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loading:
+class RunWithCheckpoint:
     """A run with the checkpoint that it starts from."""
 
     spec: RunSpec  # The run; ``save.load`` is a checkpoint's folder if one was found.
@@ -30,32 +30,32 @@ class Loading:
     said: tuple[str, ...] = ()  # A sentence on what ``save.load`` resolved to.
 
 
-def resolved(spec: RunSpec, folder: Path) -> Loading:
+def resolved(spec: RunSpec, folder: Path) -> RunWithCheckpoint:
     """Find the checkpoint that a run starts from, and check it and ``model.weights`` against the run."""
     if spec.script is not None:
-        return Loading(spec=spec)
-    found = _checkpoint(spec, folder) if spec.save.load is not None else Loading(spec=spec)
+        return RunWithCheckpoint(spec=spec)
+    found = _checkpoint(spec, folder) if spec.save.load is not None else RunWithCheckpoint(spec=spec)
     return replace(found, errors=(*found.errors, *stored.weights(spec)))
 
 
-def _checkpoint(spec: RunSpec, folder: Path) -> Loading:
+def _checkpoint(spec: RunSpec, folder: Path) -> RunWithCheckpoint:
     word = spec.save.load or ""
     try:
         found = checkpoints.find(word, lambda name: _run(name, folder)).absolute()
     except run_names.Ambiguous as doubt:
-        return Loading(spec=spec, errors=(_several(word, doubt, folder),))
+        return RunWithCheckpoint(spec=spec, errors=(_several(word, doubt, folder),))
     except checkpoints.NoCheckpoint as error:
         here = any(Path(text).exists() for text in (word, word.rpartition("@")[0]) if text)
         if spec.cluster.kind == "slurm" and not here:
-            return Loading(spec=spec)  # A warning says that this machine does not see it.
-        return Loading(spec=spec, errors=(ConfigError("save.load", word, str(error), _ways(error, folder)),))
+            return RunWithCheckpoint(spec=spec)  # A warning says that this machine does not see it.
+        return RunWithCheckpoint(spec=spec, errors=(ConfigError("save.load", word, str(error), _ways(error, folder)),))
     there = checkpoints.state_of(found)
     resolved_spec = edit.changed(spec, "save.load", str(found))
     errors = (*checkpoints.obstacles(spec, there), *_other_layout(spec, found), *_steps_left(spec, there))
     if not any(error.path.startswith("model.") for error in errors):  # These errors say more than tensor shapes.
         errors += tuple(stored.checkpoint(spec, found))
     said = () if str(found) == word else (f"save.load={word} is {_described(found, there)}",)
-    return Loading(spec=resolved_spec, errors=errors, said=said)
+    return RunWithCheckpoint(spec=resolved_spec, errors=errors, said=said)
 
 
 def foreign_pickles(spec: RunSpec) -> Iterator[ConfigError]:

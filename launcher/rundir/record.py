@@ -61,7 +61,7 @@ def record(
 
     Of two launches into one directory one wins. An existing run that never had a job is replaced. A generated name that
     is taken gets a number: ``<name>-2``. ``made_of`` is the result of ``lock.here``; None calls it.
-    Raises Taken, Unwritten, or ConfigErrors if a file would contain a secret.
+    Raises DirectoryNotEmpty, RecordNotWritten, or ConfigErrors if a file would contain a secret.
     """
     named = plan.spec.run.name is not None or plan.spec.run.directory is not None
     content = lock.build(plan, job_as_dict(plan.job), overrides, made_of)
@@ -77,7 +77,7 @@ def record(
                 home.write(partial, place)
                 if tokens is not None:
                     _point_to(tokens, partial, plan.spec)
-        except Taken:
+        except DirectoryNotEmpty:
             if named:
                 raise
         else:
@@ -102,7 +102,7 @@ def _point_to(tokens: TokenFolder, run: Path, spec: RunSpec) -> None:
 def _placed(directory: Path) -> Iterator[Path]:
     """A folder that becomes the run directory at the end of the block, and is removed if that fails.
 
-    Raises Taken and Unwritten.
+    Raises DirectoryNotEmpty and RecordNotWritten.
     """
     partial = directory.with_name(f".{directory.name}.{os.getpid()}.{threading.get_ident()}.partial")
     try:
@@ -117,7 +117,7 @@ def _placed(directory: Path) -> Iterator[Path]:
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST) and directory.is_dir():  # Another launch was quicker.
             raise taken(directory) from None
-        raise Unwritten(f"the run directory {directory}", error) from None
+        raise RecordNotWritten(f"the run directory {directory}", error) from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -143,7 +143,7 @@ def _remove_earlier_tries(spec: RunSpec, directory: Path) -> None:
             shutil.rmtree(earlier, ignore_errors=True)
 
 
-class Unwritten(SubmitError):
+class RecordNotWritten(SubmitError):
     """Raised if a record cannot be written; nothing of it is left."""
 
     def __init__(self, what: str, error: OSError) -> None:
@@ -154,16 +154,16 @@ class Unwritten(SubmitError):
         super().__init__(f"{what} cannot be written: {why}; run.directory=... puts it elsewhere")
 
 
-class Taken(SubmitError):
+class DirectoryNotEmpty(SubmitError):
     """Raised if the directory is not empty."""
 
 
-def taken(directory: Path) -> Taken:
+def taken(directory: Path) -> DirectoryNotEmpty:
     """The error for a directory that is not empty."""
     text = f"{directory} exists and is never overwritten: choose another run.name or run.directory"
     if any(contents.exists(directory, name) for name in (contents.SPEC, state.SWEEP)):
         text += f", or continue it with `launch resume {run_names.name_of(directory, Path.cwd())}`"
-    return Taken(text)
+    return DirectoryNotEmpty(text)
 
 
 def require_no_secret(spec: RunSpec, job: Job) -> None:

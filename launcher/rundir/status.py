@@ -17,7 +17,7 @@ from launcher.base import files, secret
 from launcher.base.errors import SubmitError
 from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
-from launcher.base.process import Every
+from launcher.base.process import Timer
 from launcher.job import events
 from launcher.rundir import contents, failure, health, home, keeper, output, results, run_names, state
 from launcher.rundir.results import Progress
@@ -65,7 +65,7 @@ def read(run: Path) -> RunState:
     return read_all([run])[0]
 
 
-class Asked:
+class PolledState:
     """The state of a run that is polled often: changes of its file show at once, the rest is queried now and then."""
 
     def __init__(self, run: Path) -> None:
@@ -73,7 +73,7 @@ class Asked:
         self._ask()
 
     def _ask(self) -> None:
-        self._due = Every(ASK_S[kind(self._run) or "local"])
+        self._due = Timer(ASK_S[kind(self._run) or "local"])
         self._noted, self.row = _noted(self._run), read(self._run)
 
     def look(self) -> bool:

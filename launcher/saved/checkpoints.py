@@ -48,33 +48,33 @@ class NoCheckpoint(LauncherError):
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class SavedCheckpoint:
     """A complete checkpoint."""
 
     step: int
     path: Path
 
 
-def whole_checkpoints(folder: Path) -> list[Saved]:
+def whole_checkpoints(folder: Path) -> list[SavedCheckpoint]:
     """Return the complete checkpoints of a run directory, or of its folder ``checkpoints``, oldest first."""
     places = [place for place in (folder / "checkpoints", folder) if place.is_dir()]
     return next((found for place in places if (found := sorted(_whole(place), key=lambda each: each.step))), [])
 
 
-def worker_checkpoints(folder: Path) -> list[Saved]:
+def worker_checkpoints(folder: Path) -> list[SavedCheckpoint]:
     """Return the complete ``step-*`` of a folder, oldest first, without a ``.partial`` left by a killed run."""
     named = ((_STEP.fullmatch(path.name), path) for path in folder.glob("step-*"))
-    found = (Saved(int(match[1]), path) for match, path in named if match and (path / STATE).is_file())
+    found = (SavedCheckpoint(int(match[1]), path) for match, path in named if match and (path / STATE).is_file())
     return sorted(found, key=lambda each: each.step)
 
 
-def _whole(folder: Path) -> Iterator[Saved]:
+def _whole(folder: Path) -> Iterator[SavedCheckpoint]:
     yield from worker_checkpoints(folder)
     last = _newest_iteration(folder)
     for path in folder.glob("iter_*"):
         match = _ITERATION.fullmatch(path.name)
         if match and last is not None and int(match[1]) <= last:
-            yield Saved(int(match[1]), path)
+            yield SavedCheckpoint(int(match[1]), path)
 
 
 def _newest_iteration(folder: Path) -> int | None:
@@ -132,7 +132,7 @@ def _chosen(run: Path, name: str, which: str) -> Path:
     raise NoCheckpoint(f"{rule}; the run has steps {_steps(found)}", _words(name, found))
 
 
-def _best(run: Path, name: str, found: list[Saved]) -> Path:
+def _best(run: Path, name: str, found: list[SavedCheckpoint]) -> Path:
     losses = _evaluated(run if (run / "metrics.jsonl").is_file() else run.parent)
     judged = [(losses[each.step], each) for each in found if each.step in losses]
     if judged:
@@ -144,11 +144,11 @@ def _best(run: Path, name: str, found: list[Saved]) -> Path:
     )
 
 
-def _steps(found: list[Saved]) -> str:
+def _steps(found: list[SavedCheckpoint]) -> str:
     return ", ".join(str(each.step) for each in found)
 
 
-def _words(name: str, found: list[Saved]) -> tuple[str, ...]:
+def _words(name: str, found: list[SavedCheckpoint]) -> tuple[str, ...]:
     return tuple(f"{name}@{each.step}" for each in found[-_SHOWN:])
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 
 from launcher.base.errors import ConfigError, ConfigErrors
-from launcher.base.secret import NOT_SHOWN, Form, places
+from launcher.base.secret import NOT_SHOWN, TokenForm, places
 
 
-def refusal(path: str, form: Form, inherited: Iterable[str], removal: str | None = None) -> ConfigError:
+def refusal(path: str, form: TokenForm, inherited: Iterable[str], removal: str | None = None) -> ConfigError:
     """Return the error about a setting, or a place in a file, that holds a secret.
 
     ``inherited`` are the variables that the job must inherit instead; ``removal`` is an override that removes it.

@@ -22,10 +22,10 @@ from statistics import median
 
 from launcher.base import files, machine
 from launcher.base.files import JsonObject
-from launcher.base.process import Every
+from launcher.base.process import Timer
 from launcher.base.units import duration
 from launcher.job import beat, events
-from launcher.job.beat import Beat
+from launcher.job.beat import Heartbeat
 from launcher.rundir import attempts, failure, health, results, state
 from launcher.submission import stacks
 from launcher.submission.processes import SlurmPlace
@@ -33,13 +33,13 @@ from launcher.submission.stacks import Rank, RankStacks
 
 _LOOK_S = 0.5  # Seconds between two looks at the heartbeats: short compared with the shortest timeout.
 _GATHER_S = 8.0  # Seconds to wait until the other nodes have inspected their ranks, too.
-_NOT_STARTED = Beat(rank=0, pid=0, step=0, phase="start", began=0.0, entered=0.0, usual=0.0)
+_NOT_STARTED = Heartbeat(rank=0, pid=0, step=0, phase="start", began=0.0, entered=0.0, usual=0.0)
 
 
-def watches(directory: Path, place: SlurmPlace | None) -> "Generator[Watch]":
+def watches(directory: Path, place: SlurmPlace | None) -> "Generator[HangWatch]":
     """A watch for each start of the job on this node: one, and for a local job one more after each restart."""
     with _heartbeat_folder() as folder:
-        watch = Watch(directory, place, folder)
+        watch = HangWatch(directory, place, folder)
         if place is None and watch.on_hang == "restart":
             attempts.forget(directory)
         if place is None or place.number == 0:
@@ -52,7 +52,7 @@ def watches(directory: Path, place: SlurmPlace | None) -> "Generator[Watch]":
             yield watch
             if place is not None or not watch.begins_again():
                 return
-            watch = Watch(directory, place, folder, watch.number + 1)
+            watch = HangWatch(directory, place, folder, watch.number + 1)
 
 
 @contextlib.contextmanager
@@ -63,7 +63,7 @@ def _heartbeat_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
-class Watch:
+class HangWatch:
     """Watches the ranks of one node in start ``number`` of its job, by their heartbeats in ``folder``."""
 
     def __init__(self, directory: Path, place: SlurmPlace | None, folder: Path, number: int = 0) -> None:
@@ -76,7 +76,7 @@ class Watch:
         self.on_hang: str = train.get("on_hang", "report")
         self._limit = int((spec.get("cluster") or {}).get("requeues", 0))
         self._lines = _Lines(directory) if spec.get("script") is not None else None
-        self._look, self._hang_since, self._ended = Every(_LOOK_S), 0.0, False
+        self._look, self._hang_since, self._ended = Timer(_LOOK_S), 0.0, False
         job = files.read_json(directory / "job.json") or {}
         self._program, self._nodes = str((job.get("argv") or [""])[0]), int(job.get("nodes", 1))
         self._ranks_here = int(job.get("gpus_per_node", 1))
@@ -148,7 +148,7 @@ class Watch:
         known = {each.rank for each in begun}
         return [each for each in stacks.ranks(process.pid) if each.rank not in known]
 
-    def _hangs(self, now_at: Beat, now: float) -> bool:
+    def _hangs(self, now_at: Heartbeat, now: float) -> bool:
         if now_at.phase == "end":
             return False
         long = max(self._factor * now_at.usual, self._timeout)
@@ -210,7 +210,7 @@ class _Lines:
         except OSError:
             return 0
 
-    def beat(self, now: float) -> Beat | None:
+    def beat(self, now: float) -> Heartbeat | None:
         """The heartbeat from new lines; None until there are two of them to compare."""
         size = self._now()
         if size != self._size:
@@ -221,4 +221,4 @@ class _Lines:
         rows = results.newest(self._path.parent, 1)
         step = int(rows[-1]["step"]) if rows else 0
         usual = median(self._seconds)
-        return Beat(rank=0, pid=0, step=step, phase="unknown", began=self._began, entered=self._began, usual=usual)
+        return Heartbeat(rank=0, pid=0, step=step, phase="unknown", began=self._began, entered=self._began, usual=usual)

@@ -19,7 +19,7 @@ from typing import Any
 from launcher.base import files
 from launcher.base.errors import JobFailed
 from launcher.base.files import JsonObject
-from launcher.base.process import Every, Process
+from launcher.base.process import Process, Timer
 from launcher.data import epoch, token_folder
 from launcher.job import torchrun
 from launcher.rundir import attempts, contents, failure, keeper, results, state
@@ -27,7 +27,7 @@ from launcher.slurm import jobs
 from launcher.spec import RunSpec
 from launcher.spec.parse import parse
 from launcher.submission import ending, hanging, processes
-from launcher.submission.processes import Killing, SlurmPlace
+from launcher.submission.processes import OomKillDetector, SlurmPlace
 
 _POLL_S = 0.1  # Seconds between two looks at the agent.
 _REMIND_S = 2.0  # Seconds between two signals to ranks that may not have installed a handler yet.
@@ -89,7 +89,7 @@ def _first_node(directory: Path, job: JsonObject, facts: Mapping[str, str], plac
 
 
 def _ranks(directory: Path, job: JsonObject, facts: Mapping[str, str], place: SlurmPlace | None) -> int | None:
-    superseded, killing, is_first = False, Killing(directory), place is None or place.number == 0
+    superseded, killing, is_first = False, OomKillDetector(directory), place is None or place.number == 0
     for watch in hanging.watches(directory, place):
         with processes.start_agent(directory, job, facts, place, watch.environment) as process:
             if is_first:
@@ -152,10 +152,14 @@ def _other_node(directory: Path, job: JsonObject, facts: Mapping[str, str], plac
 
 
 def _wait(
-    process: subprocess.Popen[bytes], directory: Path, place: SlurmPlace | None, watch: hanging.Watch, killing: Killing
+    process: subprocess.Popen[bytes],
+    directory: Path,
+    place: SlurmPlace | None,
+    watch: hanging.HangWatch,
+    killing: OomKillDetector,
 ) -> bool:
     failed, told = None, False
-    remind, look = Every(_REMIND_S, at_once=True), Every(_LOOK_S, at_once=True)
+    remind, look = Timer(_REMIND_S, at_once=True), Timer(_LOOK_S, at_once=True)
     killing.look()  # Once before the loop, for a job that ends at once.
     while process.poll() is None:  # Not wait(): a signal handler that polls would deadlock on its lock.
         time.sleep(_POLL_S)

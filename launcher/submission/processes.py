@@ -1,7 +1,7 @@
 """The processes of one node's part: starts torchrun, asks its ranks to save, ends them, and detects kernel OOM kills.
 
 Ranks that the kernel killed for lack of host memory cannot report it, so the node leaves ``oom.json``
-(:class:`Killing`), with its last reading of the node's memory and largest processes.
+(:class:`OomKillDetector`), with its last reading of the node's memory and largest processes.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from pathlib import Path
 from launcher.base import files, machine, process
 from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
-from launcher.base.process import Every, children, marked
+from launcher.base.process import Timer, children, marked
 from launcher.job import beat, memory
 from launcher.job.memory import OUT_OF_MEMORY, HostMemory, Kind, MemoryRecord, OutOfMemory, newest
 from launcher.job.torchrun import HOST, IS_HOST, PORT, RENDEZVOUS
@@ -108,15 +108,15 @@ _LOGGED_S = 5  # Seconds for dmesg, which answers at once, or not at all without
 _LONGEST = 1000  # Longest message that the record keeps, in characters.
 
 
-class Killing:
+class OomKillDetector:
     """Detects OOM kills by the kernel or Slurm on one node, from the start of its ranks."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory, self._look = directory, Every(_LOOK_S, at_once=True)
+        self._directory, self._look = directory, Timer(_LOOK_S, at_once=True)
         self._sizes = {path: path.stat().st_size for path in _outputs(directory)}
         self._before = memory.kills()
         self._memory: HostMemory | None = None
-        self._beats: dict[int, beat.Beat] = {}
+        self._beats: dict[int, beat.Heartbeat] = {}
         self._biggest: tuple[JsonObject, ...] = ()
 
     def look(self) -> None:

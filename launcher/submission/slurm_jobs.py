@@ -186,23 +186,23 @@ def _without_job_variables() -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class ArraySchedule:
     """The schedule of one array."""
 
     at_once: int  # How many of its jobs may run at once.
     after: int | None  # The index of the array that must have ended before; None if it waits for none.
 
 
-def turns(sizes: Sequence[int], limit: int | None) -> list[Turn]:
+def turns(sizes: Sequence[int], limit: int | None) -> list[ArraySchedule]:
     """A turn for each array of so many jobs, of which at most ``limit`` run at once; None leaves it to Slurm."""
     if limit is None or sum(sizes) <= limit:
-        return [Turn(at_once=size, after=None) for size in sizes]
+        return [ArraySchedule(at_once=size, after=None) for size in sizes]
     lanes = _lanes(sizes, min(limit, len(sizes)))
-    found: dict[int, Turn] = {}
+    found: dict[int, ArraySchedule] = {}
     for lane, width in zip(lanes, _widths(lanes, sizes, limit), strict=True):
         for place, array in enumerate(lane):
             after = lane[place - 1] if place else None
-            found[array] = Turn(at_once=min(width, sizes[array]), after=after)
+            found[array] = ArraySchedule(at_once=min(width, sizes[array]), after=after)
     return [found[array] for array in range(len(sizes))]
 
 

@@ -21,7 +21,7 @@ from launcher.base import process as processes
 from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
 from launcher.job import beat
-from launcher.job.beat import Beat
+from launcher.job.beat import Heartbeat
 
 _PATIENCE_S = 4.0  # Seconds for a rank's own answers, which take milliseconds if it can answer at all.
 _PYSPY_S = 8.0  # Seconds for py-spy, which reads the symbols of every library of the process.
@@ -43,7 +43,7 @@ class Rank:
 
     rank: int
     pid: int
-    beat: Beat | None = None
+    beat: Heartbeat | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tried:
+class ProposedPoint:
     """A point that was proposed before."""
 
     overrides: tuple[str, ...]  # Its own overrides.
@@ -32,7 +32,7 @@ def require() -> None:
         raise ConfigErrors([ConfigError("sweep.sampler", None, rule, ways)]) from None
 
 
-def propose(axes: Axes, sampler: str, seed: int, tried: Sequence[Tried]) -> tuple[str, ...]:
+def propose(axes: Axes, sampler: str, seed: int, tried: Sequence[ProposedPoint]) -> tuple[str, ...]:
     """The next point, as overrides, from the sampler ``tpe`` (tree-structured Parzen estimator) or ``random``."""
     import optuna
 
@@ -58,7 +58,7 @@ def _distribution(axis: Axis) -> "BaseDistribution":
     return FloatDistribution(low, high, log=log)
 
 
-def _trial(point: Tried, space: "dict[str, BaseDistribution]") -> "FrozenTrial":
+def _trial(point: ProposedPoint, space: "dict[str, BaseDistribution]") -> "FrozenTrial":
     from optuna.distributions import CategoricalDistribution
     from optuna.trial import TrialState, create_trial
 

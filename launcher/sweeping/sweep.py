@@ -32,7 +32,7 @@ from launcher.preflight.assess_here import Judging, assess_here
 from launcher.preflight.measured.known import Measured
 from launcher.preflight.this_machine import obstacles
 from launcher.rundir import contents, loading, results, run_names, signature, state, status
-from launcher.rundir.record import Unwritten, directory_for, numbered, taken
+from launcher.rundir.record import RecordNotWritten, directory_for, numbered, taken
 from launcher.spec import RunSpec, secrecy
 from launcher.sweeping.point import Point, invalid, read_point
 
@@ -53,7 +53,7 @@ class Sweep:
     trusted: bool = False  # True if points may load foreign checkpoints that run code when read.
     measured: Measured | None = field(default=None, compare=False)  # The user's own; None uses the shipped constants.
     searches: Searches | None = field(default=None, compare=False)  # Finds layouts if the words say ``plan=best``.
-    looking: DataLook = field(default_factory=look.Remembered, compare=False)  # Points that share data look once.
+    looking: DataLook = field(default_factory=look.SurveyCache, compare=False)  # Points that share data look once.
     # Remarks on words, data and files of valid points, each with its points; filled as points are judged.
     remarks: dict[str, list[str]] = field(default_factory=dict, compare=False)
     meant: frozenset[str] = frozenset()  # Keys whose warnings are suppressed, because the points set them on purpose.
@@ -86,7 +86,7 @@ class Sweep:
         # No search for ways out: for a thousand points it would take most of the time.
         loaded = loading.resolved(found.spec, self.catalog.folder)
         earlier = (*found.errors, *loaded.errors)
-        judging = Judging(search=None, plays=directory is not None, looking=self.looking, measured=self.measured)
+        judging = Judging(search=None, simulate=directory is not None, looking=self.looking, measured=self.measured)
         assessment = assess_here(loaded.spec, judging, earlier=earlier)
         errors = assessment.errors
         if not errors and directory is not None:
@@ -181,7 +181,7 @@ def directory_of(settings: RunSpec, *, folder: Path, kind: str = "sweep") -> Pat
 
 
 def write(directory: Path, sweep: Sweep, points: Sequence[Point]) -> None:
-    """Write ``sweep.json``: the words as typed, and every point with its verdict. Raises Unwritten if it cannot."""
+    """Write ``sweep.json``: the words as typed, and every point with its verdict. RecordNotWritten if it fails."""
     content = {
         "schema": 1,
         "id": directory.name,
@@ -198,7 +198,7 @@ def write(directory: Path, sweep: Sweep, points: Sequence[Point]) -> None:
         files.write_atomically(directory / state.SWEEP, content)
         signature.note(directory)
     except OSError as error:
-        raise Unwritten(f"the sweep's folder {directory}", error) from None
+        raise RecordNotWritten(f"the sweep's folder {directory}", error) from None
 
 
 def load(directory: Path, *, catalog: Catalog, facts: Machine) -> tuple[Sweep, list[Point]]:

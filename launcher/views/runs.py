@@ -10,7 +10,7 @@ from launcher.base.terminal import filled, wrapped
 from launcher.base.units import duration, gib, rounded
 from launcher.estimate.memory.terms import PILES, Pile
 from launcher.rundir import contents, results, run_names, state
-from launcher.rundir.live import Live, MemoryNow, Slowest
+from launcher.rundir.live import Live, MemoryNow, SlowestRank
 from launcher.rundir.status import RunState
 from launcher.slurm.jobs import Waiting
 from launcher.sweeping import sweep
@@ -184,7 +184,7 @@ def memory_bar(found: MemoryNow, columns: int) -> str:
     return f"[{text[:inside]:{_EMPTY}<{inside}}]"
 
 
-def _slowest(found: Slowest, width: int) -> Iterator[str]:
+def _slowest(found: SlowestRank, width: int) -> Iterator[str]:
     slower = "" if not found.slower else f", {found.slower:.0%} above the median of the ranks' own work"
     yield f"{'slowest':{_HEAD}}rank {found.rank}{slower}"
     for line in found.lines:

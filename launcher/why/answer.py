@@ -40,7 +40,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class WayOut:
     """One thing that the user can do."""
 
     command: str  # The command to paste.
@@ -74,7 +74,7 @@ class Answer:
     pile: str | None = None  # The pile that grew, or was asked for; None if unknown or not applicable.
     piles: Sequence[PileRow] = ()  # Predicted and measured piles.
     evidence: Sequence[Evidence] = ()  # Files that support the answer.
-    ways: Sequence[Way] = ()  # What would help, the cheapest first.
+    ways: Sequence[WayOut] = ()  # What would help, the cheapest first.
     ways_title: str = "what to do:"  # The heading above them.
     earlier: Sequence[str] = ()  # How earlier attempts of the run ended, a sentence each, oldest first.
 

@@ -15,7 +15,7 @@ from launcher.job.memory import OutOfMemory
 from launcher.rundir import contents, failure, health, output, results
 from launcher.spec import edit
 from launcher.why import host
-from launcher.why.answer import Answer, Cause, Evidence, Way, Where
+from launcher.why.answer import Answer, Cause, Evidence, WayOut, Where
 from launcher.why.subject import Subject
 
 _STEP = re.compile(r"\bstep (\d+)")
@@ -55,7 +55,7 @@ def _hang(run: Subject) -> Answer:
     ranks = _hung_ranks(run)
     by_hand = run.settings is not None and run.settings.train.on_hang != "restart"
     ways = [
-        Way(command=shlex.join(["launch", "logs", run.name]), text="shows the stacks"),
+        WayOut(command=shlex.join(["launch", "logs", run.name]), text="shows the stacks"),
         run.resume(text=run.from_here()),
         *run.offer("train.on_hang=restart", "restarts automatically when a step hangs", when=by_hand),
     ]
@@ -92,7 +92,7 @@ def _gradient(last: JsonObject) -> str:
     return f", with {' and '.join(said)}" if said else ""
 
 
-def _stabler(run: Subject) -> Iterator[Way]:
+def _stabler(run: Subject) -> Iterator[WayOut]:
     if (spec := run.settings) is None:
         return
     unclipped = spec.optimizer.clip in (None, 0)
@@ -115,7 +115,7 @@ def _preempted(run: Subject) -> Answer:
     return _ended_by_slurm(run, "preempted", often)
 
 
-def _ended_by_slurm(run: Subject, cause: Cause, ways: list[Way]) -> Answer:
+def _ended_by_slurm(run: Subject, cause: Cause, ways: list[WayOut]) -> Answer:
     said = [run.reason]
     if run.row.state == "requeued":
         said.append(f"it waits in the queue and will continue by itself; {run.from_here()}")
@@ -157,7 +157,7 @@ def _error(run: Subject) -> Answer:
     found = list(frames(run)) + list(first_error(run)) + list(_last_lines(run))
     if run.row.state == "lost":
         said.append("no process was left to record how it ended: a reboot, a killed session, or all processes killed")
-    ways = [Way(command=shlex.join(["launch", "logs", run.name]), text="the traceback and the ranks' output")]
+    ways = [WayOut(command=shlex.join(["launch", "logs", run.name]), text="the traceback and the ranks' output")]
     ways.append(run.resume(text=f"once that is fixed; {run.from_here()}"))
     return run.answer("error", said, where=where, evidence=found, ways=ways)
 

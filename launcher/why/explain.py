@@ -10,7 +10,7 @@ from launcher.job import events
 from launcher.rundir import health
 from launcher.rundir.state import NOT_SUBMITTED
 from launcher.why import endings, out_of_memory
-from launcher.why.answer import Answer, Evidence, Way
+from launcher.why.answer import Answer, Evidence, WayOut
 from launcher.why.subject import Subject, subject
 from launcher.why.ways_out import Takes
 
@@ -52,13 +52,13 @@ def _at_rest(run: Subject) -> Answer:
 def _running(run: Subject) -> Answer:
     now = run.row.progress
     of = "" if now.step is None else f" in step {now.step}" + ("" if now.steps is None else f" of {now.steps}")
-    said, found, ways, pile = [f"nothing has gone wrong: it is running{of}"], list[Evidence](), list[Way](), None
+    said, found, ways, pile = [f"nothing has gone wrong: it is running{of}"], list[Evidence](), list[WayOut](), None
     for line in health.now(run.run):
         said.append(str(line["text"]))
         kind = line["kind"]
         found += run.evidence_in(events.FILE, rf'"kind": "{kind}"')
         if kind == "hang":
-            ways.append(Way(command=shlex.join(["launch", "logs", run.name]), text="the stacks of all ranks"))
+            ways.append(WayOut(command=shlex.join(["launch", "logs", run.name]), text="the stacks of all ranks"))
         if kind == "memory_growth" and isinstance(line.get("pile"), str):
             pile = str(line["pile"])
     return run.answer("none", said, pile=pile, evidence=found, ways=ways)

@@ -10,7 +10,7 @@ from launcher.job.memory import OutOfMemory, PileRow
 from launcher.preflight import assess
 from launcher.spec import RunSpec
 from launcher.why import ways_out
-from launcher.why.answer import OTHER_PROCESSES, Answer, Evidence, Way, Where
+from launcher.why.answer import OTHER_PROCESSES, Answer, Evidence, WayOut, Where
 from launcher.why.comparison import WITHIN
 from launcher.why.subject import Subject
 
@@ -29,7 +29,7 @@ def of_the_host(run: Subject, oom: OutOfMemory, asked: str) -> Answer:
     estimate = None if spec is None else assess.estimated(spec)
     rows = _rows(spec, oom, estimate) if spec is not None and estimate is not None else []
     pile = _named(rows)
-    ways: tuple[Way, ...] = ()
+    ways: tuple[WayOut, ...] = ()
     if spec is not None and estimate is not None:
         asks_for_a_part = spec.cluster.kind == "slurm" and spec.cluster.memory not in (None, "0")
         text = "all memory of the node, if the partition grants it"
@@ -57,7 +57,7 @@ def of_the_disk(run: Subject, oom: OutOfMemory) -> Answer:
     left = "" if free is None else f", with {gib(free)} free"
     said = [f"no space left on the disk {phase}{what} could not be written{who}{left}"]
     spec, kept = run.spec, files.bytes_in(run.run / "checkpoints")
-    ways: list[Way] = []
+    ways: list[WayOut] = []
     rows = []
     if spec is not None:
         disk = assess.estimated(spec).disk
@@ -143,7 +143,7 @@ def _sentences(
         yield f"the largest processes on the node: {named}"
 
 
-def _fitting(run: Subject, spec: RunSpec, oom: OutOfMemory, estimate: MemoryEstimate) -> tuple[Way, ...]:
+def _fitting(run: Subject, spec: RunSpec, oom: OutOfMemory, estimate: MemoryEstimate) -> tuple[WayOut, ...]:
     has = _capacity(oom) or estimate.host.capacity_bytes
     if has is None:
         return ()

@@ -12,7 +12,7 @@ from launcher.preflight import assess, findings
 from launcher.rundir import output
 from launcher.rundir.contents import MEMORY, PLAN, SPEC
 from launcher.why import comparison, endings, growth, host, reasons, ways_out
-from launcher.why.answer import Answer, Evidence, Way, Where
+from launcher.why.answer import Answer, Evidence, WayOut, Where
 from launcher.why.comparison import Comparison, PredictedPiles
 from launcher.why.subject import Subject
 
@@ -64,7 +64,7 @@ def answer(run: Subject, oom: OutOfMemory) -> Answer:
 
 def _without_prediction(run: Subject, oom: OutOfMemory) -> Answer:
     said = [asked(oom), f"there is no prediction to compare with: {_not_judged(run)}"]
-    ways = [Way(command=shlex.join(["launch", "logs", run.name]), text="the traceback and the ranks' output")]
+    ways = [WayOut(command=shlex.join(["launch", "logs", run.name]), text="the traceback and the ranks' output")]
     larger = run.settings is not None and run.settings.micro_batch_size > 1
     text = "the smallest micro-batch, with the same global batch"
     ways = [*run.offer("train.micro_batch_size=1", text, when=larger), *ways]

@@ -6,7 +6,7 @@ from launcher.base.units import gib
 from launcher.job.memory import OutOfMemory, PileRow
 from launcher.preflight import assess
 from launcher.spec import RunSpec
-from launcher.why.answer import Way
+from launcher.why.answer import WayOut
 from launcher.why.comparison import EVALUATION, Comparison, PredictedPiles
 from launcher.why.growth import Growth
 from launcher.why.subject import Subject
@@ -148,7 +148,7 @@ def _estimate(run: Subject, oom: OutOfMemory, found: Comparison, foreseen: Predi
         yield f"the check's error band ends at {gib(high)}, below the capacity: the estimate is too low for this run"
 
 
-def first_ways(run: Subject, oom: OutOfMemory, found: Comparison, grows: Growth | None) -> Iterator[Way]:
+def first_ways(run: Subject, oom: OutOfMemory, found: Comparison, grows: Growth | None) -> Iterator[WayOut]:
     """Ways out that come before any change of the settings."""
     if grows is not None:
         lasts = grows.full_at

@@ -17,7 +17,7 @@ from launcher.rundir.failure import Failure
 from launcher.rundir.status import RunState
 from launcher.spec import RunSpec
 from launcher.why import comparison
-from launcher.why.answer import Answer, Cause, Evidence, Way
+from launcher.why.answer import Answer, Cause, Evidence, WayOut
 from launcher.why.ways_out import Takes, resume
 
 _EXIT = 1  # Assumed if no exit status was recorded: that of a failed rank.
@@ -80,11 +80,11 @@ class Subject:
         """The step of its newest checkpoint; None if it has none."""
         return self.row.progress.checkpoint_step
 
-    def resume(self, *words: str, text: str = "") -> Way:
+    def resume(self, *words: str, text: str = "") -> WayOut:
         """A command that resumes it."""
-        return Way(command=resume(self.name, words), overrides=words, text=text)
+        return WayOut(command=resume(self.name, words), overrides=words, text=text)
 
-    def offer(self, words: str, text: str, *, when: object = True) -> list[Way]:
+    def offer(self, words: str, text: str, *, when: object = True) -> list[WayOut]:
         """A list of one command that resumes it; empty unless ``when`` is true and a resumed run accepts the words."""
         changed = tuple(words.split())
         return [self.resume(*changed, text=text)] if when and self.takes(changed) else []

@@ -27,7 +27,7 @@ from launcher.preflight.fixes import Fix, Search
 from launcher.preflight.measured.known import Measured
 from launcher.rundir import lock
 from launcher.spec import RunSpec, edit
-from launcher.why.answer import OTHER_PROCESSES, Way
+from launcher.why.answer import OTHER_PROCESSES, WayOut
 from launcher.why.comparison import Comparison
 
 type Takes = Callable[[Sequence[str]], bool]
@@ -53,7 +53,7 @@ _OTHERS = "other processes on the device"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Added:
+class AddedBytes:
     """Bytes of a pile at some moments in addition to the prediction."""
 
     pile: Pile
@@ -62,11 +62,11 @@ class Added:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Carried:
+class Corrections:
     """A run's corrections for the memory model (an ``Adjusted`` of ``launcher.estimate.memory.estimate``)."""
 
     ratios: Mapping[str, Fraction]  # Measured / predicted, for piles by size.
-    added: tuple[Added, ...] = ()  # Bytes in addition to the prediction.
+    added: tuple[AddedBytes, ...] = ()  # Bytes in addition to the prediction.
     unusable_bytes: int = 0  # Bytes that the caching allocator had reserved and could not use, beyond the prediction.
     allocator: str = "default"  # The allocator with which this was measured.
 
@@ -78,11 +78,11 @@ class Carried:
         ]
         beside = [_term(each) for each in self.added]
         if self.unusable_bytes and rank.spec.train.allocator == self.allocator:
-            beside.append(_term(Added(pile="fragmentation", moments=ALWAYS, bytes=self.unusable_bytes)))
+            beside.append(_term(AddedBytes(pile="fragmentation", moments=ALWAYS, bytes=self.unusable_bytes)))
         return (*scaled, *beside)
 
 
-def _term(each: Added) -> MemoryTerm:
+def _term(each: AddedBytes) -> MemoryTerm:
     return term(each.pile, each.moments, "beside the prediction", "size", _SOURCE, size=each.bytes)
 
 
@@ -90,30 +90,32 @@ def _term(each: Added) -> MemoryTerm:
 class WaysOut:
     """Changes with which the run could continue."""
 
-    ways: tuple[Way, ...]  # Changes that a resumed run accepts, the cheapest first.
+    ways: tuple[WayOut, ...]  # Changes that a resumed run accepts, the cheapest first.
     untaken: tuple[str, ...] = ()  # The words of those that it does not accept.
     nearest: Fix | None = None  # If nothing fits, the change that comes closest.
 
 
-def carried(spec: RunSpec, found: Comparison, oom: OutOfMemory, moments: Moments, *, grows: bool) -> Carried:
+def carried(spec: RunSpec, found: Comparison, oom: OutOfMemory, moments: Moments, *, grows: bool) -> Corrections:
     """The corrections measured in a run, to apply to its neighbours."""
     ratios: dict[str, Fraction] = {}
-    added: list[Added] = []
+    added: list[AddedBytes] = []
     unusable = 0
     for row in found.grown:
         if row.pile == "fragmentation":
             unusable = row.grown_bytes
         elif row.pile == OTHER_PROCESSES:
-            added.append(Added(pile="context", moments=frozenset(MOMENTS), bytes=row.grown_bytes))
+            added.append(AddedBytes(pile="context", moments=frozenset(MOMENTS), bytes=row.grown_bytes))
         elif _keeps_ratio(row, oom) and not (grows and row.pile == found.pile):
             ratios[row.pile] = Fraction(row.measured_bytes or 0, row.predicted_bytes or 1)
         else:
-            added.append(Added(pile=_pile(row.pile), moments=TRAINING if grows else moments, bytes=row.grown_bytes))
-    rule = Carried(ratios=ratios, added=tuple(added), unusable_bytes=unusable, allocator=spec.train.allocator)
+            added.append(
+                AddedBytes(pile=_pile(row.pile), moments=TRAINING if grows else moments, bytes=row.grown_bytes)
+            )
+    rule = Corrections(ratios=ratios, added=tuple(added), unusable_bytes=unusable, allocator=spec.train.allocator)
     lacking = _missing_bytes(spec, rule, moments)
     if not lacking:
         return rule
-    return replace(rule, added=(*rule.added, Added(pile="temporary", moments=moments, bytes=lacking)))
+    return replace(rule, added=(*rule.added, AddedBytes(pile="temporary", moments=moments, bytes=lacking)))
 
 
 def _keeps_ratio(row: PileRow, oom: OutOfMemory) -> bool:
@@ -124,7 +126,7 @@ def _pile(name: str) -> Pile:
     return next((pile for pile in PILES if pile == name), "temporary")
 
 
-def _missing_bytes(spec: RunSpec, rule: Carried, moments: Moments) -> int:
+def _missing_bytes(spec: RunSpec, rule: Corrections, moments: Moments) -> int:
     """Bytes to add to the rule if the run would fit by it, although it did not; 0 if it would not fit."""
     capacity = spec.rank_memory_bytes
     if capacity is None:
@@ -136,7 +138,7 @@ def _missing_bytes(spec: RunSpec, rule: Carried, moments: Moments) -> int:
     return max(0, capacity - here) + 1
 
 
-def on_device(spec: RunSpec, rule: Carried, name: str, takes: Takes) -> WaysOut:
+def on_device(spec: RunSpec, rule: Corrections, name: str, takes: Takes) -> WaysOut:
     """Changes that would make the run fit on its devices, the cheapest first."""
     return as_ways(spec, assess.ways_out(spec, rule, Measured()), name, takes)
 
@@ -166,8 +168,8 @@ def _spellings(spec: RunSpec, fix: Fix) -> Iterator[tuple[str, ...]]:
     yield tuple(edit.override(path, after) for path, _, after in lock.spec_differences(spec, fix.spec))
 
 
-def _way(fix: Fix, words: tuple[str, ...], name: str, *, of_device: bool) -> Way:
-    return Way(
+def _way(fix: Fix, words: tuple[str, ...], name: str, *, of_device: bool) -> WayOut:
+    return WayOut(
         command=resume(name, words),
         overrides=words,
         text=f"needs {gib(fix.peak_bytes)}; {fix.price}" if of_device else fix.price,

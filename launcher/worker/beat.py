@@ -35,7 +35,7 @@ _KEPT = 32  # Newest durations, whose median is the usual duration.
 _SHOWN = 16  # Newest collectives reported to the node.
 
 
-class Beat:
+class HeartbeatWriter:
     """Reports this rank's progress to the node; silent if no node watches it."""
 
     def __init__(self, rank: int = 0, folder: Path | None = None) -> None:
@@ -88,7 +88,7 @@ class Beat:
 
     def _put(self, now: float) -> None:
         if self._buffer is not None:
-            line = shared.Beat(
+            line = shared.Heartbeat(
                 rank=self._rank,
                 pid=os.getpid(),
                 step=self._step,
@@ -100,18 +100,18 @@ class Beat:
             shared.put(self._buffer, line)
 
 
-def start() -> Beat:
+def start() -> HeartbeatWriter:
     """Start this rank's heartbeat if a node watches it; from now on the node can ask for its stacks."""
     folder, rank = os.environ.get(shared.FOLDER), int(os.environ.get("RANK", "0"))
     if folder is None or not Path(folder).is_dir():
-        return Beat()
+        return HeartbeatWriter()
     try:
         file = shared.stack(Path(folder), rank).open("ab")
         faulthandler.register(STACK_SIGNAL, file=file, all_threads=True)
         _files.append(file)
-        return Beat(rank, Path(folder))
+        return HeartbeatWriter(rank, Path(folder))
     except OSError:  # The node's memory is full: the rank trains unwatched.
-        return Beat()
+        return HeartbeatWriter()
 
 
 _files: list[Any] = []  # The signal handler writes into the descriptor, so its file must stay open.
@@ -162,7 +162,7 @@ def _short(entry: JsonObject) -> JsonObject:
 
 
 @dataclass(slots=True)
-class Clock:
+class BlockTimer:
     """Seconds that a rank's blocks spend in forward passes; made before the engine, which registers the blocks."""
 
     on: bool = False  # False for one rank, which has none to compare with, and for a trace, which has no device.

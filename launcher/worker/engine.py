@@ -9,7 +9,7 @@ import torch
 
 from launcher.base.frozen import dataclass
 from launcher.spec import RunSpec
-from launcher.worker.beat import Beat, Clock
+from launcher.worker.beat import BlockTimer, HeartbeatWriter
 from launcher.worker.memory import MemoryTracker
 from launcher.worker.memory.piles import Kept
 
@@ -24,8 +24,8 @@ class Context:
     world: int
     device: torch.device  # Where this rank's tensors live.
     memory: MemoryTracker  # Engines report each phase to it: ``context.memory.enter("backward")``.
-    beat: Beat = field(default_factory=Beat)  # Reports this rank's progress to the node.
-    clock: Clock = field(default_factory=Clock)  # Times the blocks that an engine registers with it.
+    beat: HeartbeatWriter = field(default_factory=HeartbeatWriter)  # Reports this rank's progress to the node.
+    clock: BlockTimer = field(default_factory=BlockTimer)  # Times the blocks that an engine registers with it.
 
     @property
     def data_rank(self) -> int:

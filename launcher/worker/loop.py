@@ -20,7 +20,7 @@ import torch.distributed as dist
 from launcher.job import events
 from launcher.spec import RunSpec
 from launcher.worker import STOP_SIGNALS, beat, data, memory, metrics, out_of_memory, process, spikes
-from launcher.worker.beat import Beat, Clock
+from launcher.worker.beat import BlockTimer, HeartbeatWriter
 from launcher.worker.data.corpus import Corpus
 from launcher.worker.data.order import Position
 from launcher.worker.engine import Context, Engine, EngineBuilder, StepResult
@@ -29,7 +29,7 @@ from launcher.worker.metrics import Metrics
 from launcher.worker.process import RankPlace
 from launcher.worker.profile import Profile
 from launcher.worker.saving import Checkpoints
-from launcher.worker.watch import MemoryLog, Pace, probe, tokens_of
+from launcher.worker.watch import MemoryLog, SlowRankDetector, probe, tokens_of
 
 MEASURED_STEPS = 2  # Steps whose memory is measured: the second is the first that starts with optimizer states.
 
@@ -61,7 +61,7 @@ def entered(spec: RunSpec, directory: Path, backend: str | None = None) -> Itera
             yield context
 
 
-def context_of(spec: RunSpec, directory: Path, place: RankPlace, pulse: Beat) -> Context:
+def context_of(spec: RunSpec, directory: Path, place: RankPlace, pulse: HeartbeatWriter) -> Context:
     """The context of this rank, with nothing measured yet."""
     tracker = memory.tracker(place.device, pulse.enter, vocabulary_sizes(spec))
     tracker.recomputes = spec.checkpointing.mode != "none"
@@ -73,7 +73,7 @@ def context_of(spec: RunSpec, directory: Path, place: RankPlace, pulse: Beat) ->
         device=place.device,
         memory=tracker,
         beat=pulse,
-        clock=Clock(on=place.world > 1),
+        clock=BlockTimer(on=place.world > 1),
     )
 
 
@@ -95,7 +95,7 @@ def vocabulary_sizes(spec: RunSpec) -> frozenset[int]:
     return frozenset((whole, -(-whole // ranks))) - taken
 
 
-class Followed:
+class StepMonitor:
     """Measures the memory of a run's steps, whichever loop trains them; writes nothing."""
 
     def __init__(self, context: Context, alive: Callable[[], Iterable[torch.Tensor]], *, restored: int = 0) -> None:
@@ -135,7 +135,7 @@ class Followed:
         """Write nothing: the measurements stay in the tracker for its reader to take."""
 
 
-class Recorded(Followed):
+class StepRecorder(StepMonitor):
     """Writes the metrics and the memory of a run's steps to the run directory; all ranks call it together."""
 
     def __init__(self, context: Context, alive: Callable[[], Iterable[torch.Tensor]], *, restored: int) -> None:
@@ -205,9 +205,9 @@ class _Training:
         self._checkpoints = Checkpoints(context, self._batches.identity)
         with context.memory.measuring("load"):
             self._start = self._checkpoints.restore(engine)
-        self._recorded = Recorded(context, engine.tensors, restored=self._start.step)
+        self._recorded = StepRecorder(context, engine.tensors, restored=self._start.step)
         self._recorded.loaded()
-        self._pace = Pace(context)
+        self._pace = SlowRankDetector(context)
         self._profile = Profile(context)
 
     def run(self) -> None:

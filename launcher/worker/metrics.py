@@ -44,7 +44,7 @@ class Metrics:
         """Open the file after step ``resumed_at``: later lines belong to steps that will be repeated."""
         self._context = context
         self._file: IO[str] | None = None
-        self._losses = spikes.Judge(context.spec.train.spike_deviations)
+        self._losses = spikes.SpikeDetector(context.spec.train.spike_deviations)
         self._skipped = 0
         self._tracker = _Tracker()
         self._predicted = _predicted(context.directory)

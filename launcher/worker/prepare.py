@@ -13,7 +13,7 @@ from pathlib import Path
 
 from launcher.base.errors import LauncherError
 from launcher.base.files import load_json
-from launcher.base.process import Every
+from launcher.base.process import Timer
 from launcher.base.units import count
 from launcher.data import epoch, token_folder
 from launcher.data.prepare import Progress, Tell, prepared
@@ -52,7 +52,7 @@ def main() -> int:
 
 
 def _report() -> Tell:
-    began, report = time.monotonic(), Every(_REPORT_EVERY_S)
+    began, report = time.monotonic(), Timer(_REPORT_EVERY_S)
 
     def tell(progress: Progress) -> None:
         if report.is_due():

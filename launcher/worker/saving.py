@@ -90,7 +90,7 @@ class Saving:
         newest = f"{kept} is the newest checkpoint" if kept is not None else "there is no checkpoint yet"
         with contextlib.suppress(OSError):
             note_pause(self._context.directory, step, f"{reason}; {newest}")
-        print(f"launch: {error}; training goes on", file=sys.stderr, flush=True)  # noqa: T201
+        print(f"launch: {error}; training continues", file=sys.stderr, flush=True)  # noqa: T201
 
     def released(self, step: int) -> None:
         """Record that training continues while a checkpoint is still being written."""

@@ -28,7 +28,7 @@ class Spike(TrainingError):
         self.step, self.loss = step, loss
 
 
-class Judge:
+class SpikeDetector:
     """Compares each loss of a run with the earlier ones."""
 
     def __init__(self, deviations: float) -> None:

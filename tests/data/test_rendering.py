@@ -13,7 +13,7 @@ from launcher.cli import main
 from launcher.data import rendering
 from launcher.data.chat import Conversation
 from launcher.data.rendering import Outcome, writer, written
-from launcher.data.template import Written, template
+from launcher.data.template import Rendered, template
 from launcher.data.unusable import Unusable
 from launcher.spec.training import DataSpec
 from tests.support.chat import CHATML, turns
@@ -41,7 +41,7 @@ def talk(word: str, row: int) -> Conversation:
 
 
 def said(outcome: Outcome) -> str:
-    return outcome.text if isinstance(outcome, Written) else outcome.finding.rule
+    return outcome.text if isinstance(outcome, Rendered) else outcome.finding.rule
 
 
 @pytest.mark.parametrize("text", [CHATML, "{{ messages[0].content }}{{ eos_token }}"])
@@ -88,7 +88,7 @@ def test_many_rows_together_may_take_longer_than_one(tmp_path: Path) -> None:
     text = "{% for a in range(20000) %}{{ a }}{% endfor %}"
     outcomes = list(writer(data(tmp_path, text)).outcomes([talk("x", row) for row in range(1, 400)], "all"))
     assert len(outcomes) == 399
-    assert {type(each) for each in outcomes} == {Written}
+    assert {type(each) for each in outcomes} == {Rendered}
 
 
 def test_a_process_that_somebody_ends_is_said_to_have_been(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_process_that_somebody_ends_is_said_to_have_been(tmp_path: Path) -> No
     assert isinstance(apart, rendering._Apart)
     apart._process.send_signal(signal.SIGKILL)
     [outcome] = apart.outcomes([talk("x", 1)], "all")
-    assert isinstance(outcome, Written), "it is asked again by another one"
+    assert isinstance(outcome, Rendered), "it is asked again by another one"
 
 
 def test_a_shipped_template_needs_no_process() -> None:

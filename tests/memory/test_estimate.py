@@ -121,7 +121,7 @@ def test_what_a_verdict_rests_on_is_that_of_the_estimate(
     chunks = 2 if schedule in ("interleaved", "zbv", "dualpipe_v") else 1
     layout = {"schedule": schedule, "virtual_pipeline": chunks, "first_stage_layers": first}
     spec = changed(changed(spec, "parallel", pipeline=stages, **layout), "backend", name=backend)
-    whole, part = estimate(spec, **_modules(spec), plays=False), needs(spec, **_modules(spec))
+    whole, part = estimate(spec, **_modules(spec), simulate=False), needs(spec, **_modules(spec))
     found = (part.peak, part.outside_bytes, part.host, part.disk)
     assert found == (whole.peak, whole.outside_bytes, whole.host, whole.disk)
 

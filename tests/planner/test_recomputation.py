@@ -14,7 +14,7 @@ from launcher.config import synonyms
 from launcher.config.catalog import Catalog
 from launcher.config.request import CommandLine, request
 from launcher.estimate.memory.estimate import needs
-from launcher.planner.recomputation import Least, least
+from launcher.planner.recomputation import LeastRecomputation, least
 from launcher.preflight import assess, verdict
 from launcher.spec import RunSpec, edit
 from tests.support.helpers import make_spec
@@ -34,7 +34,7 @@ def seconds(spec: RunSpec) -> float:
 
 
 @pytest.fixture(scope="module")
-def found() -> Least:
+def found() -> LeastRecomputation:
     return least(make_spec(*CROWDED))
 
 
@@ -44,7 +44,7 @@ def test_a_run_that_fits_recomputes_nothing() -> None:
     assert chosen.said == "checkpointing=none: the run fits without recomputation"
 
 
-def test_what_is_chosen_fits_and_a_layer_less_does_not(found: Least) -> None:
+def test_what_is_chosen_fits_and_a_layer_less_does_not(found: LeastRecomputation) -> None:
     layers = found.spec.checkpointing.layers
     assert layers is not None
     assert found.fits
@@ -55,7 +55,7 @@ def test_what_is_chosen_fits_and_a_layer_less_does_not(found: Least) -> None:
 
 
 @pytest.mark.parametrize("words", ["checkpointing=selective", "checkpointing=full"])
-def test_it_is_faster_than_the_presets_that_fit(words: str, found: Least) -> None:
+def test_it_is_faster_than_the_presets_that_fit(words: str, found: LeastRecomputation) -> None:
     other = make_spec(*CROWDED, words)
     assert lacks(other) == 0
     assert seconds(found.spec) < seconds(other)
@@ -90,13 +90,13 @@ def _composed(*words: str) -> tuple[str, ...]:
 
 
 def test_a_run_is_composed_and_recorded_with_the_concrete_words(
-    found: Least, capsys: pytest.CaptureFixture[str]
+    found: LeastRecomputation, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert _composed(*CROWDED, "checkpointing=auto") == (*CROWDED, *found.words)
     assert f"checkpointing=auto is {found.said}" in capsys.readouterr().err
 
 
-def test_a_point_of_many_is_judged_with_the_concrete_words(found: Least, tmp_path: Path) -> None:
+def test_a_point_of_many_is_judged_with_the_concrete_words(found: LeastRecomputation, tmp_path: Path) -> None:
     lines = [
         {"id": n, "overrides": [*CROWDED, *words]} for n, words in enumerate((("checkpointing=auto",), found.words))
     ]

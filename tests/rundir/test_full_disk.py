@@ -52,7 +52,7 @@ def outcomes(plan: Plan, disk: Path) -> Iterator[str | None]:
             resize(kib)
             try:
                 run = record.record(plan, disk / "run", overrides=WORDS, forced=True)
-            except record.Unwritten as refused:
+            except record.RecordNotWritten as refused:
                 assert not list(disk.iterdir()), f"{kib} KiB"
                 yield str(refused)
             else:

@@ -124,7 +124,7 @@ def test_of_a_slurm_run_the_script_is_shown_with_all_of_its_lines(
     said = capsys.readouterr().err
     assert "\n  sbatch script      module load cuda/12\n" in said
     assert "\n  sbatch script      source /opt/env.sh\n" in said
-    assert "\n  needs your word    cluster.setup=['source /opt/env.sh'] runs these shell lines on every node\n" in said
+    assert "\n  needs permission   cluster.setup=['source /opt/env.sh'] runs these shell lines on every node\n" in said
     assert "\n  checkpoints        deepspeed unpickles them, which can run any code in them\n" in said
 
 

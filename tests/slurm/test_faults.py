@@ -41,7 +41,7 @@ def test_a_full_disk_pauses_saving_and_leaves_the_last_checkpoint(cluster: Clust
     assert lines(run)[-1]["step"] == 20, "training went on while saving was paused"
     said = next((run / "logs" / "ranks").glob("*/attempt_0/0/stderr.log")).read_text()
     assert "the checkpoint of step 10 could not be written" in said
-    assert said.count("; training goes on\n") == 2
+    assert said.count("; training continues\n") == 2
     [inside] = cluster.processes("node4", "slurmd")
     saved = Path(f"/proc/{inside}/root{run}/checkpoints/step-00000005/state.json")
     assert json.loads(saved.read_text())["step"] == 5

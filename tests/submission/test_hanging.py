@@ -37,7 +37,7 @@ began = len(list(run.glob("start*")))
 if began >= int(sys.argv[1]):
     sys.exit(0)
 content, now = bytearray(beat.head(0, os.getpid())), time.monotonic()
-beat.put(content, beat.Beat(rank=0, pid=0, step=7, phase="backward", began=now, entered=now, usual=0.05))
+beat.put(content, beat.Heartbeat(rank=0, pid=0, step=7, phase="backward", began=now, entered=now, usual=0.05))
 faulthandler.register(signal.SIGUSR1, file=beat.stack(folder, 0).open("ab"))
 beat.collectives(folder, 0).write_text(json.dumps({"asked": 1, "collectives": []}))
 beat.path(folder, 0).write_bytes(content)
@@ -140,7 +140,7 @@ def test_a_stopped_rank_is_named_with_the_stacks_and_collectives_of_those_that_w
     assert "it did not report its collectives" in page.read_text()
 
 
-def looked(watch: hanging.Watch, agent: subprocess.Popen[bytes]) -> bool:
+def looked(watch: hanging.HangWatch, agent: subprocess.Popen[bytes]) -> bool:
     watch.look(agent)
     return True
 

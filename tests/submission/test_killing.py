@@ -146,7 +146,7 @@ def test_a_run_whose_rank_has_said_more_is_explained_by_that(tmp_path: Path) -> 
 
 
 def test_a_reading_that_fails_ends_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    watched, asked = processes.Killing(tmp_path), []
+    watched, asked = processes.OomKillDetector(tmp_path), []
 
     def fails() -> None:
         asked.append(1)

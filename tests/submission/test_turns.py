@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from launcher.submission.slurm_jobs import Turn, turns
+from launcher.submission.slurm_jobs import ArraySchedule, turns
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def test_arrays_share_the_limit_or_wait_for_each_other(
     assert [(turn.at_once, turn.after) for turn in turns(sizes, limit)] == expected
 
 
-def most_at_once(sizes: list[int], found: list[Turn]) -> int:
+def most_at_once(sizes: list[int], found: list[ArraySchedule]) -> int:
     """The most jobs that may run together: of every chain of arrays the widest, since they come one after the other."""
     first: dict[int, int] = {}
     for array, turn in enumerate(found):

@@ -21,7 +21,7 @@ from launcher.config.compose import Interval
 from launcher.rundir import state
 from launcher.submission.submit import one_at_a_time, resubmit
 from launcher.sweeping import samplers, sweep
-from launcher.sweeping.samplers import Tried
+from launcher.sweeping.samplers import ProposedPoint
 from tests.support.helpers import CPU_HOST, make_spec
 
 SCRIPT = """
@@ -223,12 +223,12 @@ LINE = Axes(
 def test_tpe_comes_closer_than_chance_and_learns_from_what_is_left_out() -> None:
     best: dict[str, float] = {}
     for sampler in ("random", "tpe"):
-        tried: list[Tried] = []
+        tried: list[ProposedPoint] = []
         for _ in range(40):
             point = samplers.propose(LINE, sampler, 1, tried)
             zero, rate, _ = (text.partition("=")[2] for text in point)
             loss = None if zero == "1" else abs(math.log10(float(rate)) + 3)
-            tried.append(Tried(overrides=point, loss=loss))
+            tried.append(ProposedPoint(overrides=point, loss=loss))
         best[sampler] = min(one.loss for one in tried if one.loss is not None)
         if sampler == "tpe":
             assert sum(one.loss is None for one in tried[20:]) <= 5

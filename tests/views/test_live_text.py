@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.rundir import status
-from launcher.rundir.live import Live, MemoryNow, Slowest
+from launcher.rundir.live import Live, MemoryNow, SlowestRank
 from launcher.slurm.jobs import Waiting
 from launcher.views import runs as view
 from tests.support.recorded_runs import line, recorded
@@ -27,7 +27,7 @@ NOW = Live(
     recent=tuple({"step": step, "loss": 3 - step / 10, "tokens_per_second": 1000.0} for step in range(1, 20)),
     predicted_tokens_per_second=1250.0,
     memory=MEMORY,
-    slowest=Slowest(rank=3, slower=0.08, log="x", lines=("x" * 200, "step 5")),
+    slowest=SlowestRank(rank=3, slower=0.08, log="x", lines=("x" * 200, "step 5")),
 )
 
 

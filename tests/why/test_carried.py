@@ -16,14 +16,14 @@ from launcher.job.memory import OutOfMemory
 from launcher.preflight import assess, verdict
 from launcher.spec import RunSpec, edit
 from launcher.why import comparison, ways_out
-from launcher.why.ways_out import Added, Carried
+from launcher.why.ways_out import AddedBytes, Corrections
 from tests.support.ended_runs import GIB, GPUS
 from tests.support.helpers import composed_once
 
 SPEC = composed_once(*GPUS)
 
 
-def needed(spec: RunSpec, rule: Carried | None) -> Needs:
+def needed(spec: RunSpec, rule: Corrections | None) -> Needs:
     return needs(spec, **assess.parts(spec), adjusted=rule)
 
 
@@ -32,12 +32,12 @@ def at(found: Needs, moment: Moment) -> int:
 
 
 def test_nothing_measured_changes_nothing() -> None:
-    assert needed(SPEC, Carried(ratios={})) == needed(SPEC, None)
+    assert needed(SPEC, Corrections(ratios={})) == needed(SPEC, None)
 
 
 @given(st.fractions(min_value=1, max_value=4, max_denominator=16))
 def test_a_ratio_of_activations_halves_with_the_micro_batch(ratio: Fraction) -> None:
-    rule = Carried(ratios={"activations": ratio})
+    rule = Corrections(ratios={"activations": ratio})
     two, one = edit.changed(SPEC, "train.micro_batch_size", 2), SPEC
     plain, grown = ([needed(spec, each).peak.allocated_bytes for spec in (two, one)] for each in (None, rule))
     extra = [after - before for before, after in zip(plain, grown, strict=True)]
@@ -46,7 +46,7 @@ def test_a_ratio_of_activations_halves_with_the_micro_batch(ratio: Fraction) -> 
 
 @given(st.integers(min_value=0, max_value=20 * GIB))
 def test_a_difference_in_bytes_stays_whatever_the_micro_batch_is(size: int) -> None:
-    rule = Carried(ratios={}, added=(Added(pile="temporary", moments=frozenset(("forward",)), bytes=size),))
+    rule = Corrections(ratios={}, added=(AddedBytes(pile="temporary", moments=frozenset(("forward",)), bytes=size),))
     for micro in (1, 2):
         spec = edit.changed(SPEC, "train.micro_batch_size", micro)
         before, after = needed(spec, None), needed(spec, rule)
@@ -55,13 +55,13 @@ def test_a_difference_in_bytes_stays_whatever_the_micro_batch_is(size: int) -> N
 
 
 def test_what_the_allocator_could_not_use_is_left_behind_by_another_allocator() -> None:
-    rule = Carried(ratios={}, unusable_bytes=9 * GIB)
+    rule = Corrections(ratios={}, unusable_bytes=9 * GIB)
     other = edit.changed(SPEC, "train.allocator", "expandable")
     assert needed(SPEC, rule).peak.allocated_bytes == needed(SPEC, None).peak.allocated_bytes + 9 * GIB
     assert needed(other, rule) == needed(other, None)
 
 
-def rule_of(grown: dict[str, int], *, grows: bool = False, **facts: Any) -> Carried:
+def rule_of(grown: dict[str, int], *, grows: bool = False, **facts: Any) -> Corrections:
     """The rule that a run with these differences gives."""
     usual: dict[str, Any] = {"phase": "backward", "layer": 17, "requested_bytes": 0}
     oom = OutOfMemory(**{"kind": "device", "place": "device", "time": 0.0, "rank": 3, "node": None, **usual, **facts})
@@ -82,7 +82,7 @@ def test_piles_by_size_keep_their_ratio_and_all_others_their_bytes() -> None:
 def test_loading_and_saving_keep_their_bytes_at_their_own_moment() -> None:
     rule = rule_of({"parameters": 90 * GIB}, phase="load", layer=None)
     assert not rule.ratios
-    assert rule.added == (Added(pile="parameters", moments=frozenset(("load",)), bytes=90 * GIB),)
+    assert rule.added == (AddedBytes(pile="parameters", moments=frozenset(("load",)), bytes=90 * GIB),)
 
 
 def test_what_grows_from_step_to_step_keeps_its_bytes_in_every_moment_of_training() -> None:
@@ -96,7 +96,7 @@ def test_other_processes_take_their_bytes_from_every_neighbour() -> None:
     [added] = rule_of({}, others_bytes=50 * GIB).added
     assert (added.pile, added.bytes) == ("context", 50 * GIB)
     other = edit.changed(SPEC, "train.micro_batch_size", 2)
-    rule = Carried(ratios={}, added=(added,))
+    rule = Corrections(ratios={}, added=(added,))
     assert needed(other, rule).outside_bytes == needed(other, None).outside_bytes + 50 * GIB
 
 

@@ -287,7 +287,7 @@ def test_saving_goes_on_once_the_disk_has_room_again(runs: Runs, tmp_path: Path)
         training.train_all(tmp_path, {"run": words}, ranks=2)
         cleaner.join()
         assert [path.name for path in folder.iterdir()] == ["step-00000080"]
-        assert "there was none before it; training goes on" in (tmp_path / "ranks.log").read_text()
+        assert "there was none before it; training continues" in (tmp_path / "ranks.log").read_text()
         assert pause_text(tmp_path / "run") is None
     finally:
         subprocess.run(["umount", folder], check=True)

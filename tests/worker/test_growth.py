@@ -13,7 +13,7 @@ pytest.importorskip("torch", reason="workers need the extra 'fsdp'")
 
 from launcher.base.units import GIB, MIB
 from launcher.job.memory import HostMemory, MemoryRecord, PhaseMemory
-from launcher.worker.watch.growth import Growth, Watch, trend
+from launcher.worker.watch.growth import Growth, GrowthDetector, trend
 
 STEPS = 10_000
 
@@ -43,7 +43,7 @@ def record(
 
 
 def watched(records: Sequence[MemoryRecord]) -> list[Growth]:
-    watch, found = Watch(), []
+    watch, found = GrowthDetector(), []
     for each in records:
         found = watch.add(each)
     return found
@@ -109,14 +109,14 @@ def test_noise_raises_no_false_alarm() -> None:
     draw = random.Random(7)
     for _ in range(40):
         sizes = [round(draw.gauss(4 * GIB, GIB / 2)) for _ in range(60)]
-        watch, alarms = Watch(), 0
+        watch, alarms = GrowthDetector(), 0
         for step, size in zip(at(60), sizes, strict=True):
             alarms += len(watch.add(record(step, activations=size, temporary=draw.randrange(GIB), rank_bytes=size)))
         assert not alarms
 
 
 def test_what_was_before_a_way_back_is_no_part_of_a_trend() -> None:
-    watch = Watch()
+    watch = GrowthDetector()
     for step in at(30):
         watch.add(record(step, temporary=step * MIB))
     watch.rewind()

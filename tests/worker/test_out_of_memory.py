@@ -23,7 +23,7 @@ from launcher.base import files
 from launcher.job.memory import MemoryRecord, OutOfMemory, ran_out, records
 from launcher.why.explain import explain
 from launcher.worker import CheckpointError, TrainingError, out_of_memory
-from launcher.worker.beat import Beat
+from launcher.worker.beat import HeartbeatWriter
 from launcher.worker.engine import Context
 from launcher.worker.memory import MemoryTracker
 from launcher.worker.memory.live_bytes import LiveBytes
@@ -323,7 +323,7 @@ def test_a_recorded_snapshot_of_a_gpu_is_kept_for_torchs_viewer_with_its_largest
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 75 * MIB)
     monkeypatch.setattr(torch.cuda.memory, "_snapshot", lambda: SNAPSHOT)
     spec = make_spec("model=tiny")
-    pulse = Beat()
+    pulse = HeartbeatWriter()
     tracker = MemoryTracker(pulse.enter)
     context = Context(
         spec=spec, directory=tmp_path, rank=3, world=4, device=torch.device("cpu"), memory=tracker, beat=pulse

@@ -14,7 +14,7 @@ from launcher.job import events
 from launcher.rundir import health
 from launcher.worker import memory
 from launcher.worker import watch as pace
-from launcher.worker.beat import Clock
+from launcher.worker.beat import BlockTimer
 from launcher.worker.engine import Context
 from tests.support.helpers import make_spec
 
@@ -37,7 +37,7 @@ def test_a_rank_is_slow_beside_those_of_its_stage(
 
 
 def test_the_clock_takes_the_training_passes_of_blocks() -> None:
-    clock, block = Clock(on=True), nn.Linear(4, 4)
+    clock, block = BlockTimer(on=True), nn.Linear(4, 4)
     clock.follow([block], torch.device("cpu"))
     block(torch.ones(2, 4))
     assert clock.take_seconds() > 0
@@ -46,7 +46,7 @@ def test_the_clock_takes_the_training_passes_of_blocks() -> None:
     assert clock.take_seconds() == 0
 
 
-class Gathered(pace.Pace):
+class Gathered(pace.SlowRankDetector):
     """Rank 0 of two, of which the other is as slow as the test says."""
 
     def __init__(self, context: Context) -> None:

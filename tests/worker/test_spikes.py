@@ -17,7 +17,7 @@ from launcher.rundir import health
 from launcher.worker import TrainingError, memory, spikes
 from launcher.worker.engine import Context, StepResult
 from launcher.worker.metrics import Metrics, is_spent
-from launcher.worker.spikes import Judge
+from launcher.worker.spikes import SpikeDetector
 from tests.support import training
 from tests.support.helpers import make_spec
 
@@ -25,7 +25,7 @@ FALLING = [5.0 - 0.05 * step for step in range(40)]
 
 
 def jumps(losses: list[float], last: float) -> str | None:
-    judge = Judge(7.0)
+    judge = SpikeDetector(7.0)
     assert [judge.jump(step, loss) for step, loss in enumerate(losses, start=1)] == [None] * len(losses)
     return judge.jump(len(losses) + 1, last)
 
@@ -44,7 +44,7 @@ def test_a_few_losses_judge_nothing_and_a_settled_loss_may_tremble() -> None:
 
 
 def test_what_jumped_is_no_part_of_the_mean() -> None:
-    judge = Judge(7.0)
+    judge = SpikeDetector(7.0)
     for step, loss in enumerate(FALLING, start=1):
         judge.jump(step, loss)
     assert judge.jump(41, 30.0) is not None

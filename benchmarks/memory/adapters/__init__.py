@@ -1,1 +1,1 @@
-"""One module a source, named as its data file: ``rows(path) -> Iterator[Row]``."""
+"""One module per source, named like its data file: ``rows(path) -> Iterator[Row]``."""

@@ -1,4 +1,4 @@
-"""Our own workers on one GPU, as ``python -m benchmarks.gpu`` has measured them (``gpu.json``).
+"""launch's own workers on one GPU, measured by ``python -m benchmarks.gpu`` (``gpu.json``).
 
 Rank 0 of each world was measured. Where the others did not exist there were no communicators, which the estimate of
 what a device holds counts, so that counter is left to the file's own comparison.

@@ -57,19 +57,19 @@ def rows(path: Path) -> Iterator[Row]:
 
 
 def _gpus(run: dict[str, Any]) -> int:
-    """The GPUs of a run that states them; one that states no nodes has one."""
+    """Number of GPUs of a run that states it; a run that states no nodes has one node."""
     return int((run["nodes"] or 1) * run["gpus"])
 
 
 def _place(run: dict[str, Any]) -> tuple[str, ...]:
-    """The suite, the kind of machine and the nodes by which the CI chooses a job's machines."""
+    """The test suite, machine type and node count by which the CI chooses a job's machines."""
     suite, test = run["id"].split("/")[:2]
     kind = "release" if "release" in test else "one node" if test.endswith("_1node") else ""
     return suite, run["machine"].removesuffix("_2nd"), kind
 
 
 def _row(run: dict[str, Any], worlds: Set[int], catalog: Catalog) -> Row:
-    """The row of a run; one that does not state its GPUs has those of its place, where all that state them agree."""
+    """The row of a run; unstated GPUs are those of the runs on the same machines, if these agree."""
     name = run["id"]
     reason = _reason(run)
     if reason is not None:
@@ -99,7 +99,7 @@ def _measured(run: dict[str, Any], spec: RunSpec, *, soft: bool = False) -> Row:
 
 
 def _overrides(run: dict[str, Any]) -> Iterator[str]:
-    """All of the run but its world and its saves: what is recorded is the peak of a step, before the last save."""
+    """Overrides of the run without world size and saves: the recorded peak is that of a step before the last save."""
     found = megatron.read(json.dumps({"MODEL_ARGS": run["args"]}), "arguments.json")
     if found.errors:
         raise ConfigErrors(found.errors)
@@ -118,7 +118,7 @@ def _spec(overrides: list[str], nodes: int, gpus: int, catalog: Catalog) -> RunS
 
 
 def _whatever_the_world(overrides: list[str], catalog: Catalog) -> RunSpec | None:
-    """A specification where every world that the batch divides among is predicted alike, so that none is guessed.
+    """The specification, if the prediction is the same for every possible world size, so that none is guessed.
 
     Worlds with fewer micro-batches than stages, whose pipeline is never full, are none of a recipe's.
     """
@@ -138,7 +138,7 @@ def _worlds(overrides: list[str], catalog: Catalog) -> list[RunSpec]:
 
 
 def _told_by_the_shards(run: dict[str, Any], overrides: list[str], catalog: Catalog) -> RunSpec | None:
-    """The only number of GPUs that explains a release run's static bytes, which are then not scored.
+    """The only number of GPUs consistent with a release run's static bytes, which are then not scored.
 
     Twice as many GPUs halve the optimizer's shard, which is most of what stays between steps.
     """
@@ -167,7 +167,7 @@ def _environment(run: dict[str, Any]) -> Iterator[str]:
 
 
 def _left_out(arguments: dict[str, Any]) -> Iterator[str]:
-    """Arguments that the launcher's own runs have and this run had not, and the fused AdamW of its container."""
+    """Arguments that only launch's runs have, and the fused AdamW of this run's container."""
     if arguments.get("--transformer-impl") == "local":
         yield "optimizer.fused=true"
     for name in ("moe-grouped-gemm", "no-create-attention-mask-in-dataloader"):

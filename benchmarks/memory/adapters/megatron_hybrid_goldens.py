@@ -1,4 +1,4 @@
-"""Hybrids of Megatron-LM's functional tests, whose layers are letters; imported and measured as the other tests are."""
+"""Megatron-LM's functional tests of hybrid models, imported and measured like its other tests."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def _row(line: Line, catalog: Catalog) -> Row:
 
 
 def _stated(line: Line) -> None:
-    """Refuse a row of which something is blank that every framework needs."""
+    """Refuse a row that lacks a value that every framework needs."""
     if line["oom"] == "false" and line["counter"] not in _COUNTERS:
         raise LeftOutError("no memory, or it is not said which counter")
     blank = [column for column in _SHAPE if not line[column]]
@@ -107,7 +107,7 @@ def _stated(line: Line) -> None:
 
 
 def _overrides(line: Line) -> list[str]:
-    """Overrides from the columns that mean the same for every framework."""
+    """Overrides from the columns with the same meaning for every framework."""
     gpus = int(line["n_gpus"])
     nodes = -(-gpus // 8)
     accumulated = int(line["grad_accum"] or 1)
@@ -139,7 +139,7 @@ def _framework(name: str) -> Callable[[Line], Expressed]:
 
 
 def _fsdp_qlora(line: Line) -> Expressed:
-    """Answer.AI's script: bf16 throughout, LoRA by ``peft`` with its dropout of 0.1, FSDP1, the Trainer's modules."""
+    """Answer.AI's script: all bf16, ``peft`` LoRA with its dropout of 0.1, FSDP1, the Trainer's modules."""
     if line["offload"] != "none":
         raise LeftOutError("parameters that FSDP1 offloads")
     settings: dict[str, object] = {

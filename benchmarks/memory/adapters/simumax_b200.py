@@ -65,7 +65,7 @@ def _rows(run: dict[str, Any], catalog: Catalog) -> Iterator[Row]:
 
 
 def _spec(run: dict[str, Any], catalog: Catalog) -> RunSpec:
-    """The run, of whose possible first dense layers the number is taken that comes nearest to SimuMax's prediction."""
+    """The run, with the number of first dense layers that is nearest to SimuMax's prediction."""
     theirs = _theirs(run)["allocated"]
     counts = range(min(_DENSE, run["layers"] - 1) + 1) if run["experts"] else (0,)
     specs = [request([*_overrides(run, dense)], catalog=catalog).require() for dense in counts]

@@ -1,1 +1,1 @@
-"""Backends of the memory model for frameworks that are only checked: no translation."""
+"""Backends of the memory model for frameworks that are only compared with: they translate no job."""

@@ -1,4 +1,4 @@
-"""A published row in our words, as a framework's module reads it from the columns and the notes."""
+"""A published row as overrides, read by a framework's module from the columns and notes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ type Line = dict[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expressed:
-    """A row in our words: the backend, and what the columns do not say the same way for every framework.
+    """A row as overrides: its backend, and settings whose columns differ between frameworks.
 
     Attributes:
         backend: What stands in for a backend of ours.
@@ -32,7 +32,7 @@ class Expressed:
 
 
 def within_card(backend: Backend, spec: RunSpec) -> int:
-    """Bytes that the allocator reserves: the estimate's share of what is allocated, as far as the card has them.
+    """Bytes that the allocator reserves: the estimate's share of the allocated bytes, at most the card's capacity.
 
     An allocator that finds no more gives back what it caches (``release_cached_blocks``).
     """

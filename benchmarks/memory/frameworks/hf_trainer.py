@@ -151,7 +151,7 @@ def gptq_scales(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def gathered(rank: RankModel) -> Iterator[MemoryTerm]:
-    """The root unit from its forward to the end of its backward, and the block that runs."""
+    """Gathered parameters: the root unit from its forward to the end of its backward, and the running block."""
     root, block = rank.compute_parameters(rank.root), rank.compute_parameters(rank.largest_block)
     z, what = rank.engine.size, "gathered root unit"
     yield term("gather_buffers", LOSS | ROOT_BACKWARD, what, "z * root", _FSDP, z=z, root=root)
@@ -183,6 +183,6 @@ def retained_inputs(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def largest_gradient(rank: RankModel) -> MemoryTerm:
-    """The gradient of one weight while it is made, of the largest of all."""
+    """The gradient of the largest weight while it is computed."""
     z, w = rank.engine.size, max(rank.largest_block.largest_trained, rank.root.largest_trained)
     return term("temporary", _BACKWARD, "gradient of one weight", "z * w", "torch AccumulateGrad", z=z, w=w)

@@ -107,7 +107,7 @@ class LitGpt(Backend):
         )
 
     def overheads(self, rank: RankModel) -> Iterator[MemoryTerm]:
-        """Terms of LitGPT's own: saved tensors, adapters, gradients in flight, and buffers of FSDP1 or DDP."""
+        """Terms that LitGPT adds: saved tensors, adapters, gradients in flight, and buffers of FSDP1 or DDP."""
         yield from self.saved(rank)
         if self.head:
             yield from adapted_head(rank)
@@ -142,7 +142,7 @@ class LitGpt(Backend):
 
 
 def _product_inputs(rank: RankModel, *, parallel: bool) -> int:
-    """Inputs of 4-bit products that nothing else saves: the norms', attention's copied output, the MLP's inside."""
+    """Inputs of 4-bit products that nothing else saves: norms' outputs, attention's copied output, MLP's product."""
     model = rank.spec.model
     norms = model.hidden_size * (1 if parallel else 2)
     return 2 * (norms + model.query_size + model.intermediate_size)
@@ -211,7 +211,7 @@ def adapted_head(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def express(line: Line) -> Expressed:
-    """Full runs on several GPUs are FSDP1 with every block recomputed; LoRA and QLoRA run on one whatever there is.
+    """Full runs on several GPUs use FSDP1 with every block recomputed; LoRA and QLoRA always run on one GPU.
 
     The script for training from scratch recomputes nothing, under FSDP1 or DistributedDataParallel.
     """
@@ -250,7 +250,7 @@ _CARD = {"A10G-24GB": 24 * 2**30, "A100-SXM4-40GB": 40 * 2**30}
 
 
 def _global_batch(line: Line, gpus: int, *, sharded: bool) -> int:
-    """The stated batch; of the script for training from scratch its default, or what the notes say of FSDP runs."""
+    """The stated batch; else the pre-training script's default, or for FSDP runs that of the notes."""
     noted = re.search(r"global batch (\d+) for FSDP runs via CLI, (\d+) default otherwise", line["notes"])
     if noted is not None:
         return int(noted.group(1 if sharded else 2))
@@ -258,7 +258,7 @@ def _global_batch(line: Line, gpus: int, *, sharded: bool) -> int:
 
 
 def _model(line: Line) -> dict[str, object]:
-    """LitGPT ties no weights; without a gate the block is a GPT's, with rotary positions (``litgpt/config.py``)."""
+    """Model overrides: LitGPT ties no weights; an ungated block is GPT's with rotations (``litgpt/config.py``)."""
     if line["activation_fn"] != "gelu":
         return {"model.tie_word_embeddings": False}
     return {

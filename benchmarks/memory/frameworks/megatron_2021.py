@@ -37,7 +37,7 @@ _OPTIMIZER = "Megatron-LM v2.4 megatron/optimizer/optimizer.py"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Megatron2021(Backend):
-    """It as a backend of the memory model.
+    """Megatron-LM of 2021 as a backend of the memory model.
 
     Attributes:
         first_step: Whether the first step is asked for, at whose end the optimizer makes its states.

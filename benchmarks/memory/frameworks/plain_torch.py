@@ -1,4 +1,4 @@
-"""A framework whose model is torch's own modules under ZeRO 1, as a backend that is only checked.
+"""A framework that uses torch's own modules under ZeRO 1, as a backend that is only compared with.
 
 Nothing is fused but what its rows name: a norm and a rotation save their steps, and torch's cross entropy is on the
 whole vocabulary of every rank. bf16 parameters and gradients, fp32 master weights and moments.
@@ -58,5 +58,5 @@ class PlainTorch(Backend):
         )
 
     def overheads(self, rank: RankModel) -> Iterable[MemoryTerm]:
-        """Of its buffers nothing is known."""
+        """No terms: its buffers are unknown."""
         return ()

@@ -153,7 +153,7 @@ def express(line: Line) -> Expressed:
 
 
 def _since(line: Line) -> str:
-    """The commit's month, or its year alone; torchtitan has Qwen3 from July 2025 on."""
+    """The commit's month, or only its year; torchtitan has Qwen3 since July 2025."""
     stated = re.search(r"\((20\d\d(?:-\d\d)?)", line["framework_version"])
     known = stated.group(1) if stated is not None else "2025"
     return max(known, "2025-07") if "Qwen3" in line["model_name"] else known

@@ -65,7 +65,7 @@ def _row(line: Line, found: MemoryRow) -> Row:
 
 
 def flags(line: Line) -> frozenset[str]:
-    """What the file's notes say of a run."""
+    """Settings that the file's notes give for a run."""
     found = {"512 GPUs"} if line["n_gpus"] == "512" else set[str]()
     broken = int(line["pp"]) > 1 and "after_pp_fix=False" in line["framework_version"]
     if broken:

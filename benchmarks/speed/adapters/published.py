@@ -52,7 +52,7 @@ def _row(line: Line, catalog: Catalog) -> Row:
 
 
 def translated(line: Line) -> Line:
-    """The row by the names and words of throughput.csv."""
+    """The row with the column names and values of throughput.csv."""
     said = {_NAMES.get(name, name): value for name, value in line.items()}
     said |= {name: line[name] or "1" for name in ("tp", "pp", "vpp", "cp", "ep")}
     accumulation = line["grad_accum"] or "1"

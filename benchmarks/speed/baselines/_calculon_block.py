@@ -128,5 +128,5 @@ def _residual(elements: float) -> Layer:
 
 
 def _fork(elements: float, *, users: int) -> Layer:
-    """Free in the forward pass; the backward pass adds up a gradient a user."""
+    """A fork: free in the forward pass; the backward pass sums one gradient per reader."""
     return Layer(forward=(0, 0), backward=(users * elements, (users + 1) * elements))

@@ -11,7 +11,7 @@ type Table = tuple[tuple[float, float], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """What Calculon's file of a system says of the processor beside the rates that ``conf/hardware`` has.
+    """Values of Calculon's system file besides the processor's rates in ``conf/hardware``.
 
     Attributes:
         matrix: Share of the matrix engine's peak by GFLOP of one product.

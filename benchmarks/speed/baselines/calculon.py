@@ -24,7 +24,7 @@ SOURCE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
-    """How a run is laid out, in Calculon's words: its file of an execution.
+    """A run's layout as Calculon's execution file.
 
     Attributes:
         tensor: Tensor parallel ranks.
@@ -50,7 +50,7 @@ class Execution:
 
 
 def predict(row: Row) -> float | None:
-    """Tokens per second of one GPU; None for what Calculon has no words for."""
+    """Tokens per second of one GPU; None for settings that Calculon cannot express."""
     if row.spec is None or not _covers(row.spec):
         return None
     spec, system = row.spec, system_of(row.spec)

@@ -119,7 +119,7 @@ def _form(point: Vector, gpu: str, size: int, rows: Rows) -> Vector:
 
 
 def _predicted(constants: Mapping[str, float], gpu: str, size: int, rows: Rows) -> Vector:
-    """What the shipped function says with these constants."""
+    """The shipped function's prediction with these constants."""
     silicon = SILICON[gpu]
     kernel = attention.kernel_from(constants, silicon.bf16, silicon.memory_bandwidth, silicon.cores)
     found: Vector = np.array([

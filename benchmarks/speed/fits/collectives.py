@@ -77,7 +77,7 @@ def one_node(path: Path) -> Measured:
 
 
 def write(content: dict[str, Any]) -> None:
-    """The file, with what was read of an earlier one forgotten."""
+    """Write the file and clear the cache of the earlier one."""
     TARGET.write_text(_compact(content))
     files.own_json.cache_clear()
     collectives._tables.cache_clear()
@@ -107,7 +107,7 @@ def fitted(measured: Measured) -> dict[str, Any]:
 
 
 def _compact(content: dict[str, Any]) -> str:
-    """JSON with one list of times a line."""
+    """JSON with one list of times per line."""
     lines = json.dumps(content, indent=1).splitlines()
     text, inside = "", False
     for line in lines:
@@ -175,7 +175,7 @@ def _tuner(path: Path) -> Iterator[str]:
     yield f"  latency {_spread(latencies)}; bandwidth {_spread(bandwidths)}"
 
 
-def _way(row: dict[str, str]) -> tuner.Way:
+def _way(row: dict[str, str]) -> tuner.Algorithm:
     nodes, inside = int(row["nodes"]), int(row["ranks_per_node"])
     rate, protocols = 48e9 * inside, ["LL", "LL128", "SIMPLE"]
     if row["algo"] == "ring":
@@ -203,7 +203,7 @@ def _shares(path: Path) -> Iterator[str]:
 
 
 def _lie(group: str) -> tuple[int, int]:
-    """Nodes and ranks on each, from SimAI's names: ``16Node-128GPU(NIC)``, ``Multi 16``; 0 where it is not said."""
+    """Nodes and ranks per node from SimAI's names: ``16Node-128GPU(NIC)``, ``Multi 16``; 0 if not given."""
     if group.startswith(("Multi ", "Muiti ")) and group.split()[1].isdigit():
         return int(group.split()[1]), 1
     nodes = group.partition("Node")[0].strip()

@@ -38,7 +38,7 @@ _TRACE = "trace of the live tensors of DeepSpeed 0.19.8"
 
 
 def overheads(rank: RankModel) -> Iterable[MemoryTerm]:
-    """Everything that DeepSpeed adds at the run's stage."""
+    """All terms that DeepSpeed adds at the run's ZeRO stage."""
     stage = rank.spec.zero.stage
     for terms in (start, restoring, whole_gradients, step_copies, first_step, fp32_partition, offloading):
         yield from terms(rank)
@@ -62,12 +62,12 @@ def overheads(rank: RankModel) -> Iterable[MemoryTerm]:
 
 
 def start(rank: RankModel) -> Iterator[MemoryTerm]:
-    """While it starts: a flat copy of a group of weights in stages 1 and 2, or later zeros for gradients, ``4 P / d``.
+    """Temporaries of the start: in stages 1 and 2 a flat copy of a weight group, later zero gradients, ``4 P / d``.
 
-    DeepSpeed makes that copy on the host where the device lacks the room, so it never decides what fits. In stage 3 one
-    weight is gathered while it is filled, and one that is trained while it gets its hooks
-    (``create_reduce_and_remove_grad_hooks``); or there is the fp32 copy of the shard beside zeros for the gradients of
-    its largest group (``initialize_optimizer_states``), before gradients and the bucket are made.
+    DeepSpeed makes that copy on the host if the device lacks room, so it never decides what fits. Stage 3 gathers each
+    weight while it is filled, and a trained one while it gets its hooks (``create_reduce_and_remove_grad_hooks``);
+    later it holds the shard's fp32 copy and zeros for the gradients of the largest group
+    (``initialize_optimizer_states``), before gradients and the bucket are allocated.
     """
     zero, z_par = rank.spec.zero, rank.dtypes.size("parameters")
     if not zero.stage:
@@ -91,10 +91,10 @@ def start(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def restoring(rank: RankModel) -> Iterator[MemoryTerm]:
-    """While a checkpoint is loaded: optimizer states, and where the device is the host, the file that is read.
+    """Temporaries of loading a checkpoint: optimizer states and, on CPU ranks, the file that is read.
 
     Files are read on the host (``map_location`` in ``runtime/engine.py``): first the parameters, which stage 3 keeps
-    with the states; then this rank's states and fp32 weights. On the CPU the states read are those that stay, but for
+    with the states; then this rank's states and fp32 weights. On the CPU the states read are kept, except for
     bitsandbytes, which copies them (``load_state_dict``, optim/optimizer.py). Stage 0 has all in one file. With a
     master copy it has stepped once while it started, which took more (:func:`first_step`).
     """
@@ -124,7 +124,7 @@ def _restored(terms: Iterable[MemoryTerm], file: MemoryTerm | None, instant: str
 
 
 def whole_gradients(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Below stage 2 the output projection's gradient, whole from the first block's backward pass on.
+    """Gradient of the output projection below stage 2, whole from the first block's backward pass on.
 
     It stays until the end of the backward pass; from stage 2 on each gradient is freed once it is in a bucket.
     """
@@ -141,11 +141,11 @@ def whole_gradients(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def block_instants(rank: RankModel, kind: BlockKind, moments: Moments) -> Iterator[MemoryTerm]:
-    """Instants of a block's backward pass beside that of its MLP.
+    """Further instants of a block's backward pass, besides that of its MLP.
 
-    A weight's gradient waits, beside all the gradients inside the MLP; and from the second block on, while it is
-    reduced, a bucket is copied, when half of those exist: in stages 1 and 2 flattened (``allreduce_and_scatter``), in
-    stage 3 concatenated (``reduce_scatter_coalesced``). Neither meets the reordering of experts' outputs.
+    A weight's gradient waits while all gradients inside the MLP exist. From the second block on a bucket that is
+    reduced is copied when half of them exist: flattened in stages 1 and 2 (``allreduce_and_scatter``), concatenated in
+    stage 3 (``reduce_scatter_coalesced``). Neither coincides with the reordering of experts' outputs.
     """
     zero, inside, tok = rank.spec.zero, inside_mlp(rank, kind), rank.tokens
     expression, values = waiting_gradient(rank)
@@ -277,7 +277,7 @@ def module_gradients(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def step_copies(rank: RankModel) -> Iterator[MemoryTerm]:
-    """The step: gradients of the rank's shard in one flat tensor, and in fp32; what torch's optimizer adds to that.
+    """Temporaries of the step: the shard's gradients in one flat tensor and in fp32, and those of torch's optimizer.
 
     Stage 3 steps one sub-group at a time; gradients of stage 0 are stepped on as they are. Before it, the norm is
     computed of one gradient at a time in fp64 (``complete_grad_norm_calculation_for_cpu_offload``,
@@ -332,7 +332,7 @@ def stage3_bucket(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def fp32_partition(rank: RankModel) -> Iterator[MemoryTerm]:
-    """ZeRO clones its shard for the optimizer in fp32 even where the parameters are fp32: ``4 P / d``.
+    """The fp32 clone of the shard that ZeRO makes for the optimizer, even of fp32 parameters: ``4 P / d``.
 
     ``single_partition_of_fp32_groups`` in ``stage_1_and_2.py``, ``fp32_partitioned_groups_flat`` in ``stage3.py``.
     """
@@ -344,7 +344,7 @@ def fp32_partition(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def offloading(rank: RankModel) -> Iterator[MemoryTerm]:
-    """ZeRO 1 and 2: a buffer of the largest weight, kept, through which gradients go to the host and back.
+    """ZeRO 1 and 2: a permanent buffer of the largest weight, through which gradients go to the host and back.
 
     ``temp_grad_buffer_for_gpu_offload`` in ``stage_1_and_2.py``. What CPU ranks offload stays in their own memory,
     where moments come with the first step.
@@ -364,7 +364,7 @@ def offloading(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def first_step(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Stage 0 beside a master copy steps once while it starts, so that loading takes what a step takes.
+    """Memory of the step that stage 0 with a master copy makes while it starts.
 
     ``FP16_UnfusedOptimizer.initialize_optimizer_states``: moments, fp32 gradients and the compute format's, and what
     torch's optimizer makes.

@@ -50,7 +50,7 @@ from launcher.estimate.rank.shards import WeightCounts
 
 
 def overheads(rank: RankModel) -> Iterable[MemoryTerm]:
-    """Everything of FSDP2, or of DDP and autocast."""
+    """All terms that FSDP2, or DDP and autocast, add."""
     apart, shared = splits(rank.spec), rank.spec.parallel.expert > 1
     if rank.spec.parallel.shard:
         yield from states.constants(rank)
@@ -133,10 +133,10 @@ def kept_after_forward(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def block_reduction(rank: RankModel) -> Iterator[MemoryTerm]:
-    """The reduce-scatter's input of the block before, in the reduce format, held until the next reduction: ``z block``.
+    """Input of the previous block's reduce-scatter, in the reduce format, held until the next reduction: ``z block``.
 
-    Its output is the gradient shard itself, counted there, or of offloaded ones gone once it is on the host
-    (``foreach_reduce``, _fsdp_collectives.py); beside it the unreduced gradient of the output projection.
+    Its output is the gradient shard, which ``gradients`` counts; an offloaded one is freed once it is on the host
+    (``foreach_reduce``, _fsdp_collectives.py). The unreduced gradient of the output projection is held as well.
     """
     source, z_red = FSDP_TRACE, rank.dtypes.size("reduce")
     head = rank.head.trained - rank.counts.shared.trained + (tied_table(rank) if rank.root.trained else 0)
@@ -157,7 +157,7 @@ def block_reduction(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def leaving(rank: RankModel, moments: Iterable[Moment], shard: int) -> MemoryTerm:
-    """A reduction's output, of so many elements, which is copied to the host."""
+    """Output of a reduction, of ``shard`` elements, while it is copied to the host."""
     what, z_acc = "gradients on their way to the host", rank.dtypes.size("accumulate")
     return term("gradients", moments, what, "z_acc * shard", FSDP_TRACE, z_acc=z_acc, shard=shard)
 
@@ -175,7 +175,7 @@ def unreduced(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def root_reduction(rank: RankModel) -> Iterator[MemoryTerm]:
-    """The end of backward: gradients of the root group and, in the reduce format, the reduce-scatter's input.
+    """Gradients of the root group and, in the reduce format, its reduce-scatter's input, at the end of backward.
 
     At first the gathered root group and the last block's reduction are still held beside those gradients; then the
     reduction's input. The gradients are freed before the reduction's output, the root group's gradient shards, is made.
@@ -211,11 +211,11 @@ def _first(rank: RankModel) -> int:
 
 
 def block_instants(rank: RankModel, kind: BlockKind, moments: Moments) -> Iterator[MemoryTerm]:
-    """Instants of a block's backward pass beside that of its MLP: a weight's gradient is there, or all of the block's.
+    """Further instants of a block's backward pass: with one weight's gradient, and with all of the block's gradients.
 
-    FSDP2 holds all of a block's gradients until its end, when of its activations the first norm's are left; early on
-    the last weight's gradient stands beside all of them. DDP puts each into its bucket on its own, under autocast
-    through an fp32 copy, when half of the gradients inside the MLP exist.
+    FSDP2 holds all of a block's gradients until the block's end, when only the first norm's activations are left;
+    early on it holds the last weight's gradient and all activations. DDP copies each gradient into its bucket by
+    itself, under autocast through an fp32 copy, when half of the gradients inside the MLP exist.
     """
     z, block = rank.engine.size, kind.elements
     inside, tok = inside_mlp(rank, kind), rank.tokens
@@ -236,11 +236,11 @@ def block_instants(rank: RankModel, kind: BlockKind, moments: Moments) -> Iterat
 
 
 def _ddp_gradient(rank: RankModel, moments: Moments, inside: Value) -> MemoryTerm:
-    """Beside half of the gradients inside the MLP one weight's gradient, under autocast with an fp32 copy of it.
+    """One weight's gradient, under autocast with its fp32 copy, and half of the gradients inside the MLP.
 
-    Experts' gradients need no copy: autocast leaves their products alone. The first of theirs comes like an MLP's, the
-    larger when what their products saved, twice what is inside but the residual stream's gradient, is freed; without
-    buckets the first is still there.
+    Experts' gradients need no copy, since autocast does not cast their products. Their first gradient appears as an
+    MLP's does, the larger one once the tensors that their products saved are freed: twice the gradients inside the
+    experts, without the residual stream's. Without buckets the first one is still held then.
     """
     block, z, common = rank.largest_block, rank.engine.size, {"inside": inside, "tok": rank.tokens}
     what, half = "gradients inside the MLP and of one weight", "ceil(inside * tok / 2)"
@@ -259,7 +259,7 @@ def _ddp_gradient(rank: RankModel, moments: Moments, inside: Value) -> MemoryTer
 
 
 def output_gradient(rank: RankModel) -> Iterator[MemoryTerm]:
-    """In DDP the gradient of a tied output projection waits for the embedding's; another is there without buckets."""
+    """DDP: gradient of a tied output projection until the embedding's exists; without buckets that of an untied one."""
     tied, waits = rank.spec.model.tie_word_embeddings, rank.spec.gradient_accumulation > 1
     if rank.root.trained and rank.blocks and (tied or not (rank.engine.gradients_stay or waits)):
         z_acc, head = rank.dtypes.size("accumulate"), output_elements(rank) if tied else rank.head.trained
@@ -271,8 +271,8 @@ def output_gradient(rank: RankModel) -> Iterator[MemoryTerm]:
 def exchanged(rank: RankModel) -> Iterator[MemoryTerm]:
     """Symmetric memory, outside of torch's allocator, in which products exchange their parts: ``2 z h tok / t``.
 
-    One workspace a group, as large as its largest use: two parts of a scattered sum (``_pipelined_produce_and_all2all``
-    of ``torch/distributed/_symmetric_memory``); a gathered input takes one.
+    One workspace per group, the size of its largest use: two parts of a scattered sum
+    (``_pipelined_produce_and_all2all`` of ``torch/distributed/_symmetric_memory``); a gathered input takes one.
     """
     if rank.spec.parallel.async_tensor:
         what, h, t = "symmetric memory of tensor parallel ranks", rank.spec.model.hidden_size, rank.spec.parallel.tensor
@@ -282,7 +282,7 @@ def exchanged(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def unsplit(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Rests of the segments of weights or of their shards, made before any memory was freed (``device.unsplit``)."""
+    """Unused ends of the segments of weights or shards, allocated before any memory was freed (``device.unsplit``)."""
     spec, z_par = rank.spec, rank.dtypes.size("parameters")
     if rank.cuda and spec.train.allocator == "default" and spec.zero.offload_parameters == "none":
         what = "rests of segments, too small to split off"
@@ -293,10 +293,10 @@ def unsplit(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def untied(rank: RankModel) -> Iterator[MemoryTerm]:
-    """While the model is loaded: a tied output projection has memory of its own until it is tied again.
+    """Memory of a tied output projection while the model is loaded, until it is tied again.
 
-    ``to_empty`` (``torch/nn/modules/module.py``) makes each module's parameters anew. DDP's buckets come later and are
-    more.
+    ``to_empty`` (``torch/nn/modules/module.py``) makes each module's parameters anew. DDP's buckets come later and
+    take more.
     """
     if rank.tied and not rank.engine.gradients_stay and rank.spec.zero.offload_parameters == "none":
         shard, z_par = ceil(rank.embedding.largest * rank.view.states.parameters), rank.dtypes.size("parameters")
@@ -305,11 +305,10 @@ def untied(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def restoring(rank: RankModel) -> Iterator[MemoryTerm]:
-    """While a checkpoint is loaded, torch makes the optimizer's states by a step on gradients of zeros.
+    """Memory of the step on zero gradients by which torch creates optimizer states while it loads a checkpoint.
 
-    So it takes what a step takes (``_init_optim_state``, ``torch/distributed/checkpoint/state_dict.py``); where
-    gradients are views of buckets the zeros come beside these. Tensors are read into their places afterwards, one at a
-    time.
+    It takes as much as a step (``_init_optim_state``, ``torch/distributed/checkpoint/state_dict.py``); where gradients
+    are views of buckets, the zeros are extra. Tensors are then read into their places one at a time.
     """
     if rank.spec.save.load is None or rank.spec.zero.offload_parameters != "none":
         return
@@ -350,7 +349,7 @@ def buckets(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def stage_overheads(rank: RankModel, *, ddp: bool) -> Iterator[MemoryTerm]:
-    """All of them; ``ddp``: whether DistributedDataParallel wraps the stage."""
+    """All terms of a pipeline stage; ``ddp``: whether DistributedDataParallel wraps the stage."""
     if rank.view.stages > 1:
         yield from waiting_losses(rank)
         yield from copies_in_flight(rank)
@@ -361,7 +360,7 @@ def stage_overheads(rank: RankModel, *, ddp: bool) -> Iterator[MemoryTerm]:
 
 
 def waiting_losses(rank: RankModel) -> Iterator[MemoryTerm]:
-    """GPipe's last stage: the losses of all other micro-batches wait, each with what its backward pass needs.
+    """Losses of the other micro-batches that wait on GPipe's last stage, with what their backward passes need.
 
     ``(m - 1) (k + 4 V) tok``: the input of the output projection and, of the full loss, log-softmax in fp32.
     """
@@ -373,7 +372,7 @@ def waiting_losses(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def outputs(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Outputs that a stage in DDP has sent on, kept until backward, whose hooks start from them (``stage.py``)."""
+    """Outputs that a DDP stage has sent, kept until backward, because DDP's hooks start from them (``stage.py``)."""
     if rank.view.head:
         return
     h = rank.spec.model.hidden_size * rank.view.residual
@@ -383,7 +382,7 @@ def outputs(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def sent(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Messages of interleaved chunks, whose sends keep them: outputs until backward, gradients to the end of the step.
+    """Messages of interleaved chunks, kept by their sends: outputs until backward, gradients to the end of the step.
 
     ``_add_wait_send`` of ``schedules.py`` waits for a forward send after its own backward pass and for a gradient's at
     the end, so that memory is fullest at the last forward pass. The last chunk of the model sends no output.

@@ -83,7 +83,7 @@ def check_saving(spec: RunSpec) -> Iterator[ConfigError]:
         rule = "Megatron-LM's own loop counts its position in the data in steps, and cannot skip samples"
         yield ConfigError("train.on_spike", "rollback", rule, ["train.on_spike=stop", "parallel=fsdp"])
     if spec.train.patience is not None:
-        rule = "Megatron-LM's own loop goes on whatever its evaluations say"
+        rule = "Megatron-LM's own loop continues regardless of its evaluations"
         yield ConfigError("train.patience", spec.train.patience, rule, ["train.patience=null", "parallel=fsdp"])
     if timeout % _MINUTE:
         rule = "Megatron-LM counts the timeout in whole minutes"

@@ -1,6 +1,6 @@
 """Buffers and temporaries of Megatron-core with Transformer Engine: of one step, and those that stay.
 
-What sharded optimizers bring is in ``sharded``, what recomputed blocks hold in ``recomputation``.
+Terms of sharded optimizers are in ``sharded``, those of recomputed blocks in ``recomputation``.
 """
 
 from bisect import bisect_left
@@ -60,7 +60,7 @@ UNTIL_NEXT_BLOCK: Moments = BEFORE_BLOCKS_BACKWARD | {"block_backward", "next_bl
 
 
 def overheads(rank: RankModel) -> Iterable[MemoryTerm]:
-    """Everything that Megatron adds."""
+    """All terms that Megatron-core adds."""
     how = implementation(rank.spec)
     yield from workspaces(rank, how)
     yield from quantised.weights(rank)
@@ -99,7 +99,7 @@ def graph_inputs(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def gathered_sequence(rank: RankModel, how: Implementation) -> Iterator[MemoryTerm]:
-    """Sequence parallelism gathers the whole sequence before a linear, and again for its weight's gradient: ``size h``.
+    """The sequence that sequence parallelism gathers before a linear and again for its weight gradient: ``size h``.
 
     arXiv:2205.05198, section 4.2.2: the gathered input is not saved. The backward pass of the MLP's second linear has
     the gradient of the activation alone beside it, half of what a gated one's own backward pass has, at which the
@@ -163,7 +163,7 @@ def deferred_gradients(rank: RankModel, how: Implementation) -> Iterator[MemoryT
 
 
 def unsplit(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Rests of the segments of large tensors that exist before any memory was freed (``device.unsplit``).
+    """Unused ends of the segments of large tensors allocated before any memory was freed (``device.unsplit``).
 
     Those are buffers of parameters and gradients, one for routed experts, and without the distributed optimizer the
     token table and its main copy. Left out: buffers of several model chunks.

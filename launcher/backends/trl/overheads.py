@@ -28,7 +28,7 @@ _REFERENCE = "trl/models/utils.py, prepare_fsdp and prepare_deepspeed"
 
 
 def overheads(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Everything of the engine, of the loss and of the reference model."""
+    """All terms of the engine, the loss and the reference model."""
     below = replace(rank, spec=as_engine(rank.spec))
     if engine_of(rank.spec) == "fsdp" and not rank.tied:
         yield from _sharded(below)
@@ -45,7 +45,7 @@ def overheads(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def _loading(rank: RankModel) -> Iterator[MemoryTerm]:
-    """While the model is loaded: DDP's broadcast, two buckets of 250 MiB at a time, or on CPUs FSDP2's whole model.
+    """Temporaries of loading: DDP's broadcast, two buckets of 250 MiB at a time, or on CPUs FSDP2's whole model.
 
     ``_broadcast_coalesced`` of ``torch/csrc/distributed/c10d/comm.cpp`` fills a bucket until it has that size. The
     state dict that accelerate takes before it shards (``original_sd``) keeps the model where it was loaded.
@@ -114,7 +114,7 @@ def _gathered(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def _reduced(rank: RankModel) -> Iterator[MemoryTerm]:
-    """The input of the reduction before, in the reduce format; at the end the embedding's gradient and its own."""
+    """Input of the previous reduction, in the reduce format; at the end also the embedding's, and its gradient."""
     z, z_red, block = rank.engine.size, rank.dtypes.size("reduce"), rank.largest_block.trained
     what, head, embed = "reduce-scatter input", rank.head.trained, rank.embedding.trained
     first: tuple[Moment, ...] = ("loss_backward", "block_backward")
@@ -165,7 +165,7 @@ def last_hidden_state(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def _loss(rank: RankModel) -> Iterator[MemoryTerm]:
-    """TRL's loss beside its tile: the states whose labels count, as a copy, and fp32 sums of gradients.
+    """Memory of TRL's loss besides its tile: a copy of the states whose labels count, and fp32 sums of gradients.
 
     The gradient of the output projection is added up in fp32, whole, and then cast to the weight's format.
     """

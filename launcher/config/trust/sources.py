@@ -26,7 +26,7 @@ from launcher.base.package import shipped
 from launcher.config.trust import privileged_settings
 from launcher.config.trust import store as trust_store
 from launcher.config.trust.privileged_settings import PrivilegedSetting
-from launcher.config.trust.store import Known
+from launcher.config.trust.store import TrustRecord
 from launcher.spec import RunSpec
 
 _RUNS = ("runs",)
@@ -110,7 +110,7 @@ def origin_of(
     return _not_written_here(path, known, by_hand=not written and not _lies_in(path, folder, _RUNS))
 
 
-def _not_written_here(path: Path, known: Known, *, by_hand: bool) -> str | None:
+def _not_written_here(path: Path, known: TrustRecord, *, by_hand: bool) -> str | None:
     """Why an unrecorded file in the user's folders may be somebody else's; None if it is the user's own."""
     if path.stat().st_uid != os.getuid():
         return "it belongs to another user"

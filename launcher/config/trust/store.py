@@ -19,7 +19,7 @@ NAME = "trust.jsonl"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class TrustRecord:
     """The whole record."""
 
     # Hashes of files that the user trusted, or that were written for the user from their own overrides.
@@ -33,15 +33,15 @@ class Known:
     origins: set[str] = field(default_factory=set)  # URLs of trusted repositories.
 
 
-def known() -> Known:
+def known() -> TrustRecord:
     """Return the record; raises ConfigErrors if it exists but cannot be read, since foreign files are then unknown."""
-    found = Known()
+    found = TrustRecord()
     for entry in files.json_objects(_text(cache.folder("state") / NAME).splitlines()):
         _take(found, entry)
     return found
 
 
-def _take(found: Known, entry: JsonObject) -> None:
+def _take(found: TrustRecord, entry: JsonObject) -> None:
     kind, digest, source = (str(entry.get(key, "")) for key in ("is", "sha256", "source"))
     if kind == "trusted":
         found.trusted.add(digest)

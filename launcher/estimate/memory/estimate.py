@@ -59,7 +59,7 @@ class RankTerms:
     model: RankModel
     terms: tuple[MemoryTerm, ...]
     # True if the allocator is simulated, which takes longer than all the rest; else it reserves just what it needs.
-    plays: bool = False
+    simulate: bool = False
 
     def allocated(self, moment: Moment) -> int:
         """Bytes allocated from torch's allocator at one moment."""
@@ -90,7 +90,7 @@ class RankTerms:
         """Bytes that the caching allocator reserves where memory is ample, at least those that it needs."""
         allocated = self.peak[0]
         needed, idle = self.needed(allocated), self.allocated("idle")
-        return max(needed, device.reserved(self.model, self.terms, allocated, idle)) if self.plays else needed
+        return max(needed, device.reserved(self.model, self.terms, allocated, idle)) if self.simulate else needed
 
     def lost(self, allocated: int) -> MemoryTerm:
         """Fragmentation beside ``allocated`` bytes: the same share that the allocator loses at the peak."""
@@ -104,10 +104,10 @@ class RankTerms:
 
 
 def estimate(
-    spec: RunSpec, *, family: Family, strategies: Iterable[Strategy], backend: Backend, plays: bool = True
+    spec: RunSpec, *, family: Family, strategies: Iterable[Strategy], backend: Backend, simulate: bool = True
 ) -> MemoryEstimate:
-    """Predict the memory of a run whose parallel degrees divide evenly; ``plays`` as in :class:`RankTerms`."""
-    ranks = rank_terms(spec, family=family, strategies=strategies, backend=backend, plays=plays)
+    """Predict the memory of a run whose parallel degrees divide evenly; ``simulate`` as in :class:`RankTerms`."""
+    ranks = rank_terms(spec, family=family, strategies=strategies, backend=backend, simulate=simulate)
     worst, error = worst_rank(ranks), error_band(spec, backend, family)
     needed, (allocated, moment) = _needs(ranks, error), worst.peak
     total, active = parameter_counts(spec, family)
@@ -197,11 +197,11 @@ def error_band(spec: RunSpec, backend: Backend, family: Family) -> Band:
 
 
 def rank_terms(
-    spec: RunSpec, *, family: Family, strategies: Iterable[Strategy], backend: Backend, plays: bool = True
+    spec: RunSpec, *, family: Family, strategies: Iterable[Strategy], backend: Backend, simulate: bool = True
 ) -> tuple[RankTerms, ...]:
     """All terms of one rank of each pipeline stage."""
     models = _models(views(spec, strategies), spec, family, backend)
-    return tuple(RankTerms(model=one, terms=tuple(fullest(_terms(one, backend))), plays=plays) for one in models)
+    return tuple(RankTerms(model=one, terms=tuple(fullest(_terms(one, backend))), simulate=simulate) for one in models)
 
 
 def _models(stages: Iterable[RankView], spec: RunSpec, family: Family, backend: Backend) -> Iterator[RankModel]:

@@ -16,7 +16,7 @@ from launcher.estimate.speed.network import Network, network_of
 from launcher.estimate.speed.products import model_flops
 from launcher.estimate.speed.result import OF_CPU, SpeedEstimate, StageTime
 from launcher.estimate.speed.shape import shape_of
-from launcher.estimate.speed.stage import Line, Stage, bubble, idle_seconds, line_of, messages
+from launcher.estimate.speed.stage import Stage, Stages, bubble, idle_seconds, line_of, messages
 from launcher.estimate.speed.terms import SpeedTerm, StepPart, term
 from launcher.spec import RunSpec
 from launcher.spec.edit import changed_at
@@ -39,7 +39,7 @@ class Timed(NamedTuple):
     card: Card  # The GPU.
     network: Network  # Its links.
     view: RankView  # One rank of the first stage.
-    line: Line  # The stages of the pipeline.
+    line: Stages  # The stages of the pipeline.
 
 
 def unknown(spec: RunSpec, backend: Backend) -> str | None:

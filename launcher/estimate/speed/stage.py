@@ -34,7 +34,7 @@ _IDLE = {"1f1b": Fraction(1), "gpipe": Fraction(1), "interleaved": Fraction(1)}
 """A schedule's bubble as a share of 1F1B's; a third where backward passes are split (:func:`bubble`)."""
 
 
-class LineKey(NamedTuple):
+class StagesKey(NamedTuple):
     """All that the passes of the stages depend on, apart from the shape of a rank's micro-batch."""
 
     family: Family  # The family of the model.
@@ -58,30 +58,30 @@ class Stage(NamedTuple):
     beside_network: StageTime  # The time in which the stage itself does not use the network between domains.
 
 
-class Line(NamedTuple):
+class Stages(NamedTuple):
     """The stages of a pipeline; equal stages are one object, the first of them, and ``slowest`` is one of them."""
 
     stages: tuple[Stage, ...]
     slowest: Stage
 
 
-def line_of(spec: RunSpec, family: Family, engine: EngineTraits, shape: Shape) -> Line:
+def line_of(spec: RunSpec, family: Family, engine: EngineTraits, shape: Shape) -> Stages:
     """The timed stages of a run."""
     chunked, stride = spec.train.loss == "chunked", spec.gpus // spec.parallel.pipeline
-    key = LineKey(family, spec.model, spec.adapter, cut_of(spec), engine, spec.checkpointing, chunked, stride)
+    key = StagesKey(family, spec.model, spec.adapter, cut_of(spec), engine, spec.checkpointing, chunked, stride)
     return _line(key, shape)
 
 
 @lru_cache(maxsize=4096)
-def _line(key: LineKey, shape: Shape) -> Line:
+def _line(key: StagesKey, shape: Shape) -> Stages:
     """The timed stages, cached: layouts that differ only in schedule or sharding share them."""
     places = alike(key.family, key.model, key.cut, first_apart=key.adapter.name != "none")
     distinct = {stage: _stage(key, shape, stage) for stage in dict.fromkeys(places)}
     slowest = max(distinct.values(), key=lambda stage: stage.time.seconds)
-    return Line(tuple(distinct[place] for place in places), slowest)
+    return Stages(tuple(distinct[place] for place in places), slowest)
 
 
-def _stage(key: LineKey, shape: Shape, stage: int) -> Stage:
+def _stage(key: StagesKey, shape: Shape, stage: int) -> Stage:
     execution, blocks = shape.execution, shape._replace(execution=of_blocks(shape.execution))
     layers, trained = rank_layers(key.cut, stage), key.adapter.name == "none"
     parts: list[tuple[BlockPasses, int, float]] = []  # Each with its count, and how many of them are recomputed.
@@ -124,7 +124,7 @@ def _on_network(one: Pass, shape: Shape) -> float:
     return sum(seconds for seconds, ranks, stride in groups if seconds and shape.group(ranks, stride).domains > 1)
 
 
-def _further(key: LineKey, shape: Shape) -> BlockPasses:
+def _further(key: StagesKey, shape: Shape) -> BlockPasses:
     """A multi-token prediction layer: a block like the last one, and the projection of ``2 h`` inputs to ``h``."""
     last = BlockKey(key.family, key.model, key.adapter, key.model.num_hidden_layers - 1)
     ahead, behind, repeated = block(last, shape, key.checkpointing)
@@ -135,7 +135,7 @@ def _further(key: LineKey, shape: Shape) -> BlockPasses:
     return BlockPasses(ahead.plus(forward), behind.plus(backward), repeated)
 
 
-def _recomputed(key: LineKey, layers: int, count: int) -> float:
+def _recomputed(key: StagesKey, layers: int, count: int) -> float:
     """Number of checkpointed blocks of a kind: all, or its share of a stage's ``checkpointing.layers``."""
     how = key.checkpointing
     if how.layers is None or method(how, key.engine) != "block":
@@ -143,7 +143,7 @@ def _recomputed(key: LineKey, layers: int, count: int) -> float:
     return count * min(1.0, how.layers / max(1, layers))
 
 
-def _ends(key: LineKey, shape: Shape, stage: int) -> Iterator[BlockPasses]:
+def _ends(key: StagesKey, shape: Shape, stage: int) -> Iterator[BlockPasses]:
     model, engine = key.model, key.engine
     embedding, head = key.cut.ends(stage)
     if embedding:
@@ -161,7 +161,7 @@ def _ends(key: LineKey, shape: Shape, stage: int) -> Iterator[BlockPasses]:
         yield from repeat(once, 1 + model.mtp_layers)
 
 
-def _send(key: LineKey, shape: Shape) -> float:
+def _send(key: StagesKey, shape: Shape) -> float:
     """Seconds of sending one micro-batch's hidden states to the next stage, with the host's time for the message."""
     size = shape.residual_tokens * key.model.hidden_size * shape.residual_size
     sent = collectives.seconds("send", size, shape.group(2, key.stride), shape.network)

@@ -56,7 +56,7 @@ REACHED_ALONE = 46.6 / 48
 ``nic_ratio.csv``, 'Multi 16' to 'Multi 64' from 2 GiB on)."""
 
 
-class Way(NamedTuple):
+class Algorithm(NamedTuple):
     """The cost of one algorithm and protocol."""
 
     latency: float  # Seconds before the first byte.
@@ -79,7 +79,7 @@ def reached(size: float, inside: int) -> float:
     return last[1]
 
 
-def rings(nodes: int, inside: int, rate: float, passes: int, *, hop: float | None = None) -> Iterator[Way]:
+def rings(nodes: int, inside: int, rate: float, passes: int, *, hop: float | None = None) -> Iterator[Algorithm]:
     """The rings: each rank passes on every part but its own, once for a gather or scatter and twice for an all-reduce.
 
     ``rate`` is the bytes/s of a node's NICs together, ``hop`` the seconds of a step between nodes.
@@ -90,15 +90,15 @@ def rings(nodes: int, inside: int, rate: float, passes: int, *, hop: float | Non
     for protocol, hops in RING.items():
         across = hop or (hops.across_alone if inside == 1 else hops.across)
         steps = (ranks - nodes) * hops.inside + (nodes - 1) * across
-        yield Way(hops.base + passes * steps, whole * rates.get(protocol, rate))
+        yield Algorithm(hops.base + passes * steps, whole * rates.get(protocol, rate))
 
 
-def trees(nodes: int, inside: int, rate: float, *, sharp: bool, hop: float | None = None) -> Iterator[Way]:
+def trees(nodes: int, inside: int, rate: float, *, sharp: bool, hop: float | None = None) -> Iterator[Algorithm]:
     """The trees of an all-reduce, up and down; with NVLink SHARP also the one that reduces inside the switches."""
     depth, more = log2(nodes), int(nodes > 2)
     for protocol, hops in TREE.items():
         share, largest = TREE_RATES[protocol][more]
         steps = 2 * ((inside - 1) * hops.inside + depth * (hop or hops.across))
-        yield Way(hops.base + steps, min(share * rate, largest))
+        yield Algorithm(hops.base + steps, min(share * rate, largest))
     if sharp and inside in NVLS_RATES:
-        yield Way(NVLS_TREE.base + 2 * depth * (hop or NVLS_TREE.across), NVLS_RATES[inside][more] * rate)
+        yield Algorithm(NVLS_TREE.base + 2 * depth * (hop or NVLS_TREE.across), NVLS_RATES[inside][more] * rate)

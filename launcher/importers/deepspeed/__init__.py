@@ -11,7 +11,7 @@ from typing import Any
 
 from launcher.config.ledger import OPEN, leaves, word_in
 from launcher.importers import Imported, Ledger
-from launcher.importers._reading import Reading
+from launcher.importers._reading import KeyReader
 from launcher.importers._table import apply, choose, program, rows, under
 from launcher.importers.deepspeed import optimizer
 from launcher.importers.deepspeed.reading import content_of
@@ -52,9 +52,9 @@ def read(text: str, path: str) -> Imported:
     )
 
 
-def read_keys(values: Mapping[str, Any], path: str) -> Reading:
+def read_keys(values: Mapping[str, Any], path: str) -> KeyReader:
     """Read the keys of a ``ds_config.json``, by their dotted paths."""
-    reading = Reading(path=path, file="ds_config.json", open_words=(_AUTO, OPEN), ledger=Ledger(values))
+    reading = KeyReader(path=path, file="ds_config.json", open_words=(_AUTO, OPEN), ledger=Ledger(values))
     heads = {key.partition(".")[0] for row in TABLE for key in row.keys} | _IDLE.keys() | _ABSENT.keys()
     content = dict.fromkeys(key.partition(".")[0] for key in values)
     if content and heads.isdisjoint(content):
@@ -79,7 +79,7 @@ def read_keys(values: Mapping[str, Any], path: str) -> Reading:
     return reading
 
 
-def _open(reading: Reading) -> None:
+def _open(reading: KeyReader) -> None:
     deciding = {key: row.ours.partition(", ")[0] for row in TABLE for key in row.keys if row.ours}
     for key, value in reading.ledger.values.items():
         setting = deciding.get(key)
@@ -92,7 +92,7 @@ def _open(reading: Reading) -> None:
             reading.ledger.default(key)
 
 
-def _batch(reading: Reading) -> None:
+def _batch(reading: KeyReader) -> None:
     """Say the batch as ``_set_batch_related_parameters`` derives it."""
     found = {key: reading.count(key, least=1) for key in _BATCH}
     for key, number in found.items():
@@ -106,7 +106,7 @@ def _batch(reading: Reading) -> None:
         reading.say(_TOTAL, {_BATCH[_TOTAL]: found[_TOTAL], _BATCH[_MICRO]: None, _BATCH[_STEPS]: steps})
 
 
-def _hand_on(reading: Reading, key: str) -> None:
+def _hand_on(reading: KeyReader, key: str) -> None:
     """Hand a key on to DeepSpeed."""
     value = reading.value(key)
     if isinstance(value, float) and value.is_integer() and value >= _COUNTED:
@@ -118,7 +118,7 @@ def _hand_on(reading: Reading, key: str) -> None:
 # The block ``zero_optimization``.
 
 
-def _zero(reading: Reading) -> int:
+def _zero(reading: KeyReader) -> int:
     """Choose the stage, and leave out what DeepSpeed does not read at it; the stage."""
     stage = _stage(reading)
     reading.choose["parallel"] = f"zero{stage}"
@@ -134,7 +134,7 @@ def _zero(reading: Reading) -> int:
     return stage
 
 
-def _stage(reading: Reading) -> int:
+def _stage(reading: KeyReader) -> int:
     """The stage; the block was a switch once (``read_zero_config_deprecated``)."""
     if isinstance(reading.value(_BLOCK), bool):
         stage = int(reading.value(_BLOCK))
@@ -154,7 +154,7 @@ def _stage(reading: Reading) -> int:
     return int(found)
 
 
-def _device(reading: Reading, key: str) -> None:
+def _device(reading: KeyReader, key: str) -> None:
     path, device = _OFFLOAD[key.split(".")[1]], reading.value(key)
     if device not in ("none", "cpu", "nvme"):
         reading.wrong(key, "is none, cpu or nvme", [f"{path}=cpu"])
@@ -166,7 +166,7 @@ def _device(reading: Reading, key: str) -> None:
         reading.say(key, {path: device})
 
 
-def _beside_device(reading: Reading, key: str) -> None:
+def _beside_device(reading: KeyReader, key: str) -> None:
     """Leave out what DeepSpeed does not read beside such a device."""
     _, block, *names = key.split(".")
     device = reading.value(f"{_BLOCK}.{block}.device")
@@ -176,7 +176,7 @@ def _beside_device(reading: Reading, key: str) -> None:
         reading.idle("DeepSpeed reads it where it offloads to NVMe", key)
 
 
-def _nvme_path(reading: Reading, key: str) -> None:
+def _nvme_path(reading: KeyReader, key: str) -> None:
     path, before = str(reading.value(key)), reading.settings.get("zero.nvme_path")
     if before not in (None, path):
         reading.idle(f"zero.nvme_path is one folder for both kinds of offload, and {before} is taken", key)
@@ -187,7 +187,7 @@ def _nvme_path(reading: Reading, key: str) -> None:
 # Number formats.
 
 
-def _precision(reading: Reading) -> None:
+def _precision(reading: KeyReader) -> None:
     """Choose the format of the computation, and leave out the blocks of others."""
     bf16 = "bfloat16" if reading.has("bfloat16") and not reading.has("bf16") else "bf16"
     for block in ("fp16", bf16):
@@ -209,7 +209,7 @@ def _precision(reading: Reading) -> None:
     reading.idle(f"it belongs to a number format that {whose}", *off)
 
 
-def _scales(reading: Reading, key: str) -> None:
+def _scales(reading: KeyReader, key: str) -> None:
     """Say of the loss scale what differs from DeepSpeed's defaults; a scale of 0 adapts."""
     name = key.rpartition(".")[2]
     if name == "loss_scale":
@@ -225,7 +225,7 @@ def _scales(reading: Reading, key: str) -> None:
         reading.say_count(key, "precision.loss_scale_window")
 
 
-def _format(reading: Reading, key: str) -> None:
+def _format(reading: KeyReader, key: str) -> None:
     leaf = key.rpartition(".")[2]
     setting = "precision.reduce" if leaf == "communication_data_type" else "precision.accumulate"
     if (known := word_in(_FORMATS, reading.value(key))) is not None:
@@ -237,7 +237,7 @@ def _format(reading: Reading, key: str) -> None:
 # Trackers, what is printed, and features.
 
 
-def _prints_own(reading: Reading, key: str) -> None:
+def _prints_own(reading: KeyReader, key: str) -> None:
     block = key.partition(".")[0]
     if reading.flag(f"{block}.enabled") or (block == "timers" and reading.ledger.is_open(key)):
         _hand_on(reading, key)
@@ -245,7 +245,7 @@ def _prints_own(reading: Reading, key: str) -> None:
         reading.default(key)
 
 
-def _tracks(reading: Reading, key: str) -> None:
+def _tracks(reading: KeyReader, key: str) -> None:
     """One tracker of the file."""
     kind, _, name = key.partition(".")
     if not reading.flag(f"{kind}.enabled"):
@@ -260,7 +260,7 @@ def _tracks(reading: Reading, key: str) -> None:
         reading.idle("of the tracker: the run directory holds its files", key)
 
 
-def _features(reading: Reading) -> None:
+def _features(reading: KeyReader) -> None:
     """Enter features that a run does not have here, or has in another way."""
     for block, why in _IDLE.items():
         if not reading.absent(f"{block}.enabled") and not reading.flag(f"{block}.enabled"):
@@ -276,7 +276,7 @@ def _features(reading: Reading) -> None:
             reading.ledger.default(*keys)
 
 
-def _is_on(reading: Reading, block: str, keys: Iterable[str]) -> bool:
+def _is_on(reading: KeyReader, block: str, keys: Iterable[str]) -> bool:
     top = f"{block}.enabled"
     if block in keys:
         return reading.value(block) not in (False, None, {})

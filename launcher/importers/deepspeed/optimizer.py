@@ -3,7 +3,7 @@
 The sources are ``_configure_basic_optimizer`` and ``runtime/lr_schedules.py``.
 """
 
-from launcher.importers._reading import Reading
+from launcher.importers._reading import KeyReader
 from launcher.importers._table import program
 
 _TYPE = "optimizer.type"
@@ -20,7 +20,7 @@ _DECAYING_LR = 0.001
 _COSINE_END = 0.0001  # Defaults of the classes' arguments.
 
 
-def optimizer(reading: Reading, key: str) -> None:
+def optimizer(reading: KeyReader, key: str) -> None:
     """Say the optimizer, with its class's defaults for numbers that are not given."""
     found = reading.value(key)
     name = _OPTIMIZERS.get(str(found).lower())
@@ -35,7 +35,7 @@ def optimizer(reading: Reading, key: str) -> None:
         reading.ledger.leave(key, f"optimizer=adamw trains here, and {found} takes other steps")
 
 
-def torch_adam(reading: Reading, key: str) -> None:
+def torch_adam(reading: KeyReader, key: str) -> None:
     """Torch's own AdamW: lists of tensors on a GPU, unless it is to be fused; offloaded it is DeepSpeed's here."""
     fused = "optimizer.params.fused"
     if not reading.flag(key):
@@ -49,7 +49,7 @@ def torch_adam(reading: Reading, key: str) -> None:
         reading.say(key, {"optimizer.foreach": True})
 
 
-def adam_w_mode(reading: Reading, key: str) -> None:
+def adam_w_mode(reading: KeyReader, key: str) -> None:
     """Adam in place of AdamW is another only where weights decay."""
     decays = bool(reading.settings.get("optimizer.weight_decay"))
     if not reading.flag(key) and str(reading.value(_TYPE)).lower() != "adamw" and decays:
@@ -58,7 +58,7 @@ def adam_w_mode(reading: Reading, key: str) -> None:
         reading.ledger.default(key)
 
 
-def of_no_optimizer(reading: Reading, key: str) -> None:
+def of_no_optimizer(reading: KeyReader, key: str) -> None:
     """Leave out keys of another optimizer, or of none."""
     found = reading.value(_TYPE)
     if found is not None and str(found).lower() not in _OPTIMIZERS:
@@ -67,7 +67,7 @@ def of_no_optimizer(reading: Reading, key: str) -> None:
         reading.ledger.leave(key, "only the class of an optimizer takes it, and nothing here does")
 
 
-def schedule(reading: Reading, key: str) -> None:
+def schedule(reading: KeyReader, key: str) -> None:
     """Say the schedule; the scheduler's learning rate comes after the optimizer's."""
     found = reading.value(key)
     name = _SCHEDULES.get(found) if isinstance(found, str) else None
@@ -88,18 +88,18 @@ def schedule(reading: Reading, key: str) -> None:
         reading.ledger.default(f"{_PARAMS}.last_batch_iteration")
 
 
-def of_no_schedule(reading: Reading, key: str) -> None:
+def of_no_schedule(reading: KeyReader, key: str) -> None:
     """Leave out keys that the scheduler does not take."""
     found = reading.value(_KIND) or "scheduler"
     reading.ledger.leave(key, f"only DeepSpeed's {found} takes it, and nothing here does")
 
 
-def _say(reading: Reading, key: str, setting: str, value: object) -> None:
+def _say(reading: KeyReader, key: str, setting: str, value: object) -> None:
     """Say a number by its key, or, where DeepSpeed's default stands for it, by the kind of the schedule."""
     reading.say(_KIND if reading.absent(key) else key, {setting: value})
 
 
-def _warmup(reading: Reading) -> None:
+def _warmup(reading: KeyReader) -> None:
     """The way up: by default logarithmic over a thousand steps, and of two steps at least.
 
     Where the steps are left to the program that reads the file, the curve is DeepSpeed's all the same.
@@ -120,7 +120,7 @@ def _warmup(reading: Reading) -> None:
         reading.ledger.leave(kind, effect, matters=False)
 
 
-def _rates(reading: Reading, *, decays: bool) -> None:
+def _rates(reading: KeyReader, *, decays: bool) -> None:
     highest, lowest = f"{_PARAMS}.warmup_max_lr", f"{_PARAMS}.warmup_min_lr"
     top = _DECAYING_LR if decays and reading.absent(highest) else _rate(reading, highest)
     if top is not None:
@@ -135,7 +135,7 @@ def _rates(reading: Reading, *, decays: bool) -> None:
         reading.say(_KIND, {"optimizer.min_lr": 0.0})
 
 
-def _rate(reading: Reading, key: str) -> float | None:
+def _rate(reading: KeyReader, key: str) -> float | None:
     value = reading.value(key)
     if isinstance(value, list) and value and all(item == value[0] for item in value):
         value = value[0]
@@ -145,7 +145,7 @@ def _rate(reading: Reading, key: str) -> float | None:
     return float(value) if type(value) in (int, float) else reading.number(key)
 
 
-def _shares(reading: Reading) -> None:
+def _shares(reading: KeyReader) -> None:
     rate = reading.settings.get("optimizer.lr")
     for key, setting, usual in (
         (f"{_PARAMS}.warmup_min_ratio", "optimizer.warmup_lr", 0.0),

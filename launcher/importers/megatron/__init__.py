@@ -14,7 +14,7 @@ from launcher.importers.megatron.arguments import DEFAULTS, MEANINGS, Meaning, b
 from launcher.importers.megatron.kinds import refuse
 from launcher.importers.megatron.model_sizes import is_local, model
 from launcher.importers.megatron.parse import parse
-from launcher.importers.megatron.reader import Reader, ledger_of
+from launcher.importers.megatron.reader import ArgumentReader, ledger_of
 from launcher.importers.megatron.vocabulary import multiple
 
 HAS_VARIABLES = True  # A list may be a script, whose variables ``--set`` gives.
@@ -26,7 +26,7 @@ _LOCAL = "backend.extra.transformer-impl"
 def read(text: str, path: str, *, variables: Mapping[str, str] | None = None) -> Imported:
     """Read an argument list (:func:`parse`); another model, a missing size or a wrong value is in ``errors``."""
     parsed = parse(text, path, variables)
-    reader = Reader(parsed, path, ledger_of(parsed), list(parsed.errors), list(parsed.not_understood))
+    reader = ArgumentReader(parsed, path, ledger_of(parsed), list(parsed.errors), list(parsed.not_understood))
     name = name_from(path.rpartition("/")[2].partition(".")[0])
     choose, settings = _run(reader)
     settings = {"model.name": name, **settings, "model.source": _SOURCE}
@@ -42,7 +42,7 @@ def read(text: str, path: str, *, variables: Mapping[str, str] | None = None) ->
     )
 
 
-def _run(reader: Reader) -> tuple[dict[str, str], Settings]:
+def _run(reader: ArgumentReader) -> tuple[dict[str, str], Settings]:
     letters = model_sizes.pattern(reader)
     sizes = model(reader, letters)
     degrees = layout.parallel(reader, sizes, letters)
@@ -69,7 +69,7 @@ def _run(reader: Reader) -> tuple[dict[str, str], Settings]:
     return choose, settings | data_and_saves.nodes(reader) | data_and_saves.others(reader)
 
 
-def _fused_step(reader: Reader, optimizer: str) -> Settings:
+def _fused_step(reader: ArgumentReader, optimizer: str) -> Settings:
     """The fused optimizer of Apex, which Megatron-core's own layers show to be there unless they do without it.
 
     Gradients that products accumulate need Apex' kernel (``tensor_parallel/layers.py``, ``ColumnParallelLinear``), and
@@ -80,7 +80,7 @@ def _fused_step(reader: Reader, optimizer: str) -> Settings:
     return {"optimizer.fused": True} if apex else {}
 
 
-def _rest(reader: Reader) -> Settings:
+def _rest(reader: ArgumentReader) -> Settings:
     settings: Settings = {}
     values = {name: argument.value for name, argument in reader.arguments.items()}
     for name, argument in reader.arguments.items():
@@ -95,7 +95,7 @@ def _rest(reader: Reader) -> Settings:
     return settings | {f"backend.extra.{spelling}": value for spelling, value in reader.extra.items()}
 
 
-def _enter(reader: Reader, name: str, found: Meaning | None) -> None:
+def _enter(reader: ArgumentReader, name: str, found: Meaning | None) -> None:
     if found is None:
         return
     if name in reader.parsed.unset:
@@ -106,7 +106,7 @@ def _enter(reader: Reader, name: str, found: Meaning | None) -> None:
         reader.leave(name, found.effect, matters=found.matters)
 
 
-def _layers(reader: Reader) -> Settings:
+def _layers(reader: ArgumentReader) -> Settings:
     """Enter ``--spec``: Megatron-core's own layers, the default of Transformer Engine, or another model."""
     value = str(reader.arguments["spec"].value)
     if is_local(reader) or re.search(r"get_gpt_(layer|decoder)\w*local", value):

@@ -13,7 +13,7 @@ from launcher.base import files
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
-from launcher.importers._reading import Reading
+from launcher.importers._reading import KeyReader
 from launcher.importers._table import table
 
 _INTEGER = re.compile(r"[+-]?\d+(_\d+)*\Z", re.ASCII)
@@ -172,7 +172,7 @@ _LONG = {
 }
 
 
-def enter(reading: Reading, keys: re.Pattern[str]) -> None:
+def enter(reading: KeyReader, keys: re.Pattern[str]) -> None:
     """Enter open keys by the argument of Megatron-LM whose name a pattern finds in them; unknown ones stay open."""
     for key, value in reading.ledger.values.items():
         found = keys.match(key)
@@ -192,7 +192,7 @@ def enter(reading: Reading, keys: re.Pattern[str]) -> None:
             reading.ledger.leave(key, str(meaning.effect), matters=meaning.matters)
 
 
-def degrees(reading: Reading) -> dict[str, int]:
+def degrees(reading: KeyReader) -> dict[str, int]:
     """The degrees by which ranks cut the model and its sequences, 1 where the file says none."""
     names = ("tensor", "pipeline", "context", "expert")
     return {name: int(reading.settings.get(f"parallel.{name}", 1)) for name in names}

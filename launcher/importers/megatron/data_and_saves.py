@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.config.ledger import Settings
-from launcher.importers.megatron.reader import Reader, split, started_by
+from launcher.importers.megatron.reader import ArgumentReader, split, started_by
 from launcher.saved import checkpoints
 
 _MOCK = "the data are made up here (data=synthetic)"
@@ -25,7 +25,7 @@ _ALLOCATORS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 _CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 
-def data(reader: Reader, *, evaluates: bool, vocabulary: Any) -> tuple[dict[str, str], Settings]:
+def data(reader: ArgumentReader, *, evaluates: bool, vocabulary: Any) -> tuple[dict[str, str], Settings]:
     """Choose the source of tokens: the data that the file names, or made-up ids alone.
 
     A part of the data is held out where the run ``evaluates``; the size of the vocabulary gives the type of the ids.
@@ -48,7 +48,7 @@ def data(reader: Reader, *, evaluates: bool, vocabulary: Any) -> tuple[dict[str,
     return {"data": "tokens"}, settings | _held_out(reader, evaluates)
 
 
-def _named(reader: Reader) -> Settings:
+def _named(reader: ArgumentReader) -> Settings:
     given = [name for name in (*_BLENDS, *_LISTS) if name in reader]
     for name in given:
         reader.leave(name, f"{_MOCK}; {_ONE}")
@@ -79,12 +79,12 @@ def mixed(words: Sequence[str]) -> list[dict[str, Any]]:
     return [{"path": word} for word in words if not _WEIGHT.fullmatch(word)]
 
 
-def _words(reader: Reader, name: str) -> list[str]:
+def _words(reader: ArgumentReader, name: str) -> list[str]:
     value = reader.get(name)
     return [str(word) for item in (value if isinstance(value, list) else [value]) for word in split(item)]
 
 
-def _held_out(reader: Reader, evaluates: bool) -> Settings:
+def _held_out(reader: ArgumentReader, evaluates: bool) -> Settings:
     if "train-data-path" in reader:
         reader.idle("--train-data-path is trained on as a whole", "split")
         return {}
@@ -106,7 +106,7 @@ def _held_out(reader: Reader, evaluates: bool) -> Settings:
     return {}
 
 
-def saves(reader: Reader) -> Settings:
+def saves(reader: ArgumentReader) -> Settings:
     """Return the steps between checkpoints, and the checkpoint that training starts from."""
     reader.idle("checkpoints lie in the run's own directory", "save")
     every = reader.count("persistent-save-interval", "save.every")
@@ -123,7 +123,7 @@ def saves(reader: Reader) -> Settings:
     return {**found, **_loaded(reader)}
 
 
-def _loaded(reader: Reader) -> Settings:
+def _loaded(reader: ArgumentReader) -> Settings:
     """``--load`` of the folder that ``--save`` fills is how a script resumes; another one holds the first weights."""
     reader.idle("of the checkpoint of --load", "finetune")
     weights = "the weights that training starts from: here they are new ones"
@@ -132,7 +132,7 @@ def _loaded(reader: Reader) -> Settings:
     if argument is None:
         return {}
     if saved is not None and saved.value == argument.value and "pretrained-checkpoint" not in reader:
-        reader.idle("it is where --save writes; launch resume goes on from the run's own checkpoints", "load")
+        reader.idle("it is where --save writes; launch resume continues from the run's own checkpoints", "load")
         return {}
     ways = "".join(f"; --set {name}=..." for name in reader.parsed.unset.get("load", ()))
     reader.leave("load", weights + ways)
@@ -151,7 +151,7 @@ def _is_checkpoint(path: Path) -> bool:
         return False
 
 
-def tracker(reader: Reader) -> tuple[dict[str, str], Settings]:
+def tracker(reader: ArgumentReader) -> tuple[dict[str, str], Settings]:
     """One tracker: Weights and Biases before TensorBoard, where both are asked for."""
     project = reader.text("wandb-project", "tracking", "tracking.project")
     folder = reader.text("tensorboard-dir", "tracking")
@@ -167,7 +167,7 @@ def tracker(reader: Reader) -> tuple[dict[str, str], Settings]:
     return {}, {}
 
 
-def nodes(reader: Reader) -> Settings:
+def nodes(reader: ArgumentReader) -> Settings:
     """Return the nodes and GPUs that the program is started on; the cluster's settings decide about variables."""
     keys = {"nnodes": "cluster.nodes", "nproc-per-node": "cluster.gpus_per_node"}
     effect = "no effect: the launcher starts the processes; cluster.nodes and cluster.gpus_per_node say on what"
@@ -183,7 +183,7 @@ def nodes(reader: Reader) -> Settings:
     return found
 
 
-def others(reader: Reader) -> Settings:
+def others(reader: ArgumentReader) -> Settings:
     """Keys beside the arguments: variables of the libraries that train, and what a test of Megatron-LM's asks for."""
     settings: Settings = {}
     for key, value in reader.parsed.other_keys.items():

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from launcher.base.errors import ConfigError
 from launcher.importers.megatron.arguments import TABLES, ByName, names_table
-from launcher.importers.megatron.reader import Reader
+from launcher.importers.megatron.reader import ArgumentReader
 
 _HYBRID = "a hybrid of attention and Mamba layers"
 _EVALUATION = "an evaluation of a trained model"
@@ -23,7 +23,7 @@ _PLACE = "the program"
 _ORDER = (*TRAINS_NOTHING, *ARGUMENTS)
 
 
-def refuse(reader: Reader, *, hybrid: bool = False) -> None:
+def refuse(reader: ArgumentReader, *, hybrid: bool = False) -> None:
     """Collect an error where the list is of a model that no family here describes, or of a program that trains nothing.
 
     The program's name, or the mode of a test, says most of it. A ``hybrid`` whose letters were read is none of them.
@@ -65,7 +65,7 @@ def _matching(table: Mapping[str, str], text: str) -> str | None:
     return next((kind for pattern, kind in table.items() if re.search(pattern, text)), None)
 
 
-def _of_argument(reader: Reader, name: str) -> str | None:
+def _of_argument(reader: ArgumentReader, name: str) -> str | None:
     kind = _KINDS.get(name)
     value = reader.arguments[name].value
     if kind is not None:

@@ -9,7 +9,7 @@ from typing import Any
 from launcher.config.ledger import Settings
 from launcher.estimate.rank.stages import read_layout
 from launcher.importers.megatron.model_sizes import Pattern
-from launcher.importers.megatron.reader import Reader, first
+from launcher.importers.megatron.reader import ArgumentReader, first
 
 _SHARDING = {"no_shard": "0", "optim": "1", "optim_grads": "2", "optim_grads_params": "3"}
 _FP8_FORMATS = {"delayed": "hybrid", "tensorwise": "hybrid", "blockwise": "e4m3", "mxfp8": "e4m3"}
@@ -20,7 +20,7 @@ _LAYERS = ("recompute-num-layers", "activations-checkpoint-num-layers", "checkpo
 """Spellings of today's Megatron-LM, then those of earlier ones."""
 
 
-def parallel(reader: Reader, sizes: Mapping[str, Any], letters: Pattern | None = None) -> Settings:
+def parallel(reader: ArgumentReader, sizes: Mapping[str, Any], letters: Pattern | None = None) -> Settings:
     """Degrees, and where the layers go, as ``parallel.KEY``, for the sizes of a model or the letters of a hybrid."""
     old = reader.count("model-parallel-size", "parallel.tensor", default=1)  # Before there was another kind of it.
     tensor = reader.count("tensor-model-parallel-size", "parallel.tensor", default=old)
@@ -46,7 +46,7 @@ def parallel(reader: Reader, sizes: Mapping[str, Any], letters: Pattern | None =
     return {f"parallel.{key}": value for key, value in found.items()}
 
 
-def _free(reader: Reader, further: Any) -> str | None:
+def _free(reader: ArgumentReader, further: Any) -> str | None:
     """A layout chunk by chunk, without the backslashes that keep its signs from a shell.
 
     Where it has no letter for them, an earlier Megatron-LM builds layers of multi-token prediction before the loss.
@@ -77,7 +77,7 @@ def preset(degrees: Settings) -> str:
     return "cp" if degrees["parallel.context"] > 1 and degrees["parallel.tensor"] == 1 else "tp"
 
 
-def _expert_tensor(reader: Reader, *, has_experts: bool) -> Any:
+def _expert_tensor(reader: ArgumentReader, *, has_experts: bool) -> Any:
     name = "expert-tensor-parallel-size"
     found = reader.count(name, "parallel.expert_tensor")
     if has_experts:
@@ -86,7 +86,7 @@ def _expert_tensor(reader: Reader, *, has_experts: bool) -> Any:
     return None
 
 
-def _context(reader: Reader) -> int:
+def _context(reader: ArgumentReader) -> int:
     found = reader.count("context-parallel-size", "parallel.context", default=1)
     name = "ds-sequence-parallel-size"
     if reader.count(name, default=1) == 1:
@@ -94,14 +94,14 @@ def _context(reader: Reader) -> int:
     return int(found)
 
 
-def _sequence(reader: Reader, tensor: Any) -> bool:
+def _sequence(reader: ArgumentReader, tensor: Any) -> bool:
     found = reader.switch("sequence-parallel", "parallel.sequence")
     if found and tensor == 1:
         reader.note("--sequence-parallel at tensor degree 1: Megatron-LM switches it off, and so does the import")
     return found and tensor != 1
 
 
-def _virtual(reader: Reader, layers: Any, pipeline: int) -> int:
+def _virtual(reader: ArgumentReader, layers: Any, pipeline: int) -> int:
     key, name = "parallel.virtual_pipeline", "num-layers-per-virtual-pipeline-stage"
     chunks = reader.count("num-virtual-stages-per-pipeline-rank", key, default=1)
     per_chunk = reader.count(name, key, "parallel.schedule")
@@ -118,7 +118,7 @@ def _virtual(reader: Reader, layers: Any, pipeline: int) -> int:
     return int(found)
 
 
-def zero(reader: Reader) -> str:
+def zero(reader: ArgumentReader) -> str:
     """The distributed optimizer is ZeRO-1; Megatron-FSDP shards what its strategy says."""
     distributed = reader.switch("use-distributed-optimizer", "zero")
     fsdp = reader.switches(("use-megatron-fsdp", "use-custom-fsdp"), "zero")
@@ -137,7 +137,7 @@ def zero(reader: Reader) -> str:
     return "1" if distributed or is_muon else "0"
 
 
-def _deepspeed_stage(reader: Reader, stage: int) -> str:
+def _deepspeed_stage(reader: ArgumentReader, stage: int) -> str:
     """Optimizer states over data ranks are the same in both; gradients and parameters are Megatron-FSDP's here."""
     if stage in (0, 1):
         reader.ledger.say(reader.key("zero-stage"), "zero")
@@ -146,7 +146,7 @@ def _deepspeed_stage(reader: Reader, stage: int) -> str:
     return "1"
 
 
-def precision(reader: Reader) -> tuple[str, Settings]:
+def precision(reader: ArgumentReader) -> tuple[str, Settings]:
     """The word for the computation, and the formats of gradients and optimizer that differ from its meaning."""
     bf16, fp16 = reader.switch("bf16", "precision"), reader.switch("fp16", "precision")
     if bf16 and fp16:
@@ -166,7 +166,7 @@ def precision(reader: Reader) -> tuple[str, Settings]:
     return narrow_products or half, {f"precision.{key}": value for key, value in found.items()}
 
 
-def _quantised(reader: Reader, half: str) -> tuple[str | None, Settings]:
+def _quantised(reader: ArgumentReader, half: str) -> tuple[str | None, Settings]:
     wide = {"parameters": "fp32"} if half == "fp32" else {}
     recipe = reader.word("fp4-recipe", "precision.recipe", default="nvfp4")
     if reader.word("fp4-format", "precision") is not None:
@@ -183,7 +183,7 @@ def _quantised(reader: Reader, half: str) -> tuple[str | None, Settings]:
     return "fp8", {"recipe": recipe, **wide}
 
 
-def _loss_scale(reader: Reader, half: str) -> Settings:
+def _loss_scale(reader: ArgumentReader, half: str) -> Settings:
     keys = {"initial-loss-scale": "initial_loss_scale", "loss-scale-window": "loss_scale_window"}
     if half != "fp16":
         reader.idle("without --fp16 the loss is not scaled", "loss-scale", *keys)
@@ -195,7 +195,7 @@ def _loss_scale(reader: Reader, half: str) -> Settings:
     return {says: value for says, value in found.items() if value is not None}
 
 
-def _states(reader: Reader) -> Settings:
+def _states(reader: ArgumentReader) -> Settings:
     """The formats of ``--use-precision-aware-optimizer``; without it nothing reads them."""
     aware = reader.switch("use-precision-aware-optimizer", "precision.optimizer_states", "precision.master")
     key = "precision.optimizer_states"
@@ -214,7 +214,7 @@ def _states(reader: Reader) -> Settings:
     return {"gradients": found["main-grads-dtype"]}
 
 
-def _fsdp_formats(reader: Reader, half: str) -> Settings:
+def _fsdp_formats(reader: ArgumentReader, half: str) -> Settings:
     """Megatron-FSDP sums gradients in the parameters' format unless it is told otherwise."""
     main_key, sum_key = "precision.master", "precision.accumulate"
     main = reader.word("megatron-fsdp-main-params-dtype", main_key, default="fp32")
@@ -235,7 +235,7 @@ def _fsdp_formats(reader: Reader, half: str) -> Settings:
     return settings | ({"master": main} if main == "fp16" else {})
 
 
-def checkpointing(reader: Reader) -> tuple[str, Settings]:
+def checkpointing(reader: ArgumentReader) -> tuple[str, Settings]:
     """The kind of activation recomputation; what belongs to another kind has no effect."""
     mode = reader.word("recompute-granularity", "checkpointing")
     selective = reader.switch("recompute-activations", "checkpointing")
@@ -266,7 +266,7 @@ def checkpointing(reader: Reader) -> tuple[str, Settings]:
     return kind, ({"checkpointing.modules": modules} if kind == "selective" and modules else {}) | moved
 
 
-def _offloaded(reader: Reader) -> Settings:
+def _offloaded(reader: ArgumentReader) -> Settings:
     path, modules = "checkpointing.offload", "checkpointing.offload_modules"
     fine = reader.switch("fine-grained-activation-offloading", path)
     named = [str(word) for word in reader.words("offload-modules", modules)]
@@ -278,14 +278,14 @@ def _offloaded(reader: Reader) -> Settings:
     return {path: True, "checkpointing.layers": layers} if layers else {}
 
 
-def _idle(reader: Reader, kind: str) -> None:
+def _idle(reader: ArgumentReader, kind: str) -> None:
     if kind != "full":
         reader.idle("it is of --recompute-granularity full", *_METHODS, *_LAYERS)
     if kind != "selective":
         reader.idle("it is of --recompute-granularity selective", "recompute-modules")
 
 
-def graphs(reader: Reader) -> Settings:
+def graphs(reader: ArgumentReader) -> Settings:
     """Graphs of attention alone; of others the tables say what is left out."""
     values = {name: argument.value for name, argument in reader.arguments.items()}
     given = [name for name in ("cuda-graph-scope", "cuda-graph-modules") if name in values]

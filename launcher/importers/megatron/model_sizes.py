@@ -1,6 +1,6 @@
 """The model of a Megatron-LM argument list, with the defaults of ``megatron/training/arguments.py`` 0.19.2.
 
-Each function reads the arguments of one group through a :class:`Reader`, which enters them in the ledger.
+Each function reads the arguments of one group through a :class:`ArgumentReader`, which enters them in the ledger.
 """
 
 import re
@@ -8,7 +8,7 @@ from typing import Any
 
 from launcher.base.frozen import dataclass
 from launcher.config.ledger import OPEN, Settings
-from launcher.importers.megatron.reader import Reader, split
+from launcher.importers.megatron.reader import ArgumentReader, split
 from launcher.importers.megatron.vocabulary import vocabulary
 
 _LETTERS = {"M", "*", "-", "E"}
@@ -43,7 +43,7 @@ class Pattern:
         return [f"E{parts[0]}", *parts[1:-1], f"{parts[-1]}{'m' * len(self.further)}L"]
 
 
-def pattern(reader: Reader) -> Pattern | None:
+def pattern(reader: ArgumentReader) -> Pattern | None:
     """The letters of the layers; None where the list is of no hybrid, or of one whose letters are not known."""
     name = next((name for name in _NAMES if name in reader), None)
     text = reader.text(name, f"{_SAYS}.pattern") if name else None
@@ -66,7 +66,7 @@ def pattern(reader: Reader) -> Pattern | None:
     return found
 
 
-def hybrid_model(reader: Reader, found: Pattern, settings: Settings) -> Settings:
+def hybrid_model(reader: ArgumentReader, found: Pattern, settings: Settings) -> Settings:
     """The keys of ``model`` of a hybrid, whose other sizes are in ``settings``."""
     counts = {name.replace("-", "_"): reader.count(name, f"{_SAYS}.{name.replace('-', '_')}") for name in _SIZES}
     shared = reader.count("moe-shared-expert-intermediate-size", f"{_SAYS}.shared_width")
@@ -102,7 +102,7 @@ _OF_EXPERTS = ("moe-ffn-hidden-size", "moe-router-topk", "moe-shared-expert-inte
 _BACKENDS = {"auto": "sdpa", "fused": "sdpa", "flash": "flash", "unfused": "eager", "local": "eager"}
 
 
-def model(reader: Reader, letters: Pattern | None = None) -> Settings:
+def model(reader: ArgumentReader, letters: Pattern | None = None) -> Settings:
     """Sizes and kinds of the model, as ``model.KEY``; ``letters`` are those of a hybrid's layers."""
     layers = _layers(reader, letters)
     hidden = reader.size("hidden-size", says="model.hidden_size")
@@ -143,7 +143,7 @@ def model(reader: Reader, letters: Pattern | None = None) -> Settings:
     return {f"model.{key}": value for key, value in found.items()}
 
 
-def _layers(reader: Reader, letters: Pattern | None) -> Any:
+def _layers(reader: ArgumentReader, letters: Pattern | None) -> Any:
     if letters is None:
         return reader.size("num-layers", "encoder-num-layers", says="model.num_hidden_layers")
     if reader.count("num-layers", "model.num_hidden_layers", default=len(letters.layers)) != len(letters.layers):
@@ -151,7 +151,7 @@ def _layers(reader: Reader, letters: Pattern | None) -> Any:
     return len(letters.layers)
 
 
-def _is_gated(reader: Reader) -> bool:
+def _is_gated(reader: ArgumentReader) -> bool:
     found = reader.switch("swiglu", "model.hidden_act")
     if reader.switch("quick-geglu"):
         reader.leave("quick-geglu", "the maths: the gate is SiLU here, GELU's quick approximation there")
@@ -163,7 +163,7 @@ def _is_gated(reader: Reader) -> bool:
     return found
 
 
-def _ffn(reader: Reader, hidden: Any, gated: bool) -> Any:
+def _ffn(reader: ArgumentReader, hidden: Any, gated: bool) -> Any:
     """Megatron-LM's own default is four times the width, or two thirds of that where there is a gate."""
     given = reader.count("ffn-hidden-size", "model.intermediate_size")
     if given is not None or hidden == OPEN:
@@ -171,7 +171,7 @@ def _ffn(reader: Reader, hidden: Any, gated: bool) -> Any:
     return int((4 * hidden * 2 / 3) / 64) * 64 if gated else 4 * hidden
 
 
-def _key_value_heads(reader: Reader, latent: bool) -> Any:
+def _key_value_heads(reader: ArgumentReader, latent: bool) -> Any:
     """Groups count with ``--group-query-attention`` alone, and are one group where their number is not given."""
     key = "model.num_key_value_heads"
     if (old := reader.count("num-key-value-heads", key)) is not None:  # Megatron-DeepSpeed's spelling.
@@ -191,7 +191,7 @@ def _key_value_heads(reader: Reader, latent: bool) -> Any:
     return groups
 
 
-def _activation(reader: Reader, gated: bool) -> str:
+def _activation(reader: ArgumentReader, gated: bool) -> str:
     """GELU that is fused with the bias is its tanh approximation (``core/fusions/fused_bias_gelu.py``).
 
     So is that of ``--openai-gelu`` in the layers before Megatron-core (``legacy/model/transformer.py``).
@@ -208,7 +208,7 @@ def _activation(reader: Reader, gated: bool) -> str:
     return "gelu_new" if fused or openai else "gelu"
 
 
-def _positions(reader: Reader) -> str:
+def _positions(reader: ArgumentReader) -> str:
     key = "model.position_embedding"
     kind = reader.word("position-embedding-type", key, default="learned_absolute")
     if reader.switch("use-rotary-position-embeddings", key) or kind == "rope":
@@ -223,18 +223,18 @@ def _positions(reader: Reader) -> str:
     return "none" if reader.switch("no-position-embedding", key) else _POSITIONS[kind]
 
 
-def _epsilon(reader: Reader) -> Any:
+def _epsilon(reader: ArgumentReader) -> Any:
     old = reader.number("layernorm-epsilon", "model.norm_epsilon", default=1e-5)
     return reader.number("norm-epsilon", "model.norm_epsilon", default=old)
 
 
-def _longest(reader: Reader) -> Any:
+def _longest(reader: ArgumentReader) -> Any:
     key = "model.max_position_embeddings"
     found = reader.count("max-position-embeddings", key)
     return found if found is not None else reader.size("seq-length", "encoder-seq-length", says=key)
 
 
-def _dropout(reader: Reader) -> float:
+def _dropout(reader: ArgumentReader) -> float:
     hidden = reader.number("hidden-dropout", "model.dropout", default=0.1)
     attention = reader.number("attention-dropout", "model.dropout", default=0.1)
     if hidden != attention and "attention-dropout" in reader:
@@ -244,7 +244,7 @@ def _dropout(reader: Reader) -> float:
     return float(hidden)
 
 
-def _attention(reader: Reader) -> str:
+def _attention(reader: ArgumentReader) -> str:
     """``local`` layers without the flash-attention package compute scores in full (``core/transformer``)."""
     key = "model.attention"
     backend = reader.word("attention-backend", key, default="auto")
@@ -256,13 +256,13 @@ def _attention(reader: Reader) -> str:
     return "eager" if found == "eager" or is_local(reader) else "sdpa"
 
 
-def is_local(reader: Reader) -> bool:
+def is_local(reader: ArgumentReader) -> bool:
     """True if the layers are Megatron-core's own, not Transformer Engine's."""
     chosen = [reader.arguments[name].value for name in ("transformer-impl", "spec") if name in reader]
     return any(value == "local" or value == ["local"] for value in chosen)
 
 
-def _experts(reader: Reader, layers: Any, ffn: Any, *, hybrid: bool) -> Settings:
+def _experts(reader: ArgumentReader, layers: Any, ffn: Any, *, hybrid: bool) -> Settings:
     experts = reader.count("num-experts", "model.num_experts")
     experts = max(_split_counts(reader), default=0) if experts is None else experts
     if not experts or (experts == 1 and "deepspeed" in reader):
@@ -280,13 +280,13 @@ def _experts(reader: Reader, layers: Any, ffn: Any, *, hybrid: bool) -> Settings
     }
 
 
-def _split_counts(reader: Reader) -> list[int]:
+def _split_counts(reader: ArgumentReader) -> list[int]:
     value = reader.arguments["num-experts"].value if "num-experts" in reader else None
     words = value if isinstance(value, list) else split(value)
     return [int(word) for word in words if str(word).isascii() and str(word).isdecimal() and len(str(word)) < 9]
 
 
-def _shared(reader: Reader, width: Any) -> Settings:
+def _shared(reader: ArgumentReader, width: Any) -> Settings:
     shared = reader.count("moe-shared-expert-intermediate-size", "model.num_shared_experts", default=0)
     if not isinstance(width, int) or width < 1:
         return {"num_shared_experts": 0}
@@ -295,7 +295,7 @@ def _shared(reader: Reader, width: Any) -> Settings:
     return {"num_shared_experts": shared // width}
 
 
-def _first_dense(reader: Reader, layers: Any) -> int:
+def _first_dense(reader: ArgumentReader, layers: Any) -> int:
     frequency = reader.get("moe-layer-freq", "model.first_dense_layers", default=1)
     if isinstance(frequency, list):
         listed = [str(item) for item in frequency]
@@ -309,7 +309,7 @@ def _first_dense(reader: Reader, layers: Any) -> int:
     return 0
 
 
-def _latent(reader: Reader) -> Settings:
+def _latent(reader: ArgumentReader) -> Settings:
     """Multi-head latent attention; Megatron's defaults (``core/transformer/transformer_config.py``)."""
     if "kv-channels" in reader:
         reader.idle("latent attention has sizes of its own", "kv-channels")

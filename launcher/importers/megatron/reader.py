@@ -19,7 +19,7 @@ _ASIDE = ("cluster.", "data.workers", "save.", "tracking", "train.eval_", "train
 
 
 @dataclass(slots=True)
-class Reader:
+class ArgumentReader:
     """The arguments and the ledger of all keys, with errors and sentences so far."""
 
     parsed: Parsed

@@ -4,7 +4,7 @@ Megatron-LM counts in steps or in samples, and Megatron-DeepSpeed in tokens as w
 """
 
 from launcher.config.ledger import Settings
-from launcher.importers.megatron.reader import Reader, first
+from launcher.importers.megatron.reader import ArgumentReader, first
 
 _OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "lion": "lion", "muon": "muon", "dist_muon": "muon", "sgd": "sgd"}
 _SCHEDULES = {
@@ -17,7 +17,7 @@ _DECAYS = ("exponential", "linear", "cosine", "minus_sqrt")  # Shapes of WSD's d
 _LENGTHS = ("seq-length", "encoder-seq-length")
 
 
-def batches(reader: Reader) -> Settings:
+def batches(reader: ArgumentReader) -> Settings:
     """Return the sizes of batches, and the steps between logs and evaluations."""
     old = reader.count("batch-size", "train.micro_batch_size")
     micro = reader.count("micro-batch-size", "train.micro_batch_size", default=old)
@@ -35,7 +35,7 @@ def batches(reader: Reader) -> Settings:
     }
 
 
-def _evaluation(reader: Reader) -> Settings:
+def _evaluation(reader: ArgumentReader) -> Settings:
     """Megatron-LM wants an interval even where, with ``--eval-iters 0``, nothing is evaluated."""
     every = reader.count("eval-interval", "train.eval_every")
     steps = reader.count("eval-iters", "train.eval_steps")
@@ -45,7 +45,7 @@ def _evaluation(reader: Reader) -> Settings:
     return {"train.eval_every": every, "train.eval_steps": 100 if steps is None else steps}
 
 
-def _loss(reader: Reader) -> Settings:
+def _loss(reader: ArgumentReader) -> Settings:
     """Return the kernel of the loss; ``validate_args`` refuses Transformer Engine's."""
     fused = reader.switch("cross-entropy-loss-fusion", "train.loss")
     if reader.word("cross-entropy-fusion-impl", "train.loss") == "te" and fused:
@@ -53,7 +53,7 @@ def _loss(reader: Reader) -> Settings:
     return {"train.loss": "fused"} if fused else {}
 
 
-def steps(reader: Reader, found: Settings) -> Settings:
+def steps(reader: ArgumentReader, found: Settings) -> Settings:
     """Return the steps of the run, of the schedule and of warm-up, from the batches that were found."""
     whole = _counted(reader, "train", "iters", found, "train.steps")
     done = _left_early(reader, whole)
@@ -67,7 +67,7 @@ def steps(reader: Reader, found: Settings) -> Settings:
     }
 
 
-def _counted(reader: Reader, start: str, unit: str, found: Settings, key: str) -> int | None:
+def _counted(reader: ArgumentReader, start: str, unit: str, found: Settings, key: str) -> int | None:
     given = reader.count(f"{start}-{unit}", key)
     batch, length = found["train.global_batch_size"], found["train.sequence_length"]
     for name, size in ((f"{start}-samples", batch), (f"{start}-tokens", batch and length and batch * length)):
@@ -81,7 +81,7 @@ def _counted(reader: Reader, start: str, unit: str, found: Settings, key: str) -
     return None if given is None else int(given)
 
 
-def _left_early(reader: Reader, whole: int | None) -> int | None:
+def _left_early(reader: ArgumentReader, whole: int | None) -> int | None:
     """``--exit-interval`` ends the program at its first multiple, while the schedule is of the whole run."""
     early = reader.count("exit-interval", "train.steps")
     if not early or early < 1 or (whole is not None and early >= whole):
@@ -91,7 +91,7 @@ def _left_early(reader: Reader, whole: int | None) -> int | None:
     return int(early)
 
 
-def _warmup(reader: Reader, found: Settings, decay: int | None) -> int | None:
+def _warmup(reader: ArgumentReader, found: Settings, decay: int | None) -> int | None:
     key = "optimizer.warmup_steps"
     old = reader.number("warmup", key)  # Its name before it could be a number of steps.
     fraction = reader.number("lr-warmup-fraction", key, default=old)
@@ -99,7 +99,7 @@ def _warmup(reader: Reader, found: Settings, decay: int | None) -> int | None:
     return int(fraction * decay) if not given and fraction and decay else given
 
 
-def optimizer(reader: Reader, sizes: Settings) -> tuple[dict[str, str], Settings]:
+def optimizer(reader: ArgumentReader, sizes: Settings) -> tuple[dict[str, str], Settings]:
     """The optimizer and its schedule: the group that is chosen, and settings."""
     name = reader.word("optimizer", "optimizer", default="adam")
     if name not in _OPTIMIZERS:
@@ -123,7 +123,7 @@ def optimizer(reader: Reader, sizes: Settings) -> tuple[dict[str, str], Settings
     return {"optimizer": _OPTIMIZERS.get(name, "adamw")}, found
 
 
-def _momenta(reader: Reader, name: str) -> Settings:
+def _momenta(reader: ArgumentReader, name: str) -> Settings:
     first, second, epsilon = "optimizer.beta1", "optimizer.beta2", "optimizer.epsilon"
     of = {"sgd": (("sgd-momentum", first, 0.9),), "lion": (("lion-beta1", first, 0.95), ("lion-beta2", second, 0.98))}
     adam = (("adam-beta1", first, 0.9), ("adam-beta2", second, 0.999), ("adam-eps", epsilon, 1e-8))
@@ -134,7 +134,7 @@ def _momenta(reader: Reader, name: str) -> Settings:
     return found
 
 
-def _schedule(reader: Reader, found: Settings) -> Settings:
+def _schedule(reader: ArgumentReader, found: Settings) -> Settings:
     style = reader.word("lr-decay-style", "optimizer.schedule", default="linear")
     if style not in _SCHEDULES:
         reader.wrong("lr-decay-style", style, f"is one of {', '.join(_SCHEDULES)}")
@@ -144,7 +144,7 @@ def _schedule(reader: Reader, found: Settings) -> Settings:
     return {"optimizer.schedule": _SCHEDULES.get(style)}
 
 
-def _decay(reader: Reader, found: Settings) -> Settings:
+def _decay(reader: ArgumentReader, found: Settings) -> Settings:
     shape = reader.word("lr-wsd-decay-style", "optimizer.wsd_decay", default=_DECAYS[0])
     if shape not in _DECAYS:
         reader.wrong("lr-wsd-decay-style", shape, f"is one of {', '.join(_DECAYS)}")

@@ -6,7 +6,7 @@ from typing import Any
 from launcher.base import files
 from launcher.base.files import JsonObject
 from launcher.config.ledger import OPEN, Settings
-from launcher.importers.megatron.reader import Reader, first
+from launcher.importers.megatron.reader import ArgumentReader, first
 
 GPT2_VOCABULARY = 50257  # Entries of the ``vocab.json`` of GPT-2, which ``GPT2BPETokenizer`` reads.
 TIKTOKEN_VOCABULARY = 1 << 17
@@ -17,7 +17,7 @@ _SIZED_BY_ARGUMENT = ("Null", "TikTokenizer")
 _MULTIPLE = "backend.extra.make-vocab-size-divisible-by"
 
 
-def vocabulary(reader: Reader) -> Any:
+def vocabulary(reader: ArgumentReader) -> Any:
     """The number of tokens; ``???`` where it is known to the tokenizer alone, so that nothing is guessed."""
     key = "model.vocab_size"
     exact = [reader.count(name, key, _MULTIPLE) for name in ("padded-vocab-size", "pad-vocab-size-to")]
@@ -26,7 +26,7 @@ def vocabulary(reader: Reader) -> Any:
     return found if found is not None else _by_tokenizer(reader)
 
 
-def _given(reader: Reader, *, sized: bool) -> Any:
+def _given(reader: ArgumentReader, *, sized: bool) -> Any:
     """``--vocab-size``, which ``core/tokenizers/utils/build_tokenizer.py`` reads for some tokenizers alone."""
     given = reader.count("vocab-size", "model.vocab_size")
     kind = reader.arguments["tokenizer-type"].value if "tokenizer-type" in reader else None
@@ -42,7 +42,7 @@ def _given(reader: Reader, *, sized: bool) -> Any:
     return given
 
 
-def multiple(reader: Reader) -> Settings:
+def multiple(reader: ArgumentReader) -> Settings:
     """Return the multiple that pads the vocabulary; a padded size is taken as it is."""
     whole = reader.switches(("no-pad-vocab-size", "disable-pad-vocab-size"), _MULTIPLE)
     name = "make-vocab-size-divisible-by"
@@ -55,7 +55,7 @@ def multiple(reader: Reader) -> Settings:
     return {} if given in (None, 128) else {_MULTIPLE: given}
 
 
-def _by_tokenizer(reader: Reader) -> Any:
+def _by_tokenizer(reader: ArgumentReader) -> Any:
     key = "model.vocab_size"
     kind = reader.word("tokenizer-type", key)
     if kind is None and "merge-file" in reader:

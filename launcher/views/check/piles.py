@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from launcher.base.units import GIB, MIB, gib
-from launcher.charts.bars import Piece
+from launcher.charts.bars import Segment
 from launcher.estimate.memory.breakdown import Column
 from launcher.estimate.memory.terms import PILES, Pile
 
@@ -32,7 +32,7 @@ def name_of(pile: str) -> str:
     return pile.replace("_", " ")
 
 
-def of_column(column: Column, row: str, unit: int, *, of: str = "", allocated: bool = False) -> Iterator[Piece]:
+def of_column(column: Column, row: str, unit: int, *, of: str = "", allocated: bool = False) -> Iterator[Segment]:
     """The pieces of a predicted peak, with formulas and sources; ``allocated`` leaves out what no run measures."""
     piles: dict[str, int] = {}
     hovers: dict[str, dict[str, str]] = {}
@@ -53,7 +53,7 @@ def of_sizes(
     *,
     of: str = "",
     hovers: Mapping[str, Mapping[str, str]] | None = None,
-) -> Iterator[Piece]:
+) -> Iterator[Segment]:
     """The segments of a stacked bar, in the order of ``PILES``."""
     below = 0
     order = [*(pile for pile in PILES if pile in piles), *(pile for pile in piles if pile not in PILES)]
@@ -66,5 +66,5 @@ def of_sizes(
             hover = {"": of, **hover}
         name, start, end = name_of(pile), below / unit, (below + size) / unit
         label = f"{name} {size / unit:.{2 if unit == GIB else 1}f}"
-        yield Piece(row=row, of=of, name=name, start=start, end=end, label=label, hover=hover)
+        yield Segment(row=row, of=of, name=name, start=start, end=end, label=label, hover=hover)
         below += size

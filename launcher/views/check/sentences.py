@@ -15,7 +15,7 @@ from launcher.estimate.memory.result import MemoryEstimate
 from launcher.estimate.speed.result import SpeedEstimate, name_of
 from launcher.estimate.speed.terms import COMMUNICATION, PARTS
 from launcher.preflight.assess import Assessment
-from launcher.preflight.data import Seen
+from launcher.preflight.data import DataFindings
 from launcher.preflight.saving import Saves
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
@@ -158,7 +158,7 @@ def _length(spec: RunSpec, speed: SpeedEstimate) -> Iterator[str]:
     )
 
 
-def data(seen: Seen) -> str:
+def data(seen: DataFindings) -> str:
     """The survey of the data in one line; empty when there is nothing to say."""
     spec, found, survey = seen.spec, seen.spec.data, seen.survey
     if survey is not None:
@@ -168,7 +168,7 @@ def data(seen: Seen) -> str:
     return f"data: {found.path} on the Hugging Face Hub, split {found.split}: read only when the job downloads it"
 
 
-def _epoch(seen: Seen, survey: Survey) -> Iterator[str]:
+def _epoch(seen: DataFindings, survey: Survey) -> Iterator[str]:
     if not seen.samples:
         return
     steps, wanted = seen.samples / seen.spec.global_batch_size, seen.spec.steps
@@ -179,7 +179,7 @@ def _epoch(seen: Seen, survey: Survey) -> Iterator[str]:
     yield f"an epoch is {_number(seen.samples, about)} samples = {number} steps; {run} {share}"
 
 
-def _conversations(seen: Seen) -> Iterator[str]:
+def _conversations(seen: DataFindings) -> Iterator[str]:
     found = seen.conversations
     if found is not None:
         full = "; TRL pads to the longest row of a micro-batch, the estimate assumes full rows"

@@ -12,7 +12,7 @@ from launcher import backends
 from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
 from launcher.base.units import rounded
-from launcher.charts.bars import Piece, bars
+from launcher.charts.bars import Segment, bars
 from launcher.charts.page import Chart
 from launcher.estimate.speed import schedule
 from launcher.estimate.speed.result import SpeedEstimate, name_of
@@ -85,7 +85,7 @@ def chart(parts: Iterable[Part], step: float, of: float, title: str) -> dict[str
         text = f"{seconds_text(part.exposed)}, {part.exposed / step:.1%}"
         text += f" (and {seconds_text(part.hidden)} hidden)" if part.hidden >= _LEAST_SHARE * step else ""
         hover = {"part": name, "takes": text, "formula": part.formula, "source": part.source}
-        pieces.append(Piece(row=name, name=name, start=begun / of, end=end / of, hover=hover))
+        pieces.append(Segment(row=name, name=name, start=begun / of, end=end / of, hover=hover))
         ends[name, ""] = text
         begun = end
     colours = {name_of(part): colour for part, colour in COLOURS.items()}
@@ -202,11 +202,11 @@ def gantt_chart(spec: RunSpec, found: Gantt) -> Chart:
     )
 
 
-def _drawn(row: str, bar: Bar, gap: tuple[float, float], shift: float, of: float) -> Iterator[Piece]:
+def _drawn(row: str, bar: Bar, gap: tuple[float, float], shift: float, of: float) -> Iterator[Segment]:
     name = _name(bar.name)
     hover = {"": name, **({"micro-batch": bar.label} if bar.label else {}), "takes": seconds_text(bar.end - bar.start)}
     for start, end in _pieces(bar, gap, shift):
-        yield Piece(row=row, name=name, start=start / of, end=end / of, label=bar.label, hover=hover)
+        yield Segment(row=row, name=name, start=start / of, end=end / of, label=bar.label, hover=hover)
 
 
 def _ticks(found: Gantt, gap: tuple[float, float], shift: float, of: float) -> list[float] | None:

@@ -7,7 +7,7 @@ from typing import Any
 from launcher.base import secret
 from launcher.base.units import Pair, gib, rounded
 from launcher.charts import html, table
-from launcher.charts.bars import Piece, bars
+from launcher.charts.bars import Segment, bars
 from launcher.charts.html import Html, tag
 from launcher.charts.page import Chart, Section, page, write_figure
 from launcher.charts.table import Cell, Column, Row
@@ -173,11 +173,11 @@ def _chart(
     )
 
 
-def _pieces(name: str, pair: Pair[Any], unit: int, form: Callable[[Any], str]) -> Iterator[Piece]:
+def _pieces(name: str, pair: Pair[Any], unit: int, form: Callable[[Any], str]) -> Iterator[Segment]:
     for kind, value in zip(_COLOURS, (pair.predicted, pair.measured), strict=True):
         if value is not None:
             hover = {"": form(value), "measured against predicted": _off(pair)}
-            yield Piece(row=name, of=kind, name=kind, start=0, end=float(f"{value / unit:.6g}"), hover=hover)
+            yield Segment(row=name, of=kind, name=kind, start=0, end=float(f"{value / unit:.6g}"), hover=hover)
 
 
 def _off(pair: Pair[Any]) -> str:

@@ -6,7 +6,7 @@ from launcher.base import typed
 from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
 from launcher.base.units import Pair, gib
-from launcher.charts.bars import Piece, bars
+from launcher.charts.bars import Segment, bars
 from launcher.charts.html import Cell, Html, table, tag
 from launcher.charts.lines import MOST, areas, curves, thinned_places
 from launcher.charts.page import Chart, Section
@@ -86,7 +86,7 @@ def _phases(source: Source, peaks: Mapping[str, PhaseMemory]) -> Iterator[_Phase
             yield _Phase(phase=phase, column=column, peak=peak, sizes=sizes, moved=moved)
 
 
-def _pieces(phase: _Phase, unit: int) -> Iterator[Piece]:
+def _pieces(phase: _Phase, unit: int) -> Iterator[Segment]:
     if phase.column is not None:
         yield from piles.of_column(phase.column, phase.name, unit, of="predicted", allocated=True)
     elif phase.sizes.predicted is not None:

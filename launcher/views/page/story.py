@@ -9,7 +9,7 @@ from launcher.base import files, typed
 from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
 from launcher.base.units import duration
-from launcher.charts.bars import Piece, bars
+from launcher.charts.bars import Segment, bars
 from launcher.charts.html import Cell, Html, details, table, tag
 from launcher.charts.library import CATEGORIES, LIMIT, nominal, quantitative
 from launcher.charts.page import Chart, Section
@@ -159,7 +159,7 @@ def _last_time(source: Source, tried: Sequence[Attempt]) -> float:
     return float(max([*ended, *lines, *now]))
 
 
-def _pieces(attempt: Attempt, until: float, *, last: bool) -> Iterator[Piece]:
+def _pieces(attempt: Attempt, until: float, *, last: bool) -> Iterator[Segment]:
     spans = {
         "waiting": (attempt.waiting, attempt.begun or attempt.ended),
         "starting": (attempt.begun, attempt.stepped or attempt.ended),
@@ -171,7 +171,7 @@ def _pieces(attempt: Attempt, until: float, *, last: bool) -> Iterator[Piece]:
         end = end if end is not None else until if last else start
         if end > start:
             hover = {"": name, "since": _clock(start), "until": _clock(end), "took": duration(end - start)}
-            yield Piece(row=attempt.name, name=name, start=1000 * start, end=1000 * end, label=name, hover=hover)
+            yield Segment(row=attempt.name, name=name, start=1000 * start, end=1000 * end, label=name, hover=hover)
 
 
 def _points(tried: Sequence[Attempt]) -> list[JsonObject]:
@@ -262,9 +262,9 @@ def _ranks(source: Source) -> Iterator[Chart | Html | str]:
     )
 
 
-def _own_work(rank: int, seconds: float) -> Piece:
+def _own_work(rank: int, seconds: float) -> Segment:
     hover = {"rank": str(rank), "seconds": f"{seconds:.4g}"}
-    return Piece(row=f"rank {rank}", name="own work", start=0, end=seconds, hover=hover)
+    return Segment(row=f"rank {rank}", name="own work", start=0, end=seconds, hover=hover)
 
 
 def _rank_seconds(source: Source) -> list[list[float]]:

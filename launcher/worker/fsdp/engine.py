@@ -3,8 +3,8 @@
 :func:`rank_parts` makes the network on the meta device and changes it in this order: 4-bit linears and adapters,
 recomputation, compilation, then tensor parallelism and FSDP2. :func:`filled` then allocates and initializes each rank's
 own part. DDP wraps an allocated model, so it comes last, in :func:`passes`. Micro-batches run one after the other
-(:class:`Whole`) or by a pipeline schedule (:class:`pipeline.Pipeline`). Checkpoints name tensors as in the whole model,
-whatever the rank's chunks.
+(:class:`WholeModelPasses`) or by a pipeline schedule (:class:`pipeline.Pipeline`). Checkpoints name tensors as in the
+whole model, whatever the rank's chunks.
 """
 
 import contextlib
@@ -97,7 +97,7 @@ def filled(context: Context, parts: RankParts) -> "FsdpEngine":
 SCALE = "loss_scale"  # Name of fp16's loss scale in a checkpoint.
 
 
-class Whole:
+class WholeModelPasses:
     """Passes of a rank that has all layers, one micro-batch at a time; with stages see :class:`pipeline.Pipeline`."""
 
     group: dist.ProcessGroup | None = None
@@ -149,7 +149,7 @@ def autocast(context: Context) -> contextlib.AbstractContextManager[object]:
     return torch.autocast(context.device.type, network.DTYPES[formats.compute])
 
 
-def passes(context: Context, parts: RankParts, scaler: Scaler) -> Whole | pipeline.Pipeline:
+def passes(context: Context, parts: RankParts, scaler: Scaler) -> WholeModelPasses | pipeline.Pipeline:
     """The passes of a rank's part of the model, wrapped in DDP if nothing is sharded."""
     ranks, stages = parts.ranks, context.spec.parallel.pipeline
     modules: list[nn.Module] = list(parts.models)
@@ -159,7 +159,7 @@ def passes(context: Context, parts: RankParts, scaler: Scaler) -> Whole | pipeli
         modules = [sharding.replicate(module, context, ranks) for module in modules]
     if ranks is not None and stages > 1:
         return pipeline.Pipeline(context, parts.models, modules, ranks, scaler)
-    return Whole(context, modules[0], scaler)
+    return WholeModelPasses(context, modules[0], scaler)
 
 
 class FsdpEngine:
@@ -244,10 +244,10 @@ class FsdpEngine:
 
     def load(self, directory: Path) -> None:
         """Load the states into this run's own sharding."""
-        state, reader = self._state(), reading.Reader(directory)
+        state, reader = self._state(), reading.SafeReader(directory)
         if SCALE in state and not reader.has(SCALE):  # Saved by a run with another precision.
             del state[SCALE]
-        state_dict_loader.load(state, storage_reader=reader, planner=reading.Planner())
+        state_dict_loader.load(state, storage_reader=reader, planner=reading.SafePlanner())
         if SCALE in state:
             self._scaler.restore(state[SCALE])
         model, optimizer = get_state_dict(self._model, self._optimizers, options=self._options())

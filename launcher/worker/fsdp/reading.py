@@ -21,7 +21,7 @@ from launcher.base.files import opened
 from launcher.saved import headers
 
 
-class Reader(FileSystemReader):
+class SafeReader(FileSystemReader):
     """Reads a checkpoint's folder; its description cannot run code."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
@@ -39,7 +39,7 @@ class Reader(FileSystemReader):
         return any(name.startswith(f"{part}.") for name in self.read_metadata().state_dict_metadata)
 
 
-class Planner(DefaultLoadPlanner):
+class SafePlanner(DefaultLoadPlanner):
     """Loads tensors and bytes; bytes cannot run code."""
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:

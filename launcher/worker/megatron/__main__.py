@@ -26,7 +26,7 @@ def _train(context: Context, arguments: Sequence[str]) -> None:
     pretraining.prepare(context)
     from launcher.worker.megatron import layout
     from launcher.worker.megatron.data import Provider
-    from launcher.worker.megatron.follow import Follower
+    from launcher.worker.megatron.follow import MegatronHooks
 
     args = pretraining.parse([*arguments, *_late_arguments(context)])
     now, whole = data.counted(context)
@@ -36,7 +36,7 @@ def _train(context: Context, arguments: Sequence[str]) -> None:
             f"with {context.spec.steps:,}: launch the run again"
         )
     batches = data.batches(context, whole)
-    follower = Follower(context, batches)
+    follower = MegatronHooks(context, batches)
     chunks, interrupted = pretraining.pretrain(context, args, Provider(context, batches), follower)
     context.beat.begin("end")
     export = None if interrupted else functools.partial(layout.write, chunks, context)

@@ -29,7 +29,7 @@ _BUFFERS = ("buffers", "expert_parallel_buffers")
 type Call = Callable[..., Any]
 
 
-class Follower:
+class MegatronHooks:
     """Wraps Megatron's functions with its methods."""
 
     _FOLLOWED = (
@@ -42,7 +42,7 @@ class Follower:
         self._checkpoints = Checkpoints(context, batches)
         self._profile = Profile(context)
         self.step = 0
-        self.followed: loop.Followed  # Made once the first step is known.
+        self.followed: loop.StepMonitor  # Made once the first step is known.
         self._rate = 0.0
         self._last: StepResult | None = None
         self._held_out_loss = torch.zeros(())
@@ -77,7 +77,9 @@ class Follower:
         return answer
 
     def _begun(self) -> None:
-        self.recorded = self.followed = loop.Recorded(self._context, live_bytes.tensors_of_process, restored=self.step)
+        self.recorded = self.followed = loop.StepRecorder(
+            self._context, live_bytes.tensors_of_process, restored=self.step
+        )
         self.recorded.loaded()
 
     def load_checkpoint(self, original: Call, *arguments: Any, **options: Any) -> Any:

@@ -16,7 +16,7 @@ from launcher.worker.engine import Context
 from launcher.worker.megatron.validate import model_config
 
 if TYPE_CHECKING:  # It imports Megatron, for which a machine without a GPU must be prepared first.
-    from launcher.worker.megatron.follow import Follower
+    from launcher.worker.megatron.follow import MegatronHooks
 
 
 def prepare(context: Context) -> None:
@@ -47,7 +47,7 @@ def parse(arguments: Sequence[str]) -> Any:
     return args
 
 
-def pretrain(context: Context, args: Any, provider: Any, follower: "Follower") -> tuple[list[nn.Module], bool]:
+def pretrain(context: Context, args: Any, provider: Any, follower: "MegatronHooks") -> tuple[list[nn.Module], bool]:
     """Train to the last step; return this rank's model chunks, and True if the run was asked to stop before."""
     from megatron.core.enums import ModelType
     from megatron.training import training

@@ -60,7 +60,7 @@ class _WithoutValues(LiveBytes):  # type: ignore[no-untyped-call]  # torch types
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class LayerBytes:
     """Bytes of one layer at one sequence length."""
 
     saved: int  # Storages saved by its forward pass, each once, without parameters and tensors that layers share.
@@ -93,7 +93,7 @@ def passes(found: Structure, attention: str, *, whole: bool = False) -> JsonObje
 
 def _seen(
     found: Structure, attention: str, dtype: torch.dtype, lengths: Sequence[int], *, autocast: bool, whole: bool
-) -> list[dict[str, Seen]]:
+) -> list[dict[str, LayerBytes]]:
     """The bytes at each length, measured on the meta device if possible, which is faster than fake tensors."""
     made = structure(_unscaled(found.model.config), dtype, attention).model.train()
     if not autocast:
@@ -124,7 +124,7 @@ def _for_a_token(sizes: Sequence[int], lengths: Sequence[int]) -> list[float]:
     return [round(max(0.0, rise - bend * (short + middle)), 3), round(bend, 6)]
 
 
-def _at(found: Structure, made: Any, length: int, whole: bool) -> dict[str, Seen]:
+def _at(found: Structure, made: Any, length: int, whole: bool) -> dict[str, LayerBytes]:
     calls, blocks = _calls(found, made, length, whole), made.get_submodule(found.path)
     adapted = linears(found)
     return {name: _layer(blocks[layer], calls[layer], adapted) for name, layer in found.kinds.items()}
@@ -166,7 +166,7 @@ def _detached(each: Any) -> Any:
     return each.detach() if isinstance(each, torch.Tensor) else each
 
 
-def _layer(block: nn.Module, call: Call, linears_of_it: Collection[str]) -> Seen:
+def _layer(block: nn.Module, call: Call, linears_of_it: Collection[str]) -> LayerBytes:
     args, kwargs = tree_map(_detached, call)
     inputs = [each for each in tree_iter((args, kwargs)) if isinstance(each, torch.Tensor)]
     hidden = (args[0] if args else kwargs["hidden_states"]).requires_grad_()
@@ -184,7 +184,7 @@ def _layer(block: nn.Module, call: Call, linears_of_it: Collection[str]) -> Seen
         gradient = torch.ones_like(output)
         before = live.peak = live.bytes
         torch.autograd.backward(output, gradient)
-    return Seen(
+    return LayerBytes(
         saved=sum(saved.values()),
         adapted=sum(adapted.values()),
         frozen=sum(frozen.values()),

@@ -18,9 +18,9 @@ from launcher.job import versions
 from launcher.job.memory import Rehearsed, RehearsedPhase
 from launcher.spec import RunSpec
 from launcher.worker import memory, out_of_memory
-from launcher.worker.beat import Beat
+from launcher.worker.beat import HeartbeatWriter
 from launcher.worker.engine import Context, EngineBuilder
-from launcher.worker.loop import MEASURED_STEPS, Followed, context_of
+from launcher.worker.loop import MEASURED_STEPS, StepMonitor, context_of
 from launcher.worker.rehearse import world
 from launcher.worker.watch import tokens_of
 
@@ -50,7 +50,7 @@ class Rehearsal:
 def entered(rehearsal: Rehearsal, backend: str | None = None) -> Iterator[Context]:
     """Enter the rank's world; yield its context, with nothing measured yet. ``backend`` is for ``world.only_rank``."""
     with world.only_rank(rehearsal.spec, rehearsal.rank, backend) as place:
-        context = context_of(rehearsal.spec, rehearsal.directory, place, Beat())
+        context = context_of(rehearsal.spec, rehearsal.directory, place, HeartbeatWriter())
         (rehearsal.directory / "logs").mkdir(exist_ok=True)  # For the snapshot of a rank that runs out of memory.
         with out_of_memory.watched(context):
             yield context
@@ -113,7 +113,7 @@ def _train(context: Context, build: EngineBuilder, steps: int, seconds: list[flo
     with tracker.measuring("load"):
         engine = build(context)
         tracker.kept = engine.piles
-    followed = Followed(context, engine.tensors)
+    followed = StepMonitor(context, engine.tensors)
     for step in range(1, steps + 1):
         context.beat.step(step)
         micro_batches = list(_rows(context))

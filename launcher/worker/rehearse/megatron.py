@@ -52,7 +52,7 @@ def _trained(rehearsal: Rehearsal, context: Context, last: int) -> Rehearsed:
 
     def train(seconds: list[float]) -> None:
         follower = megatron_steps.Steps(context, batches, last, seconds)
-        with contextlib.suppress(megatron_steps.Done), megatron_steps.tokens_exchanged():
+        with contextlib.suppress(megatron_steps.RehearsalDone), megatron_steps.tokens_exchanged():
             pretraining.pretrain(context, args, Provider(context, batches), follower)
 
     return measure(rehearsal, context, train)

@@ -10,17 +10,17 @@ from megatron.core.transformer.moe import token_dispatcher
 from launcher.worker import loop, replaced
 from launcher.worker.data import Batches
 from launcher.worker.engine import Context
-from launcher.worker.megatron.follow import Call, Follower
+from launcher.worker.megatron.follow import Call, MegatronHooks
 from launcher.worker.memory import live_bytes
 from launcher.worker.metrics import Losses
 from launcher.worker.rehearse import timed
 
 
-class Done(Exception):  # Not an error: Megatron's loop has no other way out that does not save.
+class RehearsalDone(Exception):  # Not an error: Megatron's loop has no other way out that does not save.
     """Raised when all steps of the rehearsal are done."""
 
 
-class Steps(Follower):
+class Steps(MegatronHooks):
     """Measures as in a run, but writes no file, and ends after the last step of the rehearsal."""
 
     def __init__(self, context: Context, batches: Batches, last: int, seconds: list[float]) -> None:
@@ -29,7 +29,7 @@ class Steps(Follower):
         self._end, self._seconds = last, seconds
 
     def _begun(self) -> None:
-        self.followed = loop.Followed(self._context, live_bytes.tensors_of_process)
+        self.followed = loop.StepMonitor(self._context, live_bytes.tensors_of_process)
 
     def load_checkpoint(self, original: Call, *arguments: Any, **options: Any) -> tuple[int, int]:
         """Begin at step 0 with no floating-point operations counted: a checkpoint's content changes no size."""
@@ -48,7 +48,7 @@ class Steps(Follower):
         if evaluate is not None:
             evaluate()
         if self.step >= self._end:
-            raise Done
+            raise RehearsalDone
 
 
 @contextlib.contextmanager

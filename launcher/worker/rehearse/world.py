@@ -20,7 +20,7 @@ from launcher.worker import TrainingError, replaced
 from launcher.worker.process import RankPlace
 from launcher.worker.trace.shims import done
 
-BACKEND = "rehearsed"  # The name under which torch knows :class:`Alone`.
+BACKEND = "rehearsed"  # The name under which torch knows :class:`LoneRank`.
 _SPREAD = 0.02  # Standard deviation of drawn values, as for initial weights (Hugging Face's ``initializer_range``).
 
 type _Tensors = Sequence[torch.Tensor]
@@ -36,7 +36,7 @@ def only_rank(spec: RunSpec, rank: int, backend: str | None = None) -> Iterator[
     device = _device(spec)
     os.environ |= _place(spec, rank)
     if not hasattr(dist.Backend, BACKEND.upper()):
-        made: Callable[..., Alone] = lambda store, rank, size, timeout: Alone(rank, size)  # noqa: E731
+        made: Callable[..., LoneRank] = lambda store, rank, size, timeout: LoneRank(rank, size)  # noqa: E731
         dist.Backend.register_backend(BACKEND, made, devices=["cpu", "cuda"])
     with _groups_without_peers():
         backend = backend or ("gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl")
@@ -75,7 +75,7 @@ def _place(spec: RunSpec, rank: int) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _groups_without_peers() -> Iterator[None]:
-    """Make every group an :class:`Alone`, which torch and the frameworks see under the backend name they asked for."""
+    """Make every group an :class:`LoneRank`, which torch and the frameworks see under the backend name they asked for."""
     c10d: Any = distributed_c10d
     real = c10d._new_process_group_helper
 
@@ -83,7 +83,7 @@ def _groups_without_peers() -> Iterator[None]:
         options |= {"device_id": None, "backend_options": None}
         made = real(size, rank, ranks, BACKEND, *rest, **options)
         group = made[0]
-        if isinstance(group, Alone):
+        if isinstance(group, LoneRank):
             c10d._world.pg_map[group] = (str(asked), made[1])
             c10d._world.pg_backend_config[group] = str(c10d.BackendConfig(asked))
         return made
@@ -98,7 +98,7 @@ def _groups_without_peers() -> Iterator[None]:
 def _for_each_pair(collective: Callable[..., dist.Work]) -> Callable[..., dist.Work]:
     """Run a collective for each pair of outputs and inputs."""
 
-    def coalesced(group: "Alone", outputs: _Tensors, inputs: _Tensors, *_: Any, **__: Any) -> dist.Work:
+    def coalesced(group: "LoneRank", outputs: _Tensors, inputs: _Tensors, *_: Any, **__: Any) -> dist.Work:
         for output, mine in zip(outputs, inputs, strict=True):
             collective(group, output, mine)
         return done(outputs)
@@ -106,7 +106,7 @@ def _for_each_pair(collective: Callable[..., dist.Work]) -> Callable[..., dist.W
     return coalesced
 
 
-class Alone(_ProcessGroup):  # type: ignore[misc]  # It is Any for the reason above.
+class LoneRank(_ProcessGroup):  # type: ignore[misc]  # It is Any for the reason above.
     """The collectives of one rank without the others, under torch's older and newer names."""
 
     def __init__(self, rank: int, size: int) -> None:

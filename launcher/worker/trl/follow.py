@@ -25,10 +25,10 @@ from launcher.worker.model.adapters import PISSA
 from launcher.worker.model.network import numbered, switch_rounding
 from launcher.worker.saving import Checkpoints
 from launcher.worker.trl.samples import Samples
-from launcher.worker.watch import Pace
+from launcher.worker.watch import SlowRankDetector
 
 
-class Follower(TrainerCallback):  # type: ignore[misc]
+class TrainerHooks(TrainerCallback):  # type: ignore[misc]
     """Records, saves and stops one trainer; every method is called by all ranks together."""
 
     def __init__(self, context: Context, trainer: Any, samples: Samples) -> None:
@@ -48,8 +48,8 @@ class Follower(TrainerCallback):  # type: ignore[misc]
     def train(self) -> None:
         """Train to the end; write the last checkpoint, the export and the outcome."""
         context, trainer = self._context, self._trainer
-        self._recorded = loop.Recorded(context, live_bytes.tensors_of_process, restored=self._start.step)
-        self._pace = Pace(context)
+        self._recorded = loop.StepRecorder(context, live_bytes.tensors_of_process, restored=self._start.step)
+        self._pace = SlowRankDetector(context)
         with self._phases(), replaced(trainer, "_save_checkpoint", lambda model, trial: self._save()):
             if self._step < self._spec.steps:
                 self._following.enter_context(context.memory.measuring("load", live_bytes.tensors_of_process()))

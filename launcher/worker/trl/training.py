@@ -21,7 +21,7 @@ from launcher.worker.engine import Context
 from launcher.worker.model import adapters, initial
 from launcher.worker.model.network import fake_quantise, network, retie
 from launcher.worker.trl import samples
-from launcher.worker.trl.follow import Follower
+from launcher.worker.trl.follow import TrainerHooks
 
 _NAMES = {"sft": "SFT", "dpo": "DPO", "kto": "KTO", "reward": "Reward", "grpo": "GRPO"}
 
@@ -34,7 +34,7 @@ def run(context: Context, arguments: Sequence[str]) -> object:
         trainer = _trainer(context, own, arguments)
         adapters.release_inputs(trainer.model, context.spec)
         adapters.keep_start(trainer.model, context)
-        follower = Follower(context, trainer, own)
+        follower = TrainerHooks(context, trainer, own)
     follower.train()
     return follower
 

@@ -25,7 +25,7 @@ from launcher.job.memory import RECORDS, MemoryRecord, host_memory
 from launcher.spec import RunSpec
 from launcher.worker import files
 from launcher.worker.engine import Context
-from launcher.worker.watch.growth import Growth, Watch, fills_first
+from launcher.worker.watch.growth import Growth, GrowthDetector, fills_first
 
 FILE = "rank_times.jsonl"
 EVERY = 10  # Steps between two exchanges of times.
@@ -39,7 +39,7 @@ class MemoryLog:
     def __init__(self, context: Context, *, resumed_at: int) -> None:
         self._context, self._every = context, context.spec.train.log_memory_every
         self._path = context.directory / RECORDS
-        self._watch = Watch()
+        self._watch = GrowthDetector()
         self._reported: tuple[str, str] | None = None
         self.rewind(resumed_at)
 
@@ -129,7 +129,7 @@ def tokens_of(micro_batches: list[torch.Tensor]) -> int | None:
     return max((rows.shape[0] * (rows.shape[1] - 1) for rows in micro_batches), default=None)
 
 
-class Pace:
+class SlowRankDetector:
     """Compares the ranks' own times and reports slow ranks; every method is called by all ranks together."""
 
     def __init__(self, context: Context) -> None:

@@ -64,7 +64,7 @@ def fills_first(growth: Growth) -> tuple[bool, int]:
     return growth.full_at is None, growth.full_at or 0
 
 
-class Watch:
+class GrowthDetector:
     """The samples of one rank, searched for growth."""
 
     def __init__(self) -> None:

@@ -30,7 +30,7 @@ _BATCHES = 3  # Timed batches of products or all-reduces; a rank's time is their
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class ProbeWork:
     """The work of one batch: square matrices of ``width``, ``products`` multiplications and ``sums`` all-reduces."""
 
     width: int
@@ -41,8 +41,8 @@ class Load:
 
 # On a GPU about 0.2 s (2 x 4096^3 x 1000 operations at 700 TFLOP/s), long enough for clocks to rise and settle.
 _LOADS = {
-    "cuda": Load(width=4096, products=1000, sums=20, dtype=torch.bfloat16),
-    "cpu": Load(width=256, products=60, sums=4, dtype=torch.float32),
+    "cuda": ProbeWork(width=4096, products=1000, sums=20, dtype=torch.bfloat16),
+    "cpu": ProbeWork(width=256, products=60, sums=4, dtype=torch.float32),
 }
 
 
@@ -149,7 +149,7 @@ def _slow(context: Context, hosts: Sequence[str], tell: Callable[[str], None]) -
     return None
 
 
-def _product(device: torch.device, load: Load) -> float:
+def _product(device: torch.device, load: ProbeWork) -> float:
     left, right = (torch.ones(load.width, load.width, dtype=load.dtype, device=device) for _ in range(2))
     out = torch.empty_like(left)
     return _timed(lambda: torch.mm(left, right, out=out), load.products, device)
@@ -167,7 +167,7 @@ def _timed(act: Callable[[], object], times: int, device: torch.device) -> float
     return statistics.median(seconds[1:])
 
 
-def _exchanges(context: Context, hosts: Sequence[str], load: Load, tell: Callable[[str], None]) -> float | None:
+def _exchanges(context: Context, hosts: Sequence[str], load: ProbeWork, tell: Callable[[str], None]) -> float | None:
     """Seconds of this rank's best all-reduce with neighbours; None if there are too few to identify a slow one."""
     parts = _parts(hosts)
     if len(parts) < 3:

@@ -35,7 +35,7 @@ def saved(tmp_path: Path) -> Path:
 
 def load(folder: Path) -> dict[str, Any]:
     found = state(0.0)
-    state_dict_loader.load(found, storage_reader=reading.Reader(folder), planner=reading.Planner())
+    state_dict_loader.load(found, storage_reader=reading.SafeReader(folder), planner=reading.SafePlanner())
     return found
 
 

@@ -45,7 +45,7 @@ class Nanotron(Backend):
         return _FORMATS
 
     def engine(self, spec: RunSpec) -> EngineTraits:
-        """Its blocks save what Megatron-core's save, and more (``saved``)."""
+        """Engine traits: blocks save the tensors of Megatron-core's, and more (``saved``)."""
         return EngineTraits(
             library="megatron",
             size=2,
