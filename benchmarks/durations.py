@@ -30,7 +30,7 @@ from launcher.config.catalog import Catalog
 from launcher.config.request import request
 from launcher.preflight import assess
 from launcher.preflight.plan import plan
-from launcher.rundir import lock, provenance
+from launcher.rundir import lock, repository
 from launcher.rundir.record import job_as_dict
 from launcher.spec import RunSpec
 
@@ -115,7 +115,7 @@ def _quietly(*words: str) -> None:
 
 
 def _lock(spec: RunSpec) -> None:
-    provenance.git.cache_clear()
+    repository.state.cache_clear()
     this = plan(assess.assess(spec), python="python")
     lock.write(Path("a.yaml"), lock.build(this, job_as_dict(this.job), ()))
 

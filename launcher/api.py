@@ -24,7 +24,7 @@ from launcher.actions.check import Shown
 from launcher.actions.handles import Run, Sweep
 from launcher.actions.requests import JudgeRequest, MeasureRequest
 from launcher.actions.trust_gate import require_trust
-from launcher.base.errors import INTERRUPTED, ConfigError, ConfigErrors, DataError, DoesNotFit
+from launcher.base.errors import INTERRUPTED, ConfigError, ConfigErrors, DataError, DoesNotFit, raise_any
 from launcher.base.terminal import heard_by, say
 from launcher.config.ledger import Imported
 from launcher.data.unusable import as_errors
@@ -338,8 +338,7 @@ def _words(overrides: Words) -> tuple[str, ...]:
     found = _texts("overrides", overrides)
     rule = "options are keywords here, as in force=True, and the words after -- are script_args=[...]"
     typed = [ConfigError(word, None, rule) for word in found if word.startswith("-")]
-    if typed:
-        raise ConfigErrors(typed)
+    raise_any(typed)
     return found
 
 

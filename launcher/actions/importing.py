@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from launcher.actions.requests import folder
 from launcher.base import files, registry
-from launcher.base.errors import ConfigError, ConfigErrors, unreadable
+from launcher.base.errors import ConfigError, ConfigErrors, raise_any, unreadable
 from launcher.base.frozen import dataclass
 from launcher.config import open_values
 
@@ -31,8 +31,7 @@ def variables_of(words: Iterable[str]) -> dict[str, str]:
         elif name in found and found[name] != value:
             errors.append(ConfigError("--set", word, f"{name} is already {found[name]}", [f"--set {name}={value}"]))
         found[name] = value
-    if errors:
-        raise ConfigErrors(errors)
+    raise_any(errors)
     return found
 
 
@@ -125,8 +124,7 @@ def _keys(typed: Sequence[str]) -> set[str]:
 def import_file(kind: str, path: Path, *, partial: bool, variables: Mapping[str, str]) -> "Imported":
     """A file in our settings; raises ConfigErrors if it is no valid run, or settings that matter are dropped."""
     found = read(kind, path, variables)
-    if errors := refusals(found, path, partial=partial):
-        raise ConfigErrors(errors)
+    raise_any(refusals(found, path, partial=partial))
     return found
 
 
@@ -155,8 +153,7 @@ def with_words(imported: "Imported", typed: Sequence[str]) -> "Imported":
         recipe["choose" if word.group else "set"][word.key] = value = value_of(word)
         if word.sweeps or not (word.group or word.key.startswith(OPEN_NODES) or accepts(word.key, value)):
             errors.append(ConfigError(word.key, word.value, "invalid value for this key", ways_out(word.key, value)))
-    if errors:
-        raise ConfigErrors(errors)
+    raise_any(errors)
     words = [f"{key}={value}" for key, value in recipe["choose"].items()]
     words += [f"{key}={recipes.literal(value)}" for key, value in recipe["set"].items()]
     return replace(imported, overrides=tuple(words), recipe=recipe)

@@ -8,7 +8,7 @@ from typing import Any
 from launcher.actions import layout_search
 from launcher.actions.requests import MeasureRequest, PlanRequest, own_measurements
 from launcher.actions.waiting import sign
-from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.errors import ConfigError, ConfigErrors, raise_any
 from launcher.base.frozen import dataclass
 from launcher.base.terminal import say
 from launcher.planner import document, largest, length, planning, wording
@@ -42,8 +42,7 @@ def question_of(request: MeasureRequest) -> Question:
         beside = {"--smallest": request.smallest, "--days": request.days is not None}
         rule = "--largest asks for the size of a run on this cluster, not for its time or the cluster's size"
         errors = [ConfigError(flag, None, rule, ["--smallest"]) for flag, given in beside.items() if given]
-        if errors:
-            raise ConfigErrors(errors)
+        raise_any(errors)
     question = ask(request.words, vary=request.vary)
     length.require(question, request.days)
     if request.measure is not None:

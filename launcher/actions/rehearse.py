@@ -17,7 +17,7 @@ from launcher.actions.requests import JudgeRequest, Output, compose_run, folder,
 from launcher.actions.trust_gate import require_trust
 from launcher.actions.waiting import checking
 from launcher.base import files, typed
-from launcher.base.errors import ConfigError, ConfigErrors, JobFailed, SubmitError, unreadable
+from launcher.base.errors import ConfigError, ConfigErrors, JobFailed, SubmitError, raise_any, unreadable
 from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
 from launcher.base.terminal import say
@@ -70,8 +70,7 @@ def question_of(options: RehearseRequest) -> Request:
             layers = tuple(map(int, words))
         else:
             errors.append(ConfigError("--layers", options.layers, "one or two numbers of layers", ["--layers 4,6"]))
-    if errors:
-        raise ConfigErrors(errors)
+    raise_any(errors)
     same = {name: getattr(options, name) for name in ("stage", "rank", "all_stages", "steps", "minutes")}
     return Request(**same, layers=layers)
 
@@ -83,8 +82,7 @@ def judge_rehearsed(request: RehearseRequest) -> Assessment:
     found = compose_run(line, own)
     with checking(assess.judge if request.native else None) as native:
         assessment = judge_run(found, Judging(native=native, python=job_python.asked, measured=own))
-    if errors := (*assessment.errors, *not_rehearsed(assessment.spec)):
-        raise ConfigErrors(errors)
+    raise_any((*assessment.errors, *not_rehearsed(assessment.spec)))
     return assessment
 
 

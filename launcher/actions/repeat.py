@@ -16,7 +16,7 @@ from launcher.actions.find_runs import refusal
 from launcher.actions.requests import Output, folder
 from launcher.actions.stop import stop
 from launcher.base import machine
-from launcher.base.errors import ConfigError, ConfigErrors, JobFailed
+from launcher.base.errors import ConfigError, ConfigErrors, JobFailed, raise_any
 from launcher.base.files import JsonObject
 from launcher.base.terminal import say
 from launcher.config import recipes
@@ -74,8 +74,7 @@ def _locate(path: Path) -> Path:
 
 def _respecify(found: Lock, texts: Sequence[str]) -> RunSpec:
     overrides, errors = read(texts, Catalog(folder=folder()))
-    if errors:
-        raise ConfigErrors(errors)
+    raise_any(errors)
     return lock.respecified(found, overrides)
 
 
@@ -100,8 +99,7 @@ def verify(path: Path, texts: Sequence[str], *, steps: int, trusted: bool) -> Ou
     spec = changed_at(_respecify(found, texts), ALONE)
     errors = [*findings.errors(spec), *obstacles(spec, machine.facts()), *_not_verifiable(found, spec, steps)]
     errors += [] if trusted else loading.foreign_pickles(spec)
-    if errors:
-        raise ConfigErrors(errors)
+    raise_any(errors)
     directory = folder() / "runs" / f"verify-{time.strftime('%Y%m%d-%H%M%S')}-{spec.hash[:6]}"
     directory, rows = _first_steps(spec, directory.absolute(), int(wanted[-1]["step"]))
     lines = _differences_here(found, spec)

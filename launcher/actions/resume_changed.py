@@ -14,7 +14,7 @@ from typing import Any
 from launcher.actions.requests import folder, judge_run
 from launcher.actions.trust_gate import require_trust
 from launcher.base import machine
-from launcher.base.errors import ConfigError, ConfigErrors, DoesNotFit, SubmitError, typed
+from launcher.base.errors import ConfigError, ConfigErrors, DoesNotFit, SubmitError, raise_any, typed
 from launcher.base.frozen import dataclass
 from launcher.base.terminal import say, width
 from launcher.config.catalog import Catalog
@@ -115,8 +115,7 @@ def _change(before: RunSpec, texts: Sequence[str], *, trusted: bool) -> _Changed
         require_trust(line, trusted=trusted)
     whole = (override for override in overrides if override.group and override.key in _WHOLE)
     errors = [*line.errors, *map(_no_option, whole)]
-    if errors:
-        raise ConfigErrors(errors)
+    raise_any(errors)
     content: Any = to_dict(before)
     for override in overrides:
         if override.group:
@@ -205,8 +204,7 @@ def _judge(changed: _Changed, refused: Sequence[ConfigError], *, forced: bool, r
     lacks = obstacles(assessment.spec, machine.facts())
     started_from = {"save.load"} if resumed else set()  # It may be gone, since the run has its own checkpoint.
     errors = [*assessment.errors] or [error for error in lacks if error.path not in started_from]
-    if errors:
-        raise ConfigErrors(errors)
+    raise_any(errors)
     if assessment.verdict.name == "does_not_fit" and not forced:
         say(as_text(assessment, width()))
         raise DoesNotFit("not resumed, because it does not fit with these settings; the run is unchanged")

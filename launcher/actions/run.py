@@ -25,7 +25,7 @@ from launcher.actions.requests import (
 from launcher.actions.trust_gate import require_trust
 from launcher.actions.waiting import checking
 from launcher.base import machine
-from launcher.base.errors import ConfigError, ConfigErrors, DoesNotFit, JobFailed
+from launcher.base.errors import ConfigError, ConfigErrors, DoesNotFit, JobFailed, raise_any
 from launcher.base.frozen import dataclass
 from launcher.base.process import Process
 from launcher.base.terminal import say, width
@@ -138,8 +138,7 @@ def _refuse(assessment: Assessment, request: RunRequest) -> None:
         if request.debug and assessment.spec.gpus != 1:
             rule = "--debug runs one rank in the foreground"
             errors.append(ConfigError("cluster.gpus_per_node", assessment.spec.gpus, rule, ["cluster.gpus_per_node=1"]))
-    if errors:
-        raise ConfigErrors(errors)
+    raise_any(errors)
     if assessment.verdict.name == "does_not_fit" and not request.force:
         raise Unfit(assessment)
     if assessment.rehearsed is not None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from launcher import backends
 from launcher.actions.requests import Output, folder
 from launcher.base import files
-from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.errors import ConfigError, ConfigErrors, raise_any
 from launcher.base.files import JsonObject
 from launcher.base.terminal import say
 from launcher.config import recipes
@@ -38,8 +38,7 @@ def require_own(directories: Sequence[Path], *, trusted: bool) -> None:
     """Raise ConfigErrors that ask for ``--trust`` if a run or sweep is not as this user recorded it."""
     foreign = [each for each in directories if not all(map(signature.is_own, (each, *_points(each))))]
     errors = [error for directory in foreign if (error := _show_record(directory, trusted=trusted)) is not None]
-    if errors:
-        raise ConfigErrors(errors)
+    raise_any(errors)
     for directory in foreign:
         for record in (directory, *_points(directory)):
             run_names.remember(record)

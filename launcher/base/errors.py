@@ -3,7 +3,7 @@
 A bug of launch stays an ordinary exception, with exit status 1 and a traceback, never one of these.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import cached_property
 
 INTERRUPTED = 130  # The exit status of a command ended by Ctrl-C, as in shells: 128 + SIGINT.
@@ -111,6 +111,12 @@ class ConfigErrors(LauncherError):
         if not self.errors:
             raise AssertionError("ConfigErrors without an error")
         super().__init__("; ".join(str(error) for error in self.errors))
+
+
+def raise_any(errors: Collection[ConfigError]) -> None:
+    """Raise ConfigErrors if there is an error."""
+    if errors:
+        raise ConfigErrors(errors)
 
 
 class ComposeError(ConfigErrors):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.actions.requests import Output, as_model
 from launcher.base import terminal
-from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.errors import ConfigError, ConfigErrors, raise_any
 from launcher.base.files import JsonObject
 from launcher.base.terminal import say
 
@@ -89,8 +89,7 @@ def _require_nothing_of_one_run(options: argparse.Namespace, several: str) -> No
     if options.script_args:
         way = f"script_args=[{','.join(options.script_args)}]"
         errors.append(ConfigError("script_args", list(options.script_args), rule, [way]))
-    if errors:
-        raise ConfigErrors(errors)
+    raise_any(errors)
 
 
 def print_json(document: JsonObject) -> None:

@@ -19,7 +19,7 @@ from launcher.actions import layout_search, recipes
 from launcher.actions import plan as action
 from launcher.actions.plan import Answer, Search, own_runs, question_of
 from launcher.actions.requests import MeasureRequest
-from launcher.base.errors import INTERRUPTED, ConfigError, ConfigErrors, DoesNotFit, JobFailed
+from launcher.base.errors import INTERRUPTED, ConfigError, ConfigErrors, DoesNotFit, JobFailed, raise_any
 from launcher.base.terminal import say, width, wrapped
 from launcher.base.units import rounded
 from launcher.commands._options import add_shared, print_json, print_output, request_from
@@ -244,5 +244,4 @@ def _require_whole(options: argparse.Namespace) -> None:
         rule = "--results reads a measurement, which already has its settings"
         typed = [*(["OVERRIDES"] if options.overrides else []), *_given(options, ("measure", *_OF_A_SEARCH))]
         errors += [ConfigError(name, None, rule, ["launch plan --results ID"]) for name in typed]
-    if errors:
-        raise ConfigErrors(errors)
+    raise_any(errors)

@@ -8,7 +8,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
-from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.errors import ConfigError, raise_any
 from launcher.base.frozen import dataclass
 from launcher.config import recipes
 from launcher.config.catalog import Catalog
@@ -59,8 +59,7 @@ class Axes:
         if self.size > MAXIMUM_POINTS:
             rule = f"a sweep has at most {MAXIMUM_POINTS} points; a sampler tries only some of them"
             errors.append(ConfigError("sweep", self.size, rule, ["sweep.sampler=random"]))
-        if errors:
-            raise ConfigErrors(errors)
+        raise_any(errors)
         typed = [[f"{axis.key}={value}" for value in axis.values] for axis in self.swept]  # type: ignore[union-attr]
         return itertools.product(*typed)
 
@@ -68,8 +67,7 @@ class Axes:
 def read_axes(texts: Sequence[str], catalog: Catalog) -> Axes:
     """Return the axes, a recipe's first unless the words set the same key; raises ConfigErrors if a word is wrong."""
     overrides, errors = read(texts, catalog)
-    if errors:
-        raise ConfigErrors(errors)
+    raise_any(errors)
     fixed: list[str] = []
     axes: dict[str, Axis] = {}
     for override in (*_of_the_recipe(overrides, catalog), *overrides):
@@ -81,8 +79,7 @@ def read_axes(texts: Sequence[str], catalog: Catalog) -> Axes:
         if override.key in _OF_THE_SWEEP:
             errors.append(ConfigError(override.key, override.value, "it applies to the whole sweep: set one value"))
         axes[override.key] = Axis(key=override.key, values=values)
-    if errors:
-        raise ConfigErrors(errors)
+    raise_any(errors)
     return Axes(fixed=tuple(fixed), swept=tuple(axes.values()))
 
 

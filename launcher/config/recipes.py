@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.errors import ConfigError, ConfigErrors, raise_any
 from launcher.base.frozen import dataclass
 from launcher.base.terminal import CONTROL
 from launcher.config import open_values, safe_yaml
@@ -128,8 +128,7 @@ def check(content: object, where: str, name: str = "") -> Recipe:
         if not isinstance(content.get(key, {}), dict):
             errors.append(ConfigError(f"{where}: {key}", content[key], "must be a mapping"))
     errors = errors or _value_errors(where, content)
-    if errors:
-        raise ConfigErrors(errors)
+    raise_any(errors)
     return Recipe(
         name=name,
         summary=content["summary"],

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.errors import ConfigError, ConfigErrors, raise_any
 from launcher.base.frozen import dataclass
 from launcher.planner.layouts import Layout
 from launcher.planner.question import Question
@@ -48,8 +48,7 @@ def words(typed: Sequence[str], *, tokens: str | None, price: float | None) -> t
         errors.append(_twice("--price", price, keys[PRICE]))
     if price is not None and not 0 <= price < float("inf"):
         errors.append(ConfigError("--price", price, "it is the price of one GPU-hour, 0 or more", ["--price 2.5"]))
-    if errors:
-        raise ConfigErrors(errors)
+    raise_any(errors)
     found = [] if tokens is None else [override(TOKENS, tokens_of(tokens))]
     return (*found, *([] if price is None else [override(PRICE, price)]))
 

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator
 
-from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.errors import ConfigError, raise_any
 from launcher.planner import slower_because
 from launcher.planner.candidates import Candidate, Found
 from launcher.planner.judge import Preflight
@@ -79,8 +79,7 @@ def require_valid(question: Question, found: Plan) -> None:
         errors = findings.errors(found.layouts[0].spec)  # The search does not check names, paths and secrets.
     elif found.finished and found.counts.considered == found.counts.invalid:
         errors = _as_typed(question)
-    if errors:
-        raise ConfigErrors(errors)
+    raise_any(errors)
 
 
 def _as_typed(question: Question) -> tuple[ConfigError, ...]:

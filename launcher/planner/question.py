@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from launcher.base import machine, registry
-from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.errors import ConfigError, ConfigErrors, raise_any
 from launcher.base.frozen import dataclass
 from launcher.config import recipes
 from launcher.config.axes import Axis, read_axes
@@ -113,8 +113,7 @@ def ask(
 
 def _typed(words: Sequence[str], catalog: Catalog) -> list[Override]:
     overrides, errors = read(words, catalog)
-    if errors:
-        raise ConfigErrors(errors)
+    raise_any(errors)
     return recipes.expand(overrides, catalog)
 
 
@@ -136,8 +135,7 @@ def _choices(
         else:
             rule = "a plan is for one training on one cluster: only layout keys may have several values"
             errors.append(ConfigError(axis.key, None, rule, ["launch -m plan=best"]))
-    if errors:
-        raise ConfigErrors(errors)
+    raise_any(errors)
     return groups, keys
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from launcher.backends import Judgement
-from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.errors import ConfigError, ConfigErrors, raise_any
 from launcher.base.frozen import dataclass
 from launcher.data import look
 from launcher.data.epoch import DataLook
@@ -64,8 +64,7 @@ def judge_by_rehearsal(assessment: Assessment, words: str) -> Assessment:
     """
     spec, found = assessment.spec, assessment.rehearsed
     again = f"launch rehearse {words}".rstrip()
-    if errors := evidence.not_rehearsed(spec):
-        raise ConfigErrors(errors)
+    raise_any(evidence.not_rehearsed(spec))
     if found is None:
         rule = "you have not rehearsed this run, or any other with the same memory-relevant settings"
         raise ConfigErrors([ConfigError("--rehearsed", None, rule, [again])])

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from launcher import backends
-from launcher.base.errors import ConfigErrors
+from launcher.base.errors import raise_any
 from launcher.base.frozen import dataclass
 from launcher.job import RUN, Job, run_script, torchrun
 from launcher.preflight.assess import Assessment
@@ -28,8 +28,7 @@ def plan(assessment: Assessment, *, python: str) -> Plan:
 
     Raises ConfigErrors: The specification breaks rules. A run that does not fit is not an error here: its plan says so.
     """
-    if assessment.errors:
-        raise ConfigErrors(assessment.errors)
+    raise_any(assessment.errors)
     spec = assessment.spec
     return Plan(spec=spec, assessment=assessment, job=translate(spec, python=python))
 

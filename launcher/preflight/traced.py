@@ -7,9 +7,7 @@ and the width of the error band, which is scaled to the trace's numbers.
 """
 
 import json
-import os
 import re
-import subprocess
 import sys
 import tempfile
 from dataclasses import replace
@@ -49,15 +47,9 @@ def document(spec: RunSpec, *, python: str = sys.executable, rank: int | None = 
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "spec.json", Path(folder) / "trace.json"
         source.write_text(json.dumps(to_dict(spec)))
-        command = [python, "-P", "-m", "launcher.worker.trace", "--spec", str(source), "--out", str(target)]
-        done = subprocess.run(
-            [*command, "--rank", str(backends.of(spec).fullest_rank(spec) if rank is None else rank)],
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": package.python_path()},  # Nothing is computed.
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
+        chosen = str(backends.of(spec).fullest_rank(spec) if rank is None else rank)
+        words = ("--spec", str(source), "--out", str(target), "--rank", chosen)
+        done = package.run_module("launcher.worker.trace", *words, python=python, timeout_s=_TIMEOUT_S)
         content: JsonObject = files.load_json(target) if target.exists() else {}
     if done.returncode != 0:
         rule = content.get("error") or _reason(done.stderr)

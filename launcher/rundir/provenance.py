@@ -9,7 +9,7 @@ import hashlib
 import os
 import re
 import sys
-from functools import cache, lru_cache
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -27,15 +27,14 @@ _NVIDIA = Path("/proc/driver/nvidia/version")
 _ENVIRONMENT = re.compile(
     r"^(CUDA|NCCL|GLOO|TORCH|TORCHINDUCTOR|PYTORCH|OMP|MKL|CUBLAS|DS|UCX|HF_DATASETS|TRITON)_[A-Z0-9_]+\Z|^LD_PRELOAD\Z"
 )
-_DIFF_BYTES = 200_000
 _WHOLE_BYTES = 1 << 26
 _BLOCKS, _BLOCK_BYTES = 64, 1 << 16
 _FILES_LISTED = 200
 
 
 def versions(*, with_diff: bool = False) -> JsonObject:
-    """Versions of Python and of the relevant packages, and the working folder's git state from :func:`git`."""
-    found, state = installed(), git(Path.cwd())
+    """Versions of Python and of the relevant packages, and the working folder's repository."""
+    found, state = installed(), repository.state(Path.cwd())
     if state is not None and not with_diff:
         state = {**state, "diff": None}
     extensions = (owner for package in registry.KEYS for owner in registry.offered(package).values())
@@ -76,28 +75,6 @@ def _driver() -> str | None:
     except OSError:
         return None
     return match[1] if match is not None else None
-
-
-@cache  # A sweep records many runs of one folder.
-def git(folder: Path) -> JsonObject | None:
-    """Commit, names of files that differ from it, the diff and its hash; None without a repository or git."""
-    found = repository.state(folder)
-    if found is None:
-        return None
-    text = found.difference
-    held = None if text is None else diff_hash(text)
-    return {
-        "commit": found.commit,
-        "dirty": bool(found.changed),
-        "changed": list(found.changed),
-        "diff_sha256": held,
-        "diff": f"{len(text)} characters, sha256 {held}\n" if text and len(text) > _DIFF_BYTES else text,
-    }
-
-
-def diff_hash(text: str) -> str:
-    """The hash of a diff, by which two diffs are compared."""
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def environment() -> dict[str, str]:

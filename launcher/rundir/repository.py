@@ -5,20 +5,23 @@ drivers, remotes' commands. All are disabled, filters one by one by name, so a f
 """
 
 import contextlib
+import hashlib
 import os
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
-from launcher.base.frozen import dataclass
+from launcher.base.files import JsonObject
 
 _NOTHING_ELSE = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "core.bigFileThreshold=64m")
 _NO_REMOTE = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_OPTIONAL_LOCKS": "0"}
 """In a partial clone, git fetches missing objects through its remote; git before 2.44 knows only the first variable."""
 
 _TIMEOUT_S = 10
+_DIFF_BYTES = 200_000  # Of a longer diff only the hash is recorded.
 _NAMES = ("status", "--porcelain", "-z", "-uno", "--no-renames", "--ignore-submodules=dirty")
 _DIFFERENCE = (
     *("diff", "HEAD", "--no-ext-diff", "--no-textconv", "--ignore-submodules=dirty", "--submodule=short", "--no-color"),
@@ -29,17 +32,12 @@ _DIFFERENCE = (
 _OFF = {"clean": "", "smudge": "", "process": "", "required": "false"}  # Disables a filter, by the last part of keys.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class State:
-    """The state of a repository compared with its last commit."""
+@cache  # A sweep records many runs of one folder.
+def state(folder: Path) -> JsonObject | None:
+    """The repository around a folder: its last commit, the names of files that differ from it, the diff and its hash.
 
-    commit: str  # The last commit; ``(initial)`` if there is none yet.
-    changed: tuple[str, ...]  # The names of tracked files that differ from it.
-    difference: str | None  # Their diff, empty if git cannot make it; None if no file differs.
-
-
-def state(folder: Path) -> State | None:
-    """The repository around a folder; None if there is none, without git, or if it cannot be read safely."""
+    None if there is none, without git, or if it cannot be read safely. The diff is empty if git cannot make it.
+    """
     top = _git(folder, "rev-parse", "--show-toplevel")
     if top is None:
         return None
@@ -53,11 +51,15 @@ def state(folder: Path) -> State | None:
     changed = sorted(entry[3:] for entry in listed.split(b"\0") if entry)  # Skips two status letters and a blank.
     with _copied_index(root) as index:
         text = _git(root, *filters, *_DIFFERENCE, index=index) if changed else None
-    return State(
-        commit="(initial)" if commit is None else commit.decode().strip(),
-        changed=tuple(map(os.fsdecode, changed)),
-        difference=(text or b"").decode(errors="replace") if changed else None,
-    )
+    difference = (text or b"").decode(errors="replace") if changed else None
+    held = None if difference is None else hashlib.sha256(difference.encode()).hexdigest()
+    return {
+        "commit": "(initial)" if commit is None else commit.decode().strip(),
+        "dirty": bool(changed),
+        "changed": list(map(os.fsdecode, changed)),
+        "diff_sha256": held,
+        "diff": f"{len(difference)} characters, sha256 {held}\n" if len(difference or "") > _DIFF_BYTES else difference,
+    }
 
 
 def _filters(root: Path) -> Sequence[str] | None:

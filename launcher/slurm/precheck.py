@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from launcher.base.errors import ConfigError, ConfigErrors, Refused, SubmitError
+from launcher.base.errors import ConfigError, ConfigErrors, Refused, SubmitError, raise_any
 from launcher.slurm.jobs import SlurmRefused, ask
 from launcher.slurm.survey import NodeKind, Partition, partitions
 from launcher.spec import ClusterSpec
@@ -50,8 +50,7 @@ def check(cluster: ClusterSpec, text: str, *, patience_s: float) -> None:
     except SlurmRefused as error:
         raise SubmitError(f"Slurm refuses to describe its partitions: {error}") from None
     errors = list(_errors(cluster, known))
-    if errors:
-        raise ConfigErrors(errors)
+    raise_any(errors)
     with tempfile.NamedTemporaryFile("w", suffix=".sh") as file:
         file.write(text)
         file.flush()

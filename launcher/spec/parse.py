@@ -13,7 +13,7 @@ from functools import cache, lru_cache
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from launcher.base import registry
-from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.errors import ConfigError, raise_any
 from launcher.base.files import LARGEST
 from launcher.base.terminal import CONTROL
 from launcher.base.typed import Reader, Scalars, bare, describe, reader
@@ -52,8 +52,7 @@ def parse(config: Mapping[str, object]) -> RunSpec:
     """Return the run's specification. Raises ConfigErrors with every error found in keys, types and ranges."""
     errors: list[ConfigError] = []
     spec = _dataclass(RunSpec, config, "", errors)
-    if errors:
-        raise ConfigErrors(errors)
+    raise_any(errors)
     if not isinstance(spec, RunSpec):
         raise AssertionError("a configuration without errors is a RunSpec")
     return spec

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.errors import ConfigError, raise_any
 from launcher.base.secret import NOT_SHOWN, TokenForm, places
 
 
@@ -24,5 +24,4 @@ def require_none(content: object, where: str = "") -> None:
     errors = [
         refusal(": ".join(filter(None, (where, place))), form, (form.variable,)) for place, form in places(content)
     ]
-    if errors:
-        raise ConfigErrors(errors)
+    raise_any(errors)

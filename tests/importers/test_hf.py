@@ -78,7 +78,9 @@ def test_nothing_of_a_plain_config_changes_the_run() -> None:
 def test_what_changes_the_model_and_has_no_setting_is_left_out_and_matters() -> None:
     left = left_out(DEEPSEEK_V3)
     assert [key for key, (_, matters) in left.items() if matters] == []
-    assert left["quantization_config.quant_method"][0].startswith("no effect: it describes the stored weights; model.weights re")
+    assert left["quantization_config.quant_method"][0].startswith(
+        "no effect: it describes the stored weights; model.weights re"
+    )
     assert left["num_nextn_predict_layers"][0].startswith("no effect: transformers' class trains without")
     odd = LLAMA3_8B | {"attention_dropout": 0.1, "layer_types": ["full_attention", "sliding_attention"]}
     assert that_matters(odd) == ["attention_dropout", "layer_types"]

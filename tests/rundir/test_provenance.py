@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ import yaml
 from launcher.cli import main
 from launcher.commands import run
 from launcher.rundir import lock, provenance
+from launcher.rundir.repository import state as git_state
 
 LINE = "learning_rate = 0.25"
 
@@ -30,7 +32,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for words in (("init", "-q"), ("add", "."), (*who, "commit", "-q", "-m", "first")):
         subprocess.run(["git", *words], cwd=folder, check=True)
     (folder / "a file.py").write_text(f"{LINE}\n")
-    provenance.git.cache_clear()
+    git_state.cache_clear()
     return folder
 
 
@@ -48,7 +50,7 @@ def test_a_lock_holds_names_and_a_hash_of_changed_files_and_their_content_only_w
     assert (state["dirty"], state["changed"], state["diff"]) == (True, ["a file.py"], None)
     whole = yaml.safe_load(_lock(capsys, "run.record_diff=true"))["versions"]["git"]
     assert LINE in whole["diff"]
-    assert state["diff_sha256"] == whole["diff_sha256"] == provenance.diff_hash(whole["diff"])
+    assert state["diff_sha256"] == whole["diff_sha256"] == hashlib.sha256(whole["diff"].encode()).hexdigest()
 
 
 def test_a_run_that_is_started_keeps_the_difference_where_it_was_asked_to(
@@ -76,7 +78,7 @@ def test_locks_with_and_without_the_difference_are_compared_by_its_hash(
     assert LINE in found.content["versions"]["git"]["diff"]
     assert lock.differences(lock.ingredients(found.content), lock.ingredients(new)) == []
     (repository / "b.py").write_text("print(3)\n")
-    provenance.git.cache_clear()
+    git_state.cache_clear()
     other = yaml.safe_load(_lock(capsys))
     assert other["versions"]["git"]["changed"] == ["a file.py", "b.py"]
     differing = lock.differences(lock.ingredients(found.content), lock.ingredients(other))
@@ -86,7 +88,7 @@ def test_locks_with_and_without_the_difference_are_compared_by_its_hash(
 def test_a_difference_that_holds_a_secret_is_not_recorded(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     token = "hf_" + "aB3dE6gH9j" * 4
     (repository / "b.py").write_text(f"login('{token}')\n")
-    provenance.git.cache_clear()
+    git_state.cache_clear()
     assert main(["recipe", "lock", "model=tiny", "run.record_diff=true"]) == 2
     said = capsys.readouterr()
     assert token not in said.out + said.err
@@ -115,13 +117,13 @@ def test_a_repository_whose_settings_name_programs_is_asked_and_none_is_started(
     for hook in ("post-index-change", "fsmonitor-watchman", "pre-auto-gc", "reference-transaction"):
         (tmp_path / ".git" / "hooks" / hook).symlink_to(program)
     (tmp_path / "text").write_text("after\n")
-    found = provenance.git(tmp_path)
+    found = git_state(tmp_path)
     assert found is not None
     assert (found["dirty"], "+after" in found["diff"]) == (True, True)
     git("config", "filter.a=b.clean", str(program))
     (tmp_path / ".gitattributes").write_text("text filter=a=b\n")
-    provenance.git.cache_clear()
-    assert provenance.git(tmp_path) is None
+    git_state.cache_clear()
+    assert git_state(tmp_path) is None
     assert not (tmp_path / "started").exists()
 
 
@@ -137,8 +139,8 @@ def test_the_difference_is_that_of_git_whatever_has_changed(repository: Path) ->
     (repository / "folder" / "replaced").touch()
     git("add", ".")
     git("commit", "-q", "-m", "second")
-    provenance.git.cache_clear()
-    assert provenance.git(repository) == {
+    git_state.cache_clear()
+    assert git_state(repository) == {
         "commit": git("rev-parse", "HEAD").strip(),
         "dirty": False,
         "changed": [],
@@ -160,8 +162,8 @@ def test_the_difference_is_that_of_git_whatever_has_changed(repository: Path) ->
     git("config", "diff.noprefix", "true")
     os.utime(repository / "b.py")  # As it was, at another time.
     index = (repository / ".git" / "index").read_bytes()
-    provenance.git.cache_clear()
-    found = provenance.git(repository / ".git" / "..")
+    git_state.cache_clear()
+    found = git_state(repository / ".git" / "..")
     assert found is not None
     assert (repository / ".git" / "index").read_bytes() == index
     git("config", "--unset", "diff.noprefix")
@@ -193,7 +195,7 @@ def test_a_clone_of_parts_fetches_nothing_where_its_state_is_asked(tmp_path: Pat
     blob = name.stdout.strip()
     (tmp_path / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
     (tmp_path / "text").write_text("after\n")
-    found = provenance.git(tmp_path)
+    found = git_state(tmp_path)
     assert found is not None
     assert found["dirty"]
     assert not (tmp_path / "started").exists()
@@ -221,8 +223,8 @@ def test_a_repository_of_another_shape_is_told_of_as_it_is(repository: Path, whe
         git("commit", "-q", "-m", "third")
         git("commit", "-q", "--allow-empty", "-m", "on", at=repository / "module")
         expected = ["module"]
-    provenance.git.cache_clear()
-    found = provenance.git(place)
+    git_state.cache_clear()
+    found = git_state(place)
     assert found is not None
     assert found["changed"] == expected
     assert (found["commit"] == "(initial)") == (when == "no commit yet")

@@ -5,10 +5,8 @@ It runs where a supported megatron-core is installed, for the run's GPU and not 
 """
 
 import json
-import os
 import re
 import subprocess
-import sys
 from collections.abc import Sequence
 
 from launcher.backends import Judgement
@@ -18,7 +16,7 @@ from launcher.backends.megatron.translate import argument_list, environment, nam
 from launcher.base import cache
 from launcher.base.errors import ConfigError
 from launcher.base.files import JsonObject
-from launcher.base.package import python_path
+from launcher.base.package import run_module
 from launcher.spec import RunSpec, edit
 
 VALIDATOR = "launcher.worker.megatron.validate"
@@ -139,17 +137,8 @@ def answers(
 
     ``module`` reads a JSON list of questions and writes a list of answers; ``timeout_s`` is the limit for all of them.
     """
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "PYTHONPATH": python_path()}
     try:
-        done = subprocess.run(
-            [sys.executable, "-P", "-W", "ignore", "-m", module],
-            input=json.dumps(questions),
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-        )
+        done = run_module(module, text=json.dumps(questions), timeout_s=timeout_s)
         found: list[JsonObject | None] = json.loads(done.stdout)
     except subprocess.TimeoutExpired:
         raise TimeoutError(f"no answer in {timeout_s} s") from None

@@ -6,9 +6,7 @@ user's cache. Keys that the file lacks have the defaults of the class.
 
 import importlib.metadata
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -61,15 +59,7 @@ def _version(name: str) -> str:
 
 def _run(text: str) -> JsonObject:
     try:
-        done = subprocess.run(
-            [sys.executable, "-P", "-m", "launcher.worker.observe"],
-            input=text,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": package.python_path()},
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
+        done = package.run_module("launcher.worker.observe", text=text, timeout_s=_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         raise NotObservedError(f"its class was not built within {_TIMEOUT_S:.0f} s") from None
     lines = done.stdout.splitlines()

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from launcher.base import files
-from launcher.base.errors import ConfigError, ConfigErrors, unreadable
+from launcher.base.errors import ConfigError, ConfigErrors, raise_any, unreadable
 from launcher.base.frozen import dataclass
 from launcher.config import left_out, recipes
 from launcher.config.catalog import Catalog
@@ -202,8 +202,7 @@ def _read_once(file: Path, name: str | None, source: str, *state: int) -> ModelF
     data = files.read_bytes(file)
     digest = hashlib.sha256(data).hexdigest()[:_DIGITS]
     found = hugging_face.read(data.decode(), str(file), name=name, source=f"{source}, sha256 {digest}")
-    if found.errors:
-        raise ConfigErrors(found.errors)
+    raise_any(found.errors)
     return found
 
 

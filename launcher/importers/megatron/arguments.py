@@ -10,7 +10,7 @@ from dataclasses import field
 from typing import Any
 
 from launcher.base import files
-from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.errors import ConfigError, raise_any
 from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
 from launcher.importers._reading import KeyReader
@@ -94,8 +94,7 @@ def check_numbers(found: Iterable[Argument], path: str) -> None:
             files.check_numbers(map(_as_number, values))
         except ValueError as error:
             errors.append(ConfigError(f"{path}: --{argument.spelling}", None, str(error)))
-    if errors:
-        raise ConfigErrors(errors)
+    raise_any(errors)
 
 
 def _as_number(value: object) -> object:
