@@ -58,7 +58,9 @@ def state(folder: Path) -> JsonObject | None:
         "dirty": bool(changed),
         "changed": list(map(os.fsdecode, changed)),
         "diff_sha256": held,
-        "diff": f"{len(difference)} characters, sha256 {held}\n" if len(difference or "") > _DIFF_BYTES else difference,
+        "diff": f"{len(difference)} characters, sha256 {held}\n"
+        if difference and len(difference) > _DIFF_BYTES
+        else difference,
     }
 
 
