@@ -255,7 +255,7 @@ def run(
     one = submit(**locals())  # Both have the same keywords.
     if one.spec.cluster.kind == "local":
         with _heard(quiet=quiet):
-            _run.see_through(one.directory, one.spec, show=None if quiet else print)
+            _run.wait_for_end(one.directory, one.spec, show=None if quiet else print)
     return one
 
 

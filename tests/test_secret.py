@@ -54,16 +54,16 @@ ORDINARY = [
 
 @pytest.mark.parametrize("text", [*KNOWN, *NAMED])
 def test_a_secret_is_found_and_left_out_of_messages(text: str) -> None:
-    assert secret.held(text)
-    said = secret.hidden(text)
+    assert secret.find(text)
+    said = secret.redacted(text)
     assert secret.NOT_SHOWN in said
     assert not any(part in said for part in ("hunter2", LETTERS[:20], HEX[:30]))
 
 
 @pytest.mark.parametrize("text", ORDINARY)
 def test_what_only_looks_long_or_is_named_alike_is_no_secret(text: str) -> None:
-    assert secret.held(text) is None
-    assert next(secret.places({"value": [text]}), None) is None
+    assert secret.find(text) is None
+    assert next(secret.find_all({"value": [text]}), None) is None
 
 
 def test_names_are_judged_by_their_parts() -> None:
@@ -82,7 +82,7 @@ def test_names_are_judged_by_their_parts() -> None:
 
 def test_a_secret_is_found_at_its_place_in_data() -> None:
     content = {"a": [{"b": KNOWN[0]}], "wandb": {"api_key": "hunter2"}, "argv": ["x", "--api-key", "hunter2"]}
-    found = {place: form.variable for place, form in secret.places(content)}
+    found = {place: form.variable for place, form in secret.find_all(content)}
     assert found == {"a.b": "HF_TOKEN", "wandb.api_key": "API_KEY", "argv": "API_KEY"}
 
 
@@ -90,7 +90,7 @@ def test_an_error_repeats_no_secret_wherever_it_stands() -> None:
     error = ConfigError("cluster.environment.HF_TOKEN", "hunter2", "not hunter2", ["cluster.environment=hunter2"])
     assert "hunter2" not in f"{error} {error.where} {error.as_dict()}"
     error = ConfigError(f"x={KNOWN[0]}", {"uri": KNOWN[16]}, f"{KNOWN[3]} is no word", [f"a={KNOWN[0]}"])
-    assert secret.held(f"{error} {error.where} {error.as_dict()}") is None
+    assert secret.find(f"{error} {error.where} {error.as_dict()}") is None
     assert (
         str(SubmitError(f"{KNOWN[17]} does not answer"))
         == f"postgresql://{secret.NOT_SHOWN}@db:5432/runs does not answer"
@@ -101,7 +101,7 @@ def test_no_shipped_option_and_no_recipe_holds_one() -> None:
     root = Path(__file__).parent.parent
     texts = [path.read_text() for folder in ("conf", "recipes") for path in sorted((root / folder).rglob("*.yaml"))]
     assert len(texts) > 100
-    assert [text for text in texts if secret.held(text)] == []
+    assert [text for text in texts if secret.find(text)] == []
 
 
 def test_none_of_1200_random_runs_is_taken_to_hold_one() -> None:

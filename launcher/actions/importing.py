@@ -70,7 +70,7 @@ def _text(path: Path) -> str:
         return files.read_text(path, handed=True)
     except (OSError, ValueError) as error:
         rule = f"the file cannot be read: {unreadable(error)}"
-        raise ConfigErrors([ConfigError(str(path), None, rule, files.near(path))]) from None
+        raise ConfigErrors([ConfigError(str(path), None, rule, files.similar_paths(path))]) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +113,7 @@ class ImportedRun:
 
         given = _keys(typed)
         without = left_out.warnings(str(self.path), self.imported.left_out, given) if partial else []
-        items = (item for item in self.imported.not_understood if not left_out.asked_for(item) & given)
+        items = (item for item in self.imported.not_understood if not left_out.settings_asked_for(item) & given)
         return [*without, *(ConfigError(str(self.path), None, item) for item in items)]
 
 

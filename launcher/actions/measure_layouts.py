@@ -259,14 +259,14 @@ def write_winner(found: Results, save: str | None, *, trusted: bool) -> Path | N
     best = found.measured[0]
     name, source = save or found.directory.name, measurement.source(found)
     recipes.require_name("--save", name, "--save mine")
-    path = recipes.place(name)
+    path = recipes.recipe_path(name)
     if path.is_file() and _source_of(path) == source:
         return path
     run = best.directory or found.directory
-    catalog = Catalog(folder=recipes.typed_in(run))
+    catalog = Catalog(folder=recipes.typing_folder(run))
     words, summary = (*found.record.training, *best.row.point.overrides), measurement.summary(found)
     try:
-        return recipes.keep(name, words, catalog, summary=summary, source=source, run=run, trusted=trusted)
+        return recipes.write_recipe(name, words, catalog, summary=summary, source=source, run=run, trusted=trusted)
     except SubmitError as error:
         raise SubmitError(f"{error}, as --save NAME") from None
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from launcher.actions import layout_search
 from launcher.actions.requests import MeasureRequest, PlanRequest, own_measurements
-from launcher.actions.waiting import sign
+from launcher.actions.waiting import elapsed
 from launcher.base.errors import ConfigError, ConfigErrors, raise_any
 from launcher.base.frozen import dataclass
 from launcher.base.terminal import say
@@ -111,7 +111,7 @@ class Search:
 
     @property
     def _length(self) -> Length | None:
-        return Length(days=self._request.days) if length.is_said(self._question) else None
+        return Length(days=self._request.days) if length.is_length_set(self._question) else None
 
     def _plan(self, question: Question) -> Plan:
         search = planning.plan if self._quiet else layout_search.search_interruptibly
@@ -157,7 +157,7 @@ class Search:
         beside = (each for each in (plan.tight, plan.untried) if each is not None)
         shown = (*plan.layouts, *plan.others, *beside)
         named = " and ".join(sorted({f"{name}'s" for each in shown if (name := validator(each.spec))}))
-        with sign(f"asking {named or "the engines'"} own validators about these layouts; --no-native skips them"):
+        with elapsed(f"asking {named or "the engines'"} own validators about these layouts; --no-native skips them"):
             judged = list(zip(shown, judge_all([each.spec for each in shown]), strict=True))
         for remark in dict.fromkeys(remark.rule for _, judgement in judged for remark in judgement.warnings):
             say(f"launch: {remark}")

@@ -70,7 +70,7 @@ def answers(path: Path, own: Measured | None = None) -> Iterator[Answer]:
                     yield from _share_out(batch, lines, pool, answer)
     except OSError as error:
         rule = f"the file cannot be read: {unreadable(error)}"
-        ways = [f"--points {other}" for other in files.near(path)]
+        ways = [f"--points {other}" for other in files.similar_paths(path)]
         raise ConfigErrors([ConfigError("--points", str(path), rule, ways)]) from None
 
 

@@ -63,14 +63,14 @@ def save(name: str, texts: Sequence[str], *, run: str | None, summary: str | Non
     catalog, directory = Catalog(folder=folder()), None
     if run is not None:
         [directory, *_] = named([run]).runs
-        catalog = Catalog(folder=typed_in(directory))
+        catalog = Catalog(folder=typing_folder(directory))
         texts = [*_words_of(directory, catalog), *texts]
     origin = _origin(directory, texts, catalog, trusted=trusted)
     content = recipe_file.content_of(texts, catalog, summary=summary or f"saved from: launch {' '.join(texts)}")
     return _written_output(_written(name, content, origin), f"launch recipe={name}")
 
 
-def keep(
+def write_recipe(
     name: str,
     texts: Sequence[str],
     catalog: Catalog,
@@ -89,7 +89,7 @@ def keep(
     return _written(name, content, _origin(run, texts, catalog, trusted=trusted))
 
 
-def place(name: str) -> Path:
+def recipe_path(name: str) -> Path:
     """The file of a recipe in the working folder."""
     return folder() / "recipes" / f"{name}.yaml"
 
@@ -101,7 +101,7 @@ def require_name(where: str, name: str, way_out: str) -> None:
 
 
 def _written(name: str, content: Mapping[str, Any], origin: str | None) -> Path:
-    path = place(name)
+    path = recipe_path(name)
     privileged = privileged_settings.of_recipe(recipes.check(content, str(path)))
     note = (
         partial(trust.note_own, path)
@@ -137,7 +137,7 @@ def _words_of(run: Path, catalog: Catalog) -> list[str]:
     return recipe_file.words_for(contents.spec_of(run), catalog)
 
 
-def typed_in(run: Path) -> Path:
+def typing_folder(run: Path) -> Path:
     """The folder where a run's command line was typed, whose recipes it may name; the current one if that is gone."""
     there = Path(contents.known(run, contents.JOB).get("working_directory", ""))
     return there if there.is_absolute() and there.is_dir() else folder()
@@ -250,7 +250,7 @@ def free_name(name: str) -> str:
     """A recipe's name without its suffix; raises ConfigErrors if it is invalid, SubmitError if it is taken."""
     name = name.removesuffix(".yaml")
     require_name("--save", name, "--save my_recipe")
-    path = place(name)
+    path = recipe_path(name)
     if os.path.lexists(path):
         raise SubmitError(f"{path} exists and is not overwritten: choose another name")
     return name
@@ -270,7 +270,7 @@ def save_layout(request: PlanRequest, question: Question, found: Plan) -> dict[s
     layout, typed = found.layouts[0], shlex.join(("launch", "plan", *question.words, *_flags(request)))
     spec = layout.spec
     name = f"The best layout of {spec.model.name} on {spec.gpus} x {spec.hardware.title or spec.hardware.name}"
-    path = keep(
+    path = write_recipe(
         request.save,
         (*question.single, *layout.overrides),
         question.catalog,

@@ -141,8 +141,8 @@ def judge_run(found: Request, judging: Judging, *, resumed: bool = False) -> Ass
     catalog = Catalog(folder=folder())
     return replace(
         judged,
-        errors=_tried(found, spec, choices.leaving(found.backend, judged.errors, catalog), catalog),
-        warnings=choices.leaving(found.backend, (*found.warnings, *judged.warnings), catalog),
+        errors=_tried(found, spec, choices.keeping_backend(found.backend, judged.errors, catalog), catalog),
+        warnings=choices.keeping_backend(found.backend, (*found.warnings, *judged.warnings), catalog),
         rehearsed=None if judged.errors else evidence.read(spec),
     )
 

@@ -161,7 +161,7 @@ def _token_ids(planned: Plan, *, quiet: bool) -> TokenFolder | None:
     if not token_folder.is_tokenised(spec):
         return None
     if spec.cluster.kind != "local":
-        return run_data.made_before(spec)
+        return run_data.existing_token_ids(spec)
     found, _ = run_data.make_token_ids(spec, quiet=quiet)
     if found.left_out or found.bad_rows.count:
         say(f"launch: {found.text}")
@@ -178,7 +178,7 @@ def start(planned: Plan, directory: Path, *, show: Callable[[str], None] | None)
     return follow(directory, planned.spec, show=show)
 
 
-def see_through(directory: Path, spec: RunSpec, *, show: Callable[[str], None] | None) -> None:
+def wait_for_end(directory: Path, spec: RunSpec, *, show: Callable[[str], None] | None) -> None:
     """Wait for the end of a run on this machine; raises JobFailed, or KeyboardInterrupt if Ctrl-C ended it."""
     if watch_run(directory, spec, quiet=show is None):
         raise KeyboardInterrupt

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.actions.requests import folder
-from launcher.actions.waiting import sign
+from launcher.actions.waiting import elapsed
 from launcher.base import machine, terminal
 from launcher.base.errors import DataError, LauncherError
 from launcher.base.files import JsonObject
@@ -39,7 +39,7 @@ def make_token_ids(spec: RunSpec, *, quiet: bool) -> "tuple[TokenFolder, bool]":
     from launcher.data.prepare import Progress, prepared  # Late, because numpy takes 0.1 s.
 
     place, made, began = token_root(spec), False, time.monotonic()
-    with nullcontext(lambda text: None) if quiet else sign("token ids") as say_now:
+    with nullcontext(lambda text: None) if quiet else elapsed("token ids") as say_now:
 
         def show(progress: Progress) -> None:
             nonlocal made
@@ -54,7 +54,7 @@ def make_token_ids(spec: RunSpec, *, quiet: bool) -> "tuple[TokenFolder, bool]":
     return found, made
 
 
-def made_before(spec: RunSpec) -> "TokenFolder | None":
+def existing_token_ids(spec: RunSpec) -> "TokenFolder | None":
     """Existing token ids for data or a tokenizer of the Hub; None if there are none or the caches here lack it."""
     from launcher.data import hub, token_folder
     from launcher.data.files import is_on_hub

@@ -46,7 +46,7 @@ class _Sign:
 
 
 @contextlib.contextmanager
-def sign(text: str) -> Iterator[Callable[[str], None]]:
+def elapsed(text: str) -> Iterator[Callable[[str], None]]:
     """Show what a block does and its elapsed seconds on a terminal, once it has taken longer than a second."""
     stream = terminal.raw(sys.stderr)
     if not is_heard_on_stderr() or not stream.isatty():
@@ -67,7 +67,7 @@ def sign(text: str) -> Iterator[Callable[[str], None]]:
 @contextlib.contextmanager
 def checking(native: Native | None) -> Iterator[Native | None]:
     """Show the progress of a check; yields the engine's own validator, which the line names while it runs."""
-    with sign(CHECKING) as say:
+    with elapsed(CHECKING) as say:
 
         def judged(spec: RunSpec) -> Judgement:
             assert native is not None

@@ -25,7 +25,7 @@ class LauncherError(Exception):
         """The message, without possible secrets."""
         from launcher.base import secret  # Imported late, as below: shell completion takes less time than this import.
 
-        return secret.hidden(super().__str__())
+        return secret.redacted(super().__str__())
 
 
 class ConfigError(LauncherError):
@@ -55,7 +55,7 @@ class ConfigError(LauncherError):
         """The setting. This and the following properties omit possible secrets (``launcher.base.secret``)."""
         from launcher.base import secret
 
-        return secret.hidden(self._path)
+        return secret.redacted(self._path)
 
     @cached_property
     def found(self) -> object:

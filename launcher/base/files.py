@@ -98,7 +98,7 @@ def expanded(path: str) -> Path:
         return Path(path)
 
 
-def near(typed: str | Path) -> list[str]:
+def similar_paths(typed: str | Path) -> list[str]:
     """Return up to three existing paths with names similar to that of a missing one, spelled as typed."""
     import difflib  # Imported late: most files exist.
 

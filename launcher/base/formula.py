@@ -77,14 +77,14 @@ def names_in(expression: str) -> frozenset[str]:
     return frozenset(names - _FUNCTIONS.keys())
 
 
-def exact(value: Value | float) -> str:
+def exact_text(value: Value | float) -> str:
     """Return a number in full; a fraction as numerator and denominator, a float with six digits."""
     if isinstance(value, float):
         return f"{value:.6g}"
     return f"{int(value):,}" if value.denominator == 1 else f"({value.numerator:,} / {value.denominator:,})"
 
 
-def said(value: Value | float) -> str:
+def short_text(value: Value | float) -> str:
     """Return a number in short form: in full below a thousand, then ``842.30 M``; a float with four digits."""
     if isinstance(value, float):
         return f"{value:.4g}"

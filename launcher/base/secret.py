@@ -168,41 +168,41 @@ def _is_glued(part: str) -> bool:
     return part.isupper() and part.endswith(_GLUED) and part not in _NOT_GLUED
 
 
-def held(text: str) -> TokenForm | None:
+def find(text: str) -> TokenForm | None:
     """Return the form of the first secret in a text: a known token, or a value with a secret's name; None if none."""
     return _kept_look(text) if len(text) <= _SHORT else _look(text)
 
 
-def may_be(name: str, value: str) -> bool:
+def may_hold_secret(name: str, value: str) -> bool:
     """True if a variable may hold a secret, by its name and a value that is not a flag, a short number or a path."""
     return bool(of_name(name)) and not _is_trivial(value) and not _PATH.fullmatch(value)
 
 
-def places(content: object, path: str = "") -> Iterator[tuple[str, TokenForm]]:
+def find_all(content: object, path: str = "") -> Iterator[tuple[str, TokenForm]]:
     """Yield every place of a secret in plain data: its keys, joined by dots, and the secret's form."""
     if isinstance(content, Mapping):
         for key, value in content.items():
-            if found := held(str(key)):
+            if found := find(str(key)):
                 yield path or "a key", found
             yield from _at(str(key), value, f"{path}.{key}" if path else str(key))
     elif isinstance(content, list | tuple):
         texts = [item for item in content if isinstance(item, str)]
         for item in content:
-            yield from places(item, path)
-        if (found := held(" ".join(texts))) and not any(map(held, texts)):  # "--api-key", "...": two words.
+            yield from find_all(item, path)
+        if (found := find(" ".join(texts))) and not any(map(find, texts)):  # "--api-key", "...": two words.
             yield path, found
-    elif isinstance(content, str) and (found := held(content)):
+    elif isinstance(content, str) and (found := find(content)):
         yield path, found
 
 
 def _at(name: str, value: object, path: str) -> Iterator[tuple[str, TokenForm]]:
-    if isinstance(value, str) and held(value) is None and _is_secret(name, value):
+    if isinstance(value, str) and find(value) is None and _is_secret(name, value):
         yield path, _named(name)
     else:
-        yield from places(value, path)
+        yield from find_all(value, path)
 
 
-def hidden(text: str) -> str:
+def redacted(text: str) -> str:
     """Return the text with possible secrets replaced."""
     return _kept_hide(text) if len(text) <= _SHORT else _hide(text)
 
@@ -210,9 +210,9 @@ def hidden(text: str) -> str:
 def shown(value: object, name: str = "") -> object:
     """Return a value as a message may repeat it: without secrets, and nothing of it if its name is a secret's."""
     if isinstance(value, str):
-        return NOT_SHOWN if (of_name(name) or _OF_ANY.match(name)) and not _is_trivial(value) else hidden(value)
+        return NOT_SHOWN if (of_name(name) or _OF_ANY.match(name)) and not _is_trivial(value) else redacted(value)
     if isinstance(value, Mapping):
-        return {hidden(str(key)): shown(item, f"{name}.{key}") for key, item in value.items()}
+        return {redacted(str(key)): shown(item, f"{name}.{key}") for key, item in value.items()}
     if isinstance(value, list | tuple):
         if _in_parts(value):
             return NOT_SHOWN
@@ -229,7 +229,7 @@ def without(text: str, value: object, name: str) -> str:
     """Return a text without secrets, and without this value if a message may not repeat it."""
     for part in _hidden_parts(value, name):
         text = text.replace(part, NOT_SHOWN)
-    return hidden(text)
+    return redacted(text)
 
 
 def _hidden_parts(value: object, name: str) -> Iterator[str]:
@@ -297,7 +297,7 @@ def _given(text: str) -> Iterator[tuple[str, str, tuple[int, int]]]:
 
 
 def _is_secret(name: str, value: str) -> bool:
-    return may_be(name, value) and (of_name(name) == _CERTAIN or _is_random(value))
+    return may_hold_secret(name, value) and (of_name(name) == _CERTAIN or _is_random(value))
 
 
 def _is_trivial(value: str) -> bool:

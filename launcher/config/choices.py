@@ -52,7 +52,7 @@ def with_task(overrides: Sequence[Override]) -> list[Override]:
     return [*(Override(f"backend={name}", "backend", name, group=True) for name in found), *overrides]
 
 
-def leaving(backend: str | None, findings: Iterable[ConfigError], catalog: Catalog) -> tuple[ConfigError, ...]:
+def keeping_backend(backend: str | None, findings: Iterable[ConfigError], catalog: Catalog) -> tuple[ConfigError, ...]:
     """Return findings without ways out that choose a backend other than the one the user named."""
     if backend is None or backend not in registry.names("backends"):
         return tuple(findings)

@@ -44,7 +44,7 @@ class LeftOut:
 
     def as_dict(self) -> JsonObject:
         """Return its entry in ``launch import --json``, without possible secrets."""
-        return {"key": self.key, "value": secret.shown(self.value, self.key), "effect": secret.hidden(self.effect)}
+        return {"key": self.key, "value": secret.shown(self.value, self.key), "effect": secret.redacted(self.effect)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,10 +20,10 @@ _LONGEST = 100  # Characters of a value in a message.
 
 
 def _mattering(left_out: Iterable[LeftOut], given: Collection[str] = ()) -> list[LeftOut]:
-    return [left for left in left_out if left.matters and not asked_for(left.effect) & {*given}]
+    return [left for left in left_out if left.matters and not settings_asked_for(left.effect) & {*given}]
 
 
-def asked_for(sentence: str) -> set[str]:
+def settings_asked_for(sentence: str) -> set[str]:
     """Return the settings that a sentence about a file asks for."""
     return {*(match[1] for match in _SETTING.finditer(sentence)), *_HANDED_ON.findall(sentence)}
 

@@ -171,7 +171,7 @@ def _specify(
             config["model"] = {**config["model"], **model}
         return _with_samples(families.with_targets(parse(config))), ()
     except ConfigErrors as error:
-        return None, tuple(map(synonyms.meant, error.errors))
+        return None, tuple(map(synonyms.correction, error.errors))
 
 
 def _with_samples(spec: RunSpec) -> RunSpec:

@@ -36,7 +36,7 @@ def load(path: Path) -> object:
     try:
         text = files.read_text(path)
     except (OSError, ValueError) as error:
-        raise _error(where, None, f"it cannot be read: {unreadable(error)}", files.near(path)) from None
+        raise _error(where, None, f"it cannot be read: {unreadable(error)}", files.similar_paths(path)) from None
     return loads(text, where)
 
 

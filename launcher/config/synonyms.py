@@ -80,7 +80,7 @@ def options(group: str, value: str) -> list[str]:
     return [way for ways, words in known if f"{group}={plain(value)}" in words.split() for way in ways.split("; ")]
 
 
-def meant(error: ConfigError) -> ConfigError:
+def correction(error: ConfigError) -> ConfigError:
     """Return the error with ways out for another tool's word, and the reason if that is not supported."""
     found = options(error.path, str(error.found))
     rule = ABSENT.get(f"{error.path}={plain(str(error.found))}", error.rule)

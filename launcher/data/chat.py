@@ -72,7 +72,7 @@ def conversations(
     found = 0
     for number, row in enumerate(rows, start=1):
         try:
-            one = conversation(shaped(row, data.columns), number, data.column, bad.place if bad.skips else "")
+            one = conversation(mapped(row, data.columns), number, data.column, bad.place if bad.skips else "")
         except Unusable as error:
             bad.refuse(error)
             continue
@@ -92,7 +92,7 @@ _FIELD = re.compile(r"\{([\w -]+(?:\.[\w -]+)*)\}")  # {column}, {column.key}, {
 _KEPT = ("system", "tools", "label")  # Columns of a row that stay when ``data.columns`` maps others.
 
 
-def shaped(row: Mapping[str, object], columns: Mapping[str, str] | None) -> Mapping[str, object]:
+def mapped(row: Mapping[str, object], columns: Mapping[str, str] | None) -> Mapping[str, object]:
     """A row with the columns that ``data.columns`` derives from it.
 
     ``prompt: question`` copies a column, ``prompt: "Q: {question}"`` is a text, ``prompt.user: question`` a message.

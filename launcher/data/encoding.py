@@ -13,7 +13,7 @@ from itertools import batched, islice
 from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
 from launcher.data import task_rows
-from launcher.data.chat import Conversation, conversation, conversations, empty, shaped
+from launcher.data.chat import Conversation, conversation, conversations, empty, mapped
 from launcher.data.documents import table_rows
 from launcher.data.rendering import writer, written
 from launcher.data.template import Rendered, Span
@@ -58,7 +58,7 @@ def row_encoder(data: DataSpec, words: Tokenizer) -> Callable[[Mapping[str, obje
     template = writer(data)
 
     def encode(row: Mapping[str, object], number: int) -> Encoded | None:
-        one = conversation(shaped(row, data.columns), number, data.column)
+        one = conversation(mapped(row, data.columns), number, data.column)
         if empty(one, data.train_on) is not None:
             return None
         [text] = map(written, template.outcomes([one], data.train_on))
@@ -77,7 +77,7 @@ def task_encoder(data: DataSpec, words: Tokenizer, task: str) -> Callable[[Mappi
     template, end = writer(data), () if words.end is None else (words.end,)
 
     def encode(row: Mapping[str, object], number: int) -> Encoded:
-        named = shaped(row, data.columns)
+        named = mapped(row, data.columns)
         found = task_rows.read(named, task, number) if task else named
         return max((sequence(*each) for each in task_rows.sequences(found, number)), key=lambda one: len(one.ids))
 

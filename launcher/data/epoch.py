@@ -12,7 +12,7 @@ from launcher.spec import DataSpec, RunSpec, edit
 type DataLook = Callable[[DataSpec, str], Survey | None]
 
 
-def drawn(sizes: Sequence[int], weights: Sequence[float]) -> list[int]:
+def samples_drawn(sizes: Sequence[int], weights: Sequence[float]) -> list[int]:
     """The samples of each data set in one epoch.
 
     Without weights each data set contributes its own samples. With weights the numbers are proportional to the weights,
@@ -56,10 +56,10 @@ def untrained(spec: RunSpec, survey: Survey) -> int:
     """
     if spec.data.packed == "concat":
         return 0
-    return sum(end is None or end > spec.sequence_length for end in needed(spec, survey))
+    return sum(end is None or end > spec.sequence_length for end in tokens_needed(spec, survey))
 
 
-def needed(spec: RunSpec, survey: Survey) -> list[int | None]:
+def tokens_needed(spec: RunSpec, survey: Survey) -> list[int | None]:
     """Tokens that each sample needs: to its first label (None: no label), of a whole pair, or with an answer (GRPO)."""
     samples = survey.samples or ()
     if spec.task.name in ("grpo", "reward"):
@@ -77,7 +77,7 @@ def held_out(spec: RunSpec, samples: int) -> int:
 
 def trained(spec: RunSpec, sizes: Sequence[int]) -> int:
     """Samples of one epoch, given the samples of each data set."""
-    return sum(drawn([max(0, size - held_out(spec, size)) for size in sizes], spec.data.weights))
+    return sum(samples_drawn([max(0, size - held_out(spec, size)) for size in sizes], spec.data.weights))
 
 
 def is_counted(spec: RunSpec) -> bool:

@@ -109,7 +109,7 @@ def files_of(data: DataSpec) -> list[Path]:
         rule = "no file matches"
         if data.source not in ("text", "tokens"):
             rule = "no file matches, and it cannot be a name on the Hugging Face Hub (OWNER/NAME)"
-        near = (f"data.path={path}" for path in files.near(data.path or "") if _PLAIN.fullmatch(path))
+        near = (f"data.path={path}" for path in files.similar_paths(data.path or "") if _PLAIN.fullmatch(path))
         raise NotHere(
             "data.path", data.path, f"{rule}; data={data.source} reads {_READ[data.source]}", [*near, *others]
         )

@@ -7,7 +7,7 @@ chat templates; a label is a boolean. Other columns are dropped.
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from launcher.data.chat import is_conversation, messages_of, shaped
+from launcher.data.chat import is_conversation, mapped, messages_of
 from launcher.data.documents import table_rows
 from launcher.data.unusable import BadRows, Unusable
 from launcher.spec import DataSpec
@@ -23,7 +23,7 @@ def rows(data: DataSpec, task: str, bad: BadRows | None = None) -> Iterator[dict
     bad = bad or BadRows.of(data)
     for number, row in enumerate(table_rows(data, bad), start=1):
         try:
-            found = read(shaped(row, data.columns), task, number)
+            found = read(mapped(row, data.columns), task, number)
         except Unusable as error:
             bad.refuse(error)
         else:

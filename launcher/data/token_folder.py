@@ -161,20 +161,20 @@ def read(path: Path) -> TokenFolder | None:
     return TokenFolder(path=path, bad_rows=BadRows.read(meta.get("bad_rows")), parts=parts, **facts)
 
 
-def point(run: Path, data: DataSpec, found: TokenFolder, attempt: str = "", steps: int | None = None) -> None:
+def record_folder(run: Path, data: DataSpec, found: TokenFolder, attempt: str = "", steps: int | None = None) -> None:
     """Record in the run directory which folder the run reads, and its steps if they follow from that."""
     path = Path(_RUN) / found.path.relative_to(run) if found.path.is_relative_to(run) else found.path
     content = {"folder": str(path), "digest": found.digest, "data": _settings_of(data), "attempt": attempt}
     files.write_atomically(run / POINTER, content if steps is None else {**content, "steps": steps})
 
 
-def refuse(run: Path, error: str, attempt: str) -> None:
+def record_failure(run: Path, error: str, attempt: str) -> None:
     """Record in the run directory why this attempt has no token ids, next to what the run read before."""
     before = files.read_json(run / POINTER) or {}
     files.write_atomically(run / POINTER, {**before, "error": error, "attempt": attempt})
 
 
-def pointed(run: Path, data: DataSpec) -> TokenFolder | None:
+def recorded_folder(run: Path, data: DataSpec) -> TokenFolder | None:
     """The folder that the run directory names for these settings; None if it names none or that is gone."""
     content = files.read_json(run / POINTER) or {}
     if not isinstance(content.get("folder"), str) or content.get("data") != _settings_of(data):

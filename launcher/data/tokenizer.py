@@ -72,7 +72,7 @@ class FolderTokenizer:
         except Exception as error:
             rule = f"it cannot be read as a tokenizer: {type(error).__name__}: {error}"
             raise Unusable("data.tokenizer", path, rule, ["data.tokenizer=bytes"]) from error
-        give(self._words, roles)
+        define_special_tokens(self._words, roles)
         if self._words.is_fast:  # A tokenizer.json may have been saved with both.
             self._words.backend_tokenizer.no_truncation()
             self._words.backend_tokenizer.no_padding()
@@ -132,7 +132,7 @@ def _end_token(folder: Path) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def give(words: Any, roles: Roles) -> None:
+def define_special_tokens(words: Any, roles: Roles) -> None:
     """Add special tokens to a ``transformers`` tokenizer; a new one gets the next id."""
     for role, text in roles:
         if role.endswith("_token"):
@@ -220,7 +220,7 @@ def of_transformers(name: str, roles: Roles) -> Any:
 
     if name != "bytes":
         made = AutoTokenizer.from_pretrained(hub.tokenizer_folder(name) or name, trust_remote_code=False)
-        give(made, roles)
+        define_special_tokens(made, roles)
         return made
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers.convert_slow_tokenizer import bytes_to_unicode

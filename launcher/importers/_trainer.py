@@ -77,7 +77,7 @@ def _warmup(reading: KeyReader, key: str) -> None:
         reading.ledger.default(key)
 
 
-def often(row: JsonObject, reading: KeyReader, key: str) -> None:
+def say_interval(row: JsonObject, reading: KeyReader, key: str) -> None:
     """Say how often something is done: every so many steps, or, below 1, after that share of the run."""
     found, steps = reading.number(key), row["says"]
     if found is None:
@@ -238,7 +238,7 @@ def shard(reading: KeyReader) -> None:
 FSDP = under(rows("fsdp"), "fsdp_config.", "fsdp_config.fsdp_", "fsdp_")
 SHARDING = rows("sharding", deepspeed, fsdp, fsdp=FSDP)
 ROWS = rows(
-    "trainer", often, schedule_arguments, tracks, _evaluates,
+    "trainer", say_interval, schedule_arguments, tracks, _evaluates,
     _warmup,
 )  # fmt: skip
 

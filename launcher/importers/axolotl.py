@@ -269,7 +269,7 @@ _OF_A_DATA_SET = rows("axolotl_data_set", _thinks, _fine_tuning.template)
 TABLE = rows(
     "axolotl", _accumulates, _balances, _liger, _lowest_rate, _plugins, _project,
     _thaws,
-    _trainer.often, _fine_tuning.held_out, _fine_tuning.own_template, _fine_tuning.parameters,
+    _trainer.say_interval, _fine_tuning.held_out, _fine_tuning.own_template, _fine_tuning.parameters,
     _fine_tuning.targets, _fine_tuning.template,
     _fine_tuning.loss, _fine_tuning.special_tokens, _fine_tuning.template_values,
     sharding=_trainer.SHARDING, trainer=_trainer.ROWS,

@@ -42,7 +42,7 @@ def add(directory: Path, kind: Kind, text: str, *, step: int | None, over: bool 
 
     ``over`` ends an earlier line of this kind and of the same ``rank``.
     """
-    line = {"time": round(time.time(), 3), "kind": kind, "step": step, "text": secret.hidden(text), **facts}
+    line = {"time": round(time.time(), 3), "kind": kind, "step": step, "text": secret.redacted(text), **facts}
     content = json.dumps({**line, "over": True} if over else line) + "\n"
     with contextlib.suppress(OSError):
         descriptor = files.descriptor(directory / FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -66,4 +66,4 @@ def _understood(lines: Iterable[str]) -> Iterable[JsonObject]:
     for content in files.json_objects(lines):
         texts = all(isinstance(content.get(key), str) for key in ("kind", "text"))
         if texts and isinstance(content.get("rank"), int | None):
-            yield {**content, "text": secret.hidden(content["text"])}
+            yield {**content, "text": secret.redacted(content["text"])}

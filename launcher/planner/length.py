@@ -63,12 +63,12 @@ def require(question: Question, days: float | None) -> None:
         return
     if not 0 < days < float("inf"):
         raise ConfigErrors([ConfigError("--days", days, "a time limit is more than 0 days", ["--days 30"])])
-    if not is_said(question):
+    if not is_length_set(question):
         rule = "a time limit applies to the whole training, whose length is not set"
         raise ConfigErrors([ConfigError("--days", days, rule, ["--tokens 1T", "train.steps=100000"])])
 
 
-def is_said(question: Question) -> bool:
+def is_length_set(question: Question) -> bool:
     """True if the words set the length of the training; the default of a hundred steps has no meaningful cost."""
     return bool({TOKENS, STEPS, EPOCHS} & question.fixed)
 

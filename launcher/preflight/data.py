@@ -13,7 +13,7 @@ from launcher.base.errors import ConfigError
 from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
 from launcher.data import look
-from launcher.data.epoch import DataLook, held_out, is_counted, is_exact, needed, sizes_of, trained, untrained
+from launcher.data.epoch import DataLook, held_out, is_counted, is_exact, sizes_of, tokens_needed, trained, untrained
 from launcher.data.files import files_of, is_on_hub
 from launcher.data.packing import bins
 from launcher.data.survey import Survey
@@ -161,7 +161,7 @@ def _all_cut_off(spec: RunSpec, survey: Survey) -> bool:
 
 def _cut_off(spec: RunSpec, survey: Survey) -> Iterator[ConfigError]:
     if number := untrained(spec, survey):
-        ends, length, answer = needed(spec, survey), spec.sequence_length, spec.task.completion_length
+        ends, length, answer = tokens_needed(spec, survey), spec.sequence_length, spec.task.completion_length
         longest = max((end for end in ends if end is not None), default=0)
         rule = f"{number} of {len(ends)} conversations are cut off before their first trained token"
         ways = [f"train.sequence_length={longest + 1}"] if longest > length else []

@@ -176,7 +176,7 @@ def _unknown_tasks(spec: RunSpec) -> Iterator[ConfigError]:
     for task in spec.eval.tasks:
         if task.endswith((".yaml", ".yml")):
             if spec.cluster.kind == "local" and not Path(task).is_file():
-                ways = [f"eval.tasks=[{near}]" for near in files.near(Path(task))]
+                ways = [f"eval.tasks=[{near}]" for near in files.similar_paths(Path(task))]
                 yield ConfigError("eval.tasks", task, "there is no such file", [*ways, "eval.tasks=[]"])
         elif (names := known_tasks()) and not any(fnmatchcase(name, task) for name in names):
             rule = f"lm-eval {versions.here().packages.get('lm-eval')} has no task of this name"

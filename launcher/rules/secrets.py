@@ -49,7 +49,7 @@ def _held(spec: RunSpec) -> Iterator[tuple[str, object, str, TokenForm]]:
         yield path, text, path, form
     for path in _OPEN:
         content = edit.value_at(spec, path)
-        for where, form in secret.places(content, path) if content else ():
+        for where, form in secret.find_all(content, path) if content else ():
             yield path, content, where, form
 
 
@@ -61,16 +61,16 @@ def _inherited(spec: RunSpec, path: str, form: TokenForm) -> Iterator[str]:
 
 def _of_variable(name: str, value: str) -> str | None:
     """Return why a variable looks like a secret: its value's form, or its name unless the value is a flag or path."""
-    if (form := secret.held(value)) is not None:
+    if (form := secret.find(value)) is not None:
         return f"its value is {form.title}"
-    return "its name looks like that of a secret" if secret.may_be(name, value) else None
+    return "its name looks like that of a secret" if secret.may_hold_secret(name, value) else None
 
 
 @lru_cache(maxsize=1024)
 def _in_texts(values: tuple[object, ...]) -> tuple[tuple[str, object, TokenForm], ...]:
     """Values of :func:`_keys_of_text` that hold a secret; cached, since a search checks the same texts again."""
     found = (
-        (path, value, next(secret.places(value, path), None))
+        (path, value, next(secret.find_all(value, path), None))
         for path, value in zip(_keys_of_text(), values, strict=True)
     )
     return tuple((path, value, place[1]) for path, value, place in found if place is not None)
@@ -103,7 +103,7 @@ def _without_user(value: str) -> str | None:
     except ValueError:
         return None
     bare = parts._replace(netloc=parts.netloc.rpartition("@")[2])
-    return bare.geturl() if parts.netloc != bare.netloc and secret.held(bare.geturl()) is None else None
+    return bare.geturl() if parts.netloc != bare.netloc and secret.find(bare.geturl()) is None else None
 
 
 def _variables(spec: RunSpec) -> Iterator[ConfigError]:

@@ -73,7 +73,7 @@ def build(
 
 def _require_no_secret(content: Mapping[str, Any]) -> None:
     state = content["versions"]["git"]
-    if state is not None and state["diff"] is not None and (form := secret.held(state["diff"])) is not None:
+    if state is not None and state["diff"] is not None and (form := secret.find(state["diff"])) is not None:
         rule = f"the diff of tracked files contains {form.title}, and a lock is made to be shared"
         raise ConfigErrors([ConfigError("run.record_diff", True, rule, ["run.record_diff=false"])])
     # Package names are not secrets, even if they look so: "detect-secrets==1.5.0".

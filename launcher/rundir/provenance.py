@@ -80,7 +80,7 @@ def _driver() -> str | None:
 def environment() -> dict[str, str]:
     """Environment variables that frameworks read, by an allow-list of prefixes; never one that may be a secret."""
     names = (name for name in sorted(os.environ) if _ENVIRONMENT.match(name) and not secret.of_name(name))
-    return {name: os.environ[name] for name in names if secret.held(os.environ[name]) is None}
+    return {name: os.environ[name] for name in names if secret.find(os.environ[name]) is None}
 
 
 def hardware(facts: machine.Machine) -> JsonObject:

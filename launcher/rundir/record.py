@@ -93,7 +93,7 @@ def numbered(directory: Path) -> Iterator[Path]:
 
 
 def _point_to(tokens: TokenFolder, run: Path, spec: RunSpec) -> None:
-    token_folder.point(run, spec.data, tokens, steps=epoch.steps_of(spec, tokens))
+    token_folder.record_folder(run, spec.data, tokens, steps=epoch.steps_of(spec, tokens))
     if tokens.bad_rows.count:
         events.add(run, "bad_rows", tokens.bad_rows.sentences, step=None)
 

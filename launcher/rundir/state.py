@@ -33,7 +33,7 @@ _AN_END: tuple[State, ...] = ("finished", "failed", "cancelled", "requeued")
 
 def put(run: Path, state: State, *, reason: str | None = None, **facts: object) -> None:
     """Set the run's state, on the job's first node; the start and end of an attempt also become events."""
-    said = reason and secret.hidden(reason)  # A worker's error may repeat a URL with its password.
+    said = reason and secret.redacted(reason)  # A worker's error may repeat a URL with its password.
     write_atomically(run / "state.json", {"state": state, "reason": said, "time": time.time(), **facts})
     if state in _AN_END:
         events.add(run, "end", said or state, step=None, state=state, cause=facts.get("cause"), node=machine.node())

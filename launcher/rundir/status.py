@@ -198,7 +198,7 @@ def _row(run: Path, found: _Judged) -> RunState:
         state=word,
         job_id=contents.known(run, state.SUBMISSION).get("job_id") if claimed else None,
         progress=results.read_progress(run),
-        reason=None if told is None else secret.hidden(told),
+        reason=None if told is None else secret.redacted(told),
         cause=cause,
     )
 

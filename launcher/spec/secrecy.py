@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from launcher.base.errors import ConfigError, raise_any
-from launcher.base.secret import NOT_SHOWN, TokenForm, places
+from launcher.base.secret import NOT_SHOWN, TokenForm, find_all
 
 
 def refusal(path: str, form: TokenForm, inherited: Iterable[str], removal: str | None = None) -> ConfigError:
@@ -22,6 +22,6 @@ def require_none(content: object, where: str = "") -> None:
     ``where`` names the file, if the keys of the data do not identify it.
     """
     errors = [
-        refusal(": ".join(filter(None, (where, place))), form, (form.variable,)) for place, form in places(content)
+        refusal(": ".join(filter(None, (where, place))), form, (form.variable,)) for place, form in find_all(content)
     ]
     raise_any(errors)

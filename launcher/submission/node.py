@@ -281,8 +281,8 @@ def preparing_job(directory: Path, ranks: JsonObject, attempt: str) -> JsonObjec
     spec = _spec(directory)
     if spec is None or not token_folder.is_tokenised(spec):
         return None
-    if (found := token_folder.pointed(directory, spec.data)) is not None:
-        token_folder.point(directory, spec.data, found, attempt, epoch.steps_of(spec, found))
+    if (found := token_folder.recorded_folder(directory, spec.data)) is not None:
+        token_folder.record_folder(directory, spec.data, found, attempt, epoch.steps_of(spec, found))
         return None
     argv = [ranks["argv"][0], "-P", "-m", "launcher.worker.prepare", f"--run={directory}", f"--attempt={attempt}"]
     return {**ranks, "argv": argv, "environment": {**ranks["environment"], "TOKENIZERS_PARALLELISM": "true"}}

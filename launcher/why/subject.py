@@ -135,5 +135,5 @@ def _searching(pattern: str) -> Callable[[str], bool]:
 
 
 def _short(text: str) -> str:
-    line = visible(secret.hidden(" ".join(text.split())))
+    line = visible(secret.redacted(" ".join(text.split())))
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}..."

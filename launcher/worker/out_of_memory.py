@@ -73,7 +73,7 @@ def write(directory: Path, error: BaseException) -> None:
         known = _watches[-1].noted if _watches else None
         if known is None or (known.kind, known.place) != (kind, place):
             known = _now(kind, place, innermost, directory)
-        content = json.dumps(replace(known, message=secret.hidden(str(innermost))[:_LONGEST]).as_dict())
+        content = json.dumps(replace(known, message=secret.redacted(str(innermost))[:_LONGEST]).as_dict())
         whole_files.write_new(directory / OUT_OF_MEMORY, f"{content}\n".encode())
 
 

@@ -33,18 +33,18 @@ def main() -> int:
     run: Path = options.run
     spec = parse(load_json(run / "spec.json"))
     try:
-        found = token_folder.pointed(run, spec.data)
+        found = token_folder.recorded_folder(run, spec.data)
         if found is None:
             root = token_folder.root(spec, os.environ, Path.cwd(), run)
             found = prepared(spec.data, root, tell=_report(), waits=lambda: _say(f"waiting for another run in {root}"))
             if token_folder.digest(run) not in (None, found.digest):
                 _say("the data changed since this run began, and the token ids it read before are no longer kept")
         steps = epoch.steps_of(spec, found)
-        token_folder.point(run, spec.data, found, options.attempt, steps)
+        token_folder.record_folder(run, spec.data, found, options.attempt, steps)
         if found.bad_rows.count:
             events.add(run, "bad_rows", found.bad_rows.sentences, step=None)
     except LauncherError as error:
-        token_folder.refuse(run, str(error), options.attempt)
+        token_folder.record_failure(run, str(error), options.attempt)
         print(f"launch: {error}", file=sys.stderr, flush=True)  # noqa: T201
         return 1
     _say(found.text if steps is None else f"{found.text}; the run has {steps:,} steps")

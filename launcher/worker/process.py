@@ -169,7 +169,7 @@ def die_with_agent() -> None:
             os._exit(1)
 
 
-def leave(alive: object = None) -> None:
+def exit_at_once(alive: object = None) -> None:
     """Exit with status 0, without running destructors.
 
     gloo's threads are sometimes destroyed before they are joined, which aborts the process and would make a finished
@@ -219,7 +219,7 @@ def main(run: Callable[[RunSpec, Path, list[str]], object], *, arguments: bool =
         spec = parse(load_json(directory / "spec.json"))
         # Refuse data that cannot be used, unless their token ids exist already: the texts may be gone by now.
         looks = os.environ.get("RANK", "0") == "0" and spec.backend.path is None
-        if looks and token_folder.pointed(directory, spec.data) is None:
+        if looks and token_folder.recorded_folder(directory, spec.data) is None:
             look(spec.data, spec.task.name)
         kept = run(spec, directory, rest)
-    process.leave(kept)
+    process.exit_at_once(kept)

@@ -181,7 +181,9 @@ class Checkpoints:
             raise TrainingError(f"{spike}; {why}")
         dist.barrier()  # All ranks have read the file before rank 0 writes it.
         if self._context.rank == 0:
-            spikes.note(directory, spike, to=to, samples=self._start.after(spike.step, self._spec.global_batch_size))
+            spikes.record_rollback(
+                directory, spike, to=to, samples=self._start.after(spike.step, self._spec.global_batch_size)
+            )
         dist.barrier()
         return self.restore(engine)
 

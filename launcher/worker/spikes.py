@@ -70,7 +70,7 @@ def read(directory: Path) -> list[JsonObject]:
         return []
 
 
-def note(directory: Path, spike: Spike, *, to: int | None, samples: int) -> None:
+def record_rollback(directory: Path, spike: Spike, *, to: int | None, samples: int) -> None:
     """Record a rollback to the checkpoint of step ``to``, with the samples read so far; called by one rank."""
     loss = spike.loss if math.isfinite(spike.loss) else None
     line = {"step": spike.step, "loss": loss, "checkpoint_step": to, "samples": samples}

@@ -10,7 +10,7 @@ import pytest
 
 from launcher.base.errors import ConfigErrors
 from launcher.data import hub
-from launcher.data.epoch import drawn, sizes_of, steps_of, trained
+from launcher.data.epoch import samples_drawn, sizes_of, steps_of, trained
 from launcher.data.look import look
 from launcher.data.prepare import prepared
 from launcher.data.unusable import Unusable
@@ -33,10 +33,10 @@ def texts(tmp_path: Path) -> Path:
 
 
 def test_every_sample_is_in_an_epoch_and_numbers_are_as_the_weights() -> None:
-    assert drawn([30, 12], ()) == [30, 12]
-    assert drawn([30, 12], (1.0, 1.0)) == [30, 30]
-    assert drawn([100, 10, 7], (0.5, 0.3, 0.2)) == [100, 60, 40]
-    assert drawn([100, 90], (0.9, 0.1)) == [810, 90]
+    assert samples_drawn([30, 12], ()) == [30, 12]
+    assert samples_drawn([30, 12], (1.0, 1.0)) == [30, 30]
+    assert samples_drawn([100, 10, 7], (0.5, 0.3, 0.2)) == [100, 60, 40]
+    assert samples_drawn([100, 90], (0.9, 0.1)) == [810, 90]
 
 
 @pytest.mark.parametrize(

@@ -166,13 +166,13 @@ def test_an_error_names_the_key_of_the_data_set(tmp_path: Path) -> None:
 def test_a_run_reads_the_folder_that_it_began_with(tmp_path: Path) -> None:
     data = texts(tmp_path / "t", "ab")
     found = prepared(data, tmp_path / "cache")
-    token_folder.point(tmp_path, data, found)
+    token_folder.record_folder(tmp_path, data, found)
     time.sleep(0.01)
     (tmp_path / "t" / "0.txt").write_text("abc")
-    assert token_folder.pointed(tmp_path, data) == found
-    assert token_folder.pointed(tmp_path, texts(tmp_path / "other", "ab")) is None
+    assert token_folder.recorded_folder(tmp_path, data) == found
+    assert token_folder.recorded_folder(tmp_path, texts(tmp_path / "other", "ab")) is None
     token_folder.clear(tmp_path / "cache")
-    assert token_folder.pointed(tmp_path, data) is None
+    assert token_folder.recorded_folder(tmp_path, data) is None
 
 
 def test_the_tokenizer_counts_by_its_files_and_not_by_its_place(tmp_path: Path) -> None:
@@ -229,13 +229,13 @@ def test_a_folder_of_an_earlier_version_has_no_such_hash(tmp_path: Path) -> None
 def test_an_error_of_one_attempt_leaves_what_the_run_read_before(tmp_path: Path) -> None:
     data = texts(tmp_path / "t", "ab")
     found = prepared(data, tmp_path / "cache")
-    token_folder.point(tmp_path, data, found, "1")
-    token_folder.refuse(tmp_path, "the disk is full", "2")
+    token_folder.record_folder(tmp_path, data, found, "1")
+    token_folder.record_failure(tmp_path, "the disk is full", "2")
     noted = json.loads((tmp_path / token_folder.POINTER).read_text())
     assert (noted["error"], noted["attempt"]) == ("the disk is full", "2")
     assert token_folder.digest(tmp_path) == found.digest
-    assert token_folder.pointed(tmp_path, data) == found
-    token_folder.point(tmp_path, data, found, "3")
+    assert token_folder.recorded_folder(tmp_path, data) == found
+    token_folder.record_folder(tmp_path, data, found, "3")
     assert "error" not in json.loads((tmp_path / token_folder.POINTER).read_text())
 
 
@@ -284,11 +284,11 @@ def test_a_folder_whose_facts_are_of_another_shape_is_not_whole(text: str, tmp_p
     data = make_spec("data=text", f"data.path={tmp_path}/text.txt").data
     (tmp_path / "text.txt").write_text("some text")
     found = prepared(data, tmp_path / "cache")
-    token_folder.point(tmp_path, data, found)
-    assert token_folder.pointed(tmp_path, data) == found
+    token_folder.record_folder(tmp_path, data, found)
+    assert token_folder.recorded_folder(tmp_path, data) == found
     (found.path / token_folder.META).write_text(text)
-    assert token_folder.pointed(tmp_path, data) is None
+    assert token_folder.recorded_folder(tmp_path, data) is None
     (tmp_path / token_folder.POINTER).write_text(text)
-    assert token_folder.pointed(tmp_path, data) is None
+    assert token_folder.recorded_folder(tmp_path, data) is None
     with pytest.raises(SubmitError, match=r"cannot be written: Directory not empty; .*`launch prepare --clear`"):
         prepared(data, tmp_path / "cache")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from launcher.data import task_rows
-from launcher.data.chat import conversation, shaped
+from launcher.data.chat import conversation, mapped
 from launcher.data.unusable import Unusable
 from launcher.preflight import data
 from tests.support.helpers import make_spec
@@ -135,10 +135,10 @@ def test_columns_of_other_names_and_parts_of_columns_become_those_of_a_task() ->
         "chosen.assistant": "answers.text.0",
         "rejected.assistant": "worse",
     }
-    found = task_rows.read(shaped(row, columns), "dpo", 1)
+    found = task_rows.read(mapped(row, columns), "dpo", 1)
     assert found["prompt"] == [{"role": "user", "content": "Q: 2 + 2?"}]
     assert found["chosen"] == [{"role": "assistant", "content": "4"}]
-    pair = conversation(shaped(row, {"prompt": "{question} ({worse}?)", "completion": "{answers.text.1}"}), 1, None)
+    pair = conversation(mapped(row, {"prompt": "{question} ({worse}?)", "completion": "{answers.text.1}"}), 1, None)
     assert [turn["content"] for turn in pair.messages] == ["2 + 2? (5?)", "four"]
     with pytest.raises(Unusable, match="has no ask; it has the columns question, answers, worse, system"):
-        shaped(row, {"prompt": "ask"})
+        mapped(row, {"prompt": "ask"})

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from launcher.data import task_rows
-from launcher.data.chat import shaped
+from launcher.data.chat import mapped
 from launcher.importers import Imported
 from tests.support.helpers import make_spec
 
@@ -231,7 +231,7 @@ def test_data_sets_that_llama_factory_knows_have_their_splits_configurations_and
     assert found.recipe["set"]["data.eval_config"] == "zh"
     turn = {"from": "gpt", "value": "better"}
     row = {"conversations": [{"from": "human", "value": "a"}], "chosen": turn, "rejected": {**turn, "value": "worse"}}
-    assert task_rows.read(shaped(row, turns), "dpo", 1)["chosen"] == [{"role": "assistant", "content": "better"}]
+    assert task_rows.read(mapped(row, turns), "dpo", 1)["chosen"] == [{"role": "assistant", "content": "better"}]
 
 
 def test_several_sets_of_evaluations_are_named_by_their_paths() -> None:

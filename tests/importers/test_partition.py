@@ -193,7 +193,7 @@ def test_what_an_importer_writes_is_read_and_passes_the_rules_on_a_cluster_of_it
         return
     model = [] if path.parent.name != "deepspeed" else ["model=1b"]
     sentences = (*(left.effect for left in found.left_out), *found.not_understood)
-    asks = {key for sentence in sentences for key in left_out.asked_for(sentence)}
+    asks = {key for sentence in sentences for key in left_out.settings_asked_for(sentence)}
     here = ["model.vocab_size=32000"] if "model.vocab_size" in asks else []
     asked = request([*model, *found.overrides, *here, "hardware=b200", *_cluster(found.overrides)])
     assert [str(error) for error in asked.errors] == []

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from launcher.data.chat import conversation, shaped
+from launcher.data.chat import conversation, mapped
 from launcher.data.rendering import writer, written
 from launcher.importers import Imported
 from tests.support.helpers import make_spec
@@ -19,7 +19,7 @@ ROW = {
 
 
 def text_of(found: Imported, row: dict[str, Any]) -> str:
-    one = conversation(shaped(row, found.recipe["set"].get("data.columns")), 1, None, "")
+    one = conversation(mapped(row, found.recipe["set"].get("data.columns")), 1, None, "")
     words = [word for word in found.overrides if word.startswith("data.template=")]
     spec = make_spec("data=chat", "data.path=talk.jsonl", *words)
     return written(next(iter(writer(spec.data).outcomes([one], "assistant")))).text

@@ -217,11 +217,11 @@ def test_token_ids_that_a_run_holds_itself_are_those_of_the_copy(folder: Path, t
     (made / "meta.json").write_text(json.dumps({"dtype": "uint8", **facts}))
     data, found = contents.spec_of(run).data, token_folder.read(made)
     assert found is not None
-    token_folder.point(run, data, found)
+    token_folder.record_folder(run, data, found)
     assert _json(run / "tokens.json")["folder"] == f"{RUN}/cache/0123"
     shutil.copytree(run, copy)
     for place in (run, copy):
-        there = token_folder.pointed(place, data)
+        there = token_folder.recorded_folder(place, data)
         assert there is not None
         assert there.path == place / "cache" / "0123"
 

@@ -158,7 +158,7 @@ def _rank(job: _Job, rank: int) -> None:
     os.environ.update(job.environment)
     os.environ.update(_place(rank, job.count))
     job.program(*job.arguments)
-    process.leave()
+    process.exit_at_once()
 
 
 @functools.cache

@@ -53,7 +53,7 @@ def test_what_jumped_is_no_part_of_the_mean() -> None:
 
 def test_a_run_goes_on_behind_the_samples_that_led_to_a_jump(tmp_path: Path) -> None:
     assert spikes.samples_behind(tmp_path, 20, 160) == 160
-    spikes.note(tmp_path, spikes.Spike(27, math.nan, "no number"), to=20, samples=216)
+    spikes.record_rollback(tmp_path, spikes.Spike(27, math.nan, "no number"), to=20, samples=216)
     assert spikes.samples_behind(tmp_path, 20, 160) == 216
     assert spikes.samples_behind(tmp_path, 30, 296) == 296, "a later checkpoint knows of it"
     [line] = spikes.read(tmp_path)

@@ -133,7 +133,7 @@ def note_foreign(path: Path, content: bytes, source: str, privileged: Iterable[P
     """
     marks = [setting.mark for setting in privileged if setting.runs_code]
     place = str(files.real(path))
-    trust_store.add("foreign", sha256=_digest(content), path=place, source=secret.hidden(source), marks=marks)
+    trust_store.add("foreign", sha256=_digest(content), path=place, source=secret.redacted(source), marks=marks)
 
 
 def note_own(path: Path, content: bytes) -> None:

@@ -103,7 +103,7 @@ def _saved(held: _Held, moments: Moments, what: str, counts: list[int]) -> Memor
     return term("activations", moments, what, f"{one} * tok + (f - 1) * {every} * tok", SOURCE, tok=tok, **values)
 
 
-def on_its_way(rank: RankModel) -> Iterator[MemoryTerm]:
+def in_transit(rank: RankModel) -> Iterator[MemoryTerm]:
     """Offloadable tensors of one block that Megatron-core keeps on the GPU or has prefetched.
 
     It leaves the last group of each module on the GPU, since backward begins there (``should_bulk_offload`` of

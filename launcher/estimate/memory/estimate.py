@@ -250,7 +250,7 @@ _PARTS: tuple[Part, ...] = (
     optimizer.optimizer_states,
     optimizer.step_temporaries,
     activations.saved,
-    activations.on_its_way,
+    activations.in_transit,
     activations.after_blocks,
     logits.last_norm_backward,
     activations.mask,

@@ -54,7 +54,7 @@ class MemoryTerm(NamedTuple):
     @property
     def formula(self) -> str:
         """The description and the expression with rounded numbers: ``parameters: 4 x 842.30 M``."""
-        return f"{self.what}: {self.with_numbers(formula.said)}"
+        return f"{self.what}: {self.with_numbers(formula.short_text)}"
 
     @property
     def symbols(self) -> str:
@@ -64,7 +64,7 @@ class MemoryTerm(NamedTuple):
     @property
     def numbers(self) -> str:
         """The expression with its exact numbers: ``2 x (525,336,576 + 2 x 218,112,000)``."""
-        return self.with_numbers(formula.exact)
+        return self.with_numbers(formula.exact_text)
 
     def at(self, instant: str) -> "MemoryTerm":
         """Return the same term, alive only at one instant of its moments."""

@@ -34,7 +34,7 @@ class SpeedTerm(NamedTuple):
     @property
     def formula(self) -> str:
         """The description and the expression with numbers."""
-        numbers = formula.printed(self.expression, lambda name: formula.said(self.values[name]))
+        numbers = formula.printed(self.expression, lambda name: formula.short_text(self.values[name]))
         return f"{self.what}: {numbers}"
 
     def times(self, factor: float) -> "SpeedTerm":

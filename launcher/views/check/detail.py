@@ -170,7 +170,7 @@ def _speed_term(term: SpeedTerm, width: int) -> Iterator[str]:
 
 
 def _numbers(term: SpeedTerm) -> str:
-    return formula.printed(term.expression, lambda name: formula.said(term.values[name]))
+    return formula.printed(term.expression, lambda name: formula.short_text(term.values[name]))
 
 
 def _symbols(legend: Mapping[str, str], width: int) -> list[str]:

@@ -104,9 +104,9 @@ def _headline(spec: RunSpec) -> str:
     world = f"{spec.gpus} x {hardware.title}" if hardware.device == "cuda" else f"{ranks(spec)} on {hardware.title}"
     nodes = f" on {cluster.nodes} nodes" if cluster.nodes > 1 else ""
     if spec.judges_no_model:
-        return secret.hidden(f"{spec.script}; {world}{nodes}")
+        return secret.redacted(f"{spec.script}; {world}{nodes}")
     engine = spec.backend.name if parallel.name == spec.backend.name else f"{parallel.name} ({spec.backend.name})"
-    return secret.hidden(f"{spec.model.name}, {engine}, {spec.precision.name}; {world}{nodes}")
+    return secret.redacted(f"{spec.model.name}, {engine}, {spec.precision.name}; {world}{nodes}")
 
 
 def _layout(spec: RunSpec) -> str:

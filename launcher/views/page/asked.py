@@ -36,7 +36,7 @@ def pasted(plan: JsonObject, settings: JsonObject) -> str | None:
         return None
     script = settings.get("script_args") or ()
     line = shlex.join(["launch", *map(str, words), *(["--", *map(str, script)] if script else [])])
-    return secret.hidden(line)
+    return secret.redacted(line)
 
 
 def _words(source: Source) -> Iterator[Html | str]:
@@ -126,4 +126,4 @@ def _otherwise(found: Lock, recorded: JsonObject) -> Iterator[Html | str]:
 
 def _short(value: object) -> str:
     text = "-" if value is None else value if isinstance(value, str) else json.dumps(value)
-    return secret.hidden(text if len(text) <= 160 else f"{text[:157]}...")
+    return secret.redacted(text if len(text) <= 160 else f"{text[:157]}...")

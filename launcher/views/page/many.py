@@ -143,7 +143,7 @@ def _setting(value: object) -> Cell:
     """A setting as typed, with secrets hidden; numbers stay numbers."""
     if isinstance(value, bool):
         return str(value).lower()
-    return value if value is None or isinstance(value, int | float) else secret.hidden(str(value))
+    return value if value is None or isinstance(value, int | float) else secret.redacted(str(value))
 
 
 def _bars(sides: Sequence[Side], names: Sequence[str]) -> Iterator[Chart | Html]:

@@ -108,9 +108,9 @@ def _lead(found: Found) -> Html:
     said, _, line = runs.best_line(found.directory, found.best, found.rows).strip().partition("\n")
     if said and (found.best is not None or not found.measures):
         parts.append(tag("p", tag("strong", said[:1].upper() + said[1:])))
-        parts += [tag("pre", secret.hidden(line), tabindex="0")] if line else []
+        parts += [tag("pre", secret.redacted(line), tabindex="0")] if line else []
     if found.words is not None:
-        line = secret.hidden(shlex.join(["launch", "-m", *found.words]))
+        line = secret.redacted(shlex.join(["launch", "-m", *found.words]))
         parts.append(tag("details", tag("summary", "the command of the sweep"), tag("pre", line)))
     return joined(*parts)
 
@@ -172,7 +172,7 @@ def _points(found: Found) -> Html:
 def _row(found: Found, row: sweep.Row, settings: Sequence[str | None], speed: Pair[float], size: Pair[float]) -> Row:
     figures = (row.loss, speed.predicted, speed.measured, size.predicted, size.measured)
     cells: list[Cell] = [row.state, row.point.verdict.replace("_", " "), *settings, *figures]
-    line = None if row.run is None else secret.hidden(shlex.join(["launch", *sweep.words(found.directory, row)]))
+    line = None if row.run is None else secret.redacted(shlex.join(["launch", *sweep.words(found.directory, row)]))
     return Row(name=row.point.id, cells=cells, line=line, note=row.state + (f": {row.reason}" if row.reason else ""))
 
 

@@ -210,7 +210,7 @@ def _tokenised(context: Context) -> TokenFolder:
     """The folder of token ids: the one that the run directory names, else made by rank 0."""
     data, cache = context.spec.data, os.environ.get(CACHE)
     root = Path(cache) / "tokens" if cache else context.directory / "cache"
-    return of_first_rank(context, lambda: token_folder.pointed(context.directory, data) or prepared(data, root))
+    return of_first_rank(context, lambda: token_folder.recorded_folder(context.directory, data) or prepared(data, root))
 
 
 def of_first_rank[Answer](context: Context, make: Callable[[], Answer]) -> Answer:

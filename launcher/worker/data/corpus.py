@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from launcher.base.errors import DataError
 from launcher.base.frozen import dataclass
-from launcher.data.epoch import drawn
+from launcher.data.epoch import samples_drawn
 from launcher.data.packing import packed
 from launcher.data.token_folder import ENDS, TOKENS, TRAINED, Span, TokenFolder
 from launcher.worker import marks
@@ -207,7 +207,7 @@ class Mix:
     def __init__(self, parts: Sequence[Corpus], weights: Sequence[float]) -> None:
         """Join corpora with samples of one length; without weights each sample occurs once."""
         self._parts = parts
-        self._ends = np.cumsum(drawn([part.size for part in parts], weights))
+        self._ends = np.cumsum(samples_drawn([part.size for part in parts], weights))
         self.size = int(self._ends[-1])
 
     @property

@@ -175,7 +175,9 @@ class Stages(PipelineModule):  # type: ignore[misc]  # DeepSpeed has no types.
 
 def _cut_to_stage(made: Any, context: Context) -> None:
     spec, stage = context.spec, context.spec.stage_of(context.rank)  # The order of ``PipeDataParallelTopology``.
-    network.cut(made, rank_layers(cut_of(spec), stage), first=stage == 0, last=stage == spec.parallel.pipeline - 1)
+    network.keep_chunk(
+        made, rank_layers(cut_of(spec), stage), first=stage == 0, last=stage == spec.parallel.pipeline - 1
+    )
 
 
 def _cut_by_plan(made: Any, settings: Mapping[str, Any]) -> AutoTP:

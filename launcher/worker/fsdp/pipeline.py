@@ -49,9 +49,9 @@ def networks(context: Context, attention: Any) -> Iterator[Any]:
     for chunk in _chunks(context):
         made = network.network(spec.model, network.DTYPES[dtypes(spec).parameters], attention=attention)
         network.use_kernels(made, spec)
-        network.narrow(made, spec)
+        network.cast_multipliers(made, spec)
         start = sum(sizes[:chunk])
-        network.cut(made, range(start, start + sizes[chunk]), first=chunk == 0, last=chunk == len(sizes) - 1)
+        network.keep_chunk(made, range(start, start + sizes[chunk]), first=chunk == 0, last=chunk == len(sizes) - 1)
         yield made
 
 

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from launcher.estimate import families
 from launcher.spec import RunSpec
 from launcher.worker import marks
-from launcher.worker.model.network import DTYPES, Absent, apart, base, masks
+from launcher.worker.model.network import DTYPES, Absent, base, document_mask, window_masks
 
 type Share = Callable[..., Sequence[torch.Tensor]]
 """Returns this rank's tokens of each argument, which has shape (batch, sequence)."""
@@ -63,7 +63,9 @@ class LanguageModel(nn.Module):
         first = {"input_ids": inputs} if entering is None else {"inputs_embeds": entering}
         like = torch.empty((), dtype=self._compute, device=inputs.device)
         more = (
-            {"attention_mask": apart(positions, like)} if self._masked else masks(self.network, inputs.shape[1], like)
+            {"attention_mask": document_mask(positions, like)}
+            if self._masked
+            else window_masks(self.network, inputs.shape[1], like)
         )
         if self._places:
             more["position_ids"] = positions

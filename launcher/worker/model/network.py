@@ -83,7 +83,7 @@ def network(model: ModelSpec, dtype: torch.dtype, attention: Callable[..., Any] 
     return made
 
 
-def narrow(made: Any, spec: RunSpec) -> None:
+def cast_multipliers(made: Any, spec: RunSpec) -> None:
     """Cast Falcon-H1's multipliers of a projection to the projection's dtype, which FSDP does not do for buffers."""
     for module in made.modules():
         if hasattr(module, "mup_vector"):
@@ -96,7 +96,7 @@ def _attention_name(model: ModelSpec) -> str:
     return model.attention if own and model.attention != "flash" else _ATTENTION[model.attention]
 
 
-def masks(made: Any, length: int, like: torch.Tensor) -> dict[str, Any]:
+def window_masks(made: Any, length: int, like: torch.Tensor) -> dict[str, Any]:
     """The mask of windowed attention if the kernel does not get the window itself; one mask serves all layers."""
     settings = made.config
     chunk, kinds = getattr(settings, "attention_chunk_size", None), getattr(settings, "layer_types", None)
@@ -124,7 +124,7 @@ def _band(length: int, window: int, like: torch.Tensor, *, chunked: bool) -> tor
     return band
 
 
-def apart(places: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+def document_mask(places: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """The additive mask, from positions in documents, that shows a token only earlier tokens of its document."""
     batch, length = places.shape
     document = (places == 0).cumsum(1)
@@ -159,7 +159,7 @@ class Nothing(nn.Module):
         return positions.new_zeros(())
 
 
-def cut(made: Any, layers: Collection[int], *, first: bool, last: bool) -> None:
+def keep_chunk(made: Any, layers: Collection[int], *, first: bool, last: bool) -> None:
     """Reduce a network on the meta device to the pipeline chunk with these layers; parameters keep their names."""
     if first and last:
         return

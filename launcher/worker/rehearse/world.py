@@ -75,7 +75,7 @@ def _place(spec: RunSpec, rank: int) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _groups_without_peers() -> Iterator[None]:
-    """Make every group an :class:`LoneRank`, which torch and the frameworks see under the backend name they asked for."""
+    """Make every group a :class:`LoneRank`, seen by torch and the frameworks under the backend name they asked for."""
     c10d: Any = distributed_c10d
     real = c10d._new_process_group_helper
 

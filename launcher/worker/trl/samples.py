@@ -17,7 +17,7 @@ from torch.utils.data import Dataset
 from launcher.base.errors import DataError
 from launcher.base.files import JsonObject
 from launcher.data import epoch, task_rows
-from launcher.data.epoch import drawn
+from launcher.data.epoch import samples_drawn
 from launcher.data.template import ALPACA, in_alpacas_words
 from launcher.spec import DataSpec, edit
 from launcher.worker import data, files, marks
@@ -130,7 +130,7 @@ class Rows:
             del rows[len(rows) - count :]
             if not rows:
                 raise DataError("data.path has rows, but none is left to train on after holding some out: add data")
-        numbers = drawn([len(rows) for rows in sets], own.weights)
+        numbers = samples_drawn([len(rows) for rows in sets], own.weights)
         mixed = zip(sets, numbers, strict=True)
         tables = [[rows[place % len(rows)] for rows, count in mixed for place in range(count)]]
         tables += (evaluated or [ends]) if self._spec.evaluates else []

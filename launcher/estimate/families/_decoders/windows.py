@@ -28,7 +28,7 @@ def window(model: ModelSpec, layer: int) -> int | None:
 
 
 def is_masked(model: ModelSpec, layer: int, engine: EngineTraits) -> bool:
-    """True if a layer's attention gets a mask (``launcher.worker.model.network.masks``)."""
+    """True if a layer's attention gets a mask (``launcher.worker.model.network.window_masks``)."""
     window = _window(model)
     sees_all = window is None or engine.sequence_length <= window
     return model.attention == "sdpa" and not sees_all and has_window(model, layer)
