@@ -6,9 +6,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from launcher.base import files, package
+from launcher.base import files
 from launcher.data.opening import errors_named
-from launcher.data.unusable import BadRows, PackageMissing, Unusable
+from launcher.data.unusable import BadRows, Unusable, importing
 
 PARQUET = b"PAR1"  # First bytes of a Parquet file (Apache Parquet, "File Format").
 FILE, STREAM = b"ARROW1", b"\xff\xff\xff\xff"
@@ -145,12 +145,9 @@ def _there(only: Sequence[str] | None, names: Sequence[str]) -> list[str] | None
 
 @contextlib.contextmanager
 def _open(path: Path) -> Iterator[Any]:
-    try:
+    with importing("data.path", str(path), "Parquet and Arrow need pyarrow"):
         import pyarrow
         from pyarrow import ipc, parquet
-    except ImportError:
-        rule = "Parquet and Arrow need pyarrow, not installed for this Python"
-        raise PackageMissing("data.path", str(path), rule, [package.install(package.TRAINING)]) from None
     with errors_named(path):
         try:
             if _is_parquet(path):

@@ -10,13 +10,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from launcher.base import package
 from launcher.data import formats, hub
 from launcher.data.chat import PAIRS, is_conversation
 from launcher.data.files import contents, files_of, is_on_hub
 from launcher.data.formats import Row
 from launcher.data.opening import opened
-from launcher.data.unusable import SKIPPING, BadRows, PackageMissing, Unusable, is_text
+from launcher.data.unusable import SKIPPING, BadRows, Unusable, importing, is_text
 from launcher.spec import DataSpec
 
 SIZE = 1 << 18
@@ -190,11 +189,8 @@ def _hub_data_set(data: DataSpec) -> Any:
     The Hub is tried briefly first. If it does not answer, ``datasets`` would retry for minutes; it is told to work
     offline instead, and then knows at once whether its cache has the data set.
     """
-    try:
+    with importing("data.source", data.source, "needs datasets"):
         import datasets
-    except ImportError:
-        rule = "needs datasets, not installed for this Python"
-        raise PackageMissing("data.source", data.source, rule, [package.install(package.TRAINING)]) from None
     datasets.disable_progress_bars()
     answers = _answers(datasets.config.HF_ENDPOINT)
     if not answers:

@@ -11,8 +11,8 @@ import re
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from launcher.base import files, package
-from launcher.data.unusable import NotHere, PackageMissing, Unusable
+from launcher.base import files
+from launcher.data.unusable import NotHere, Unusable, importing
 from launcher.spec.training import DataSpec
 
 type Kind = Literal["model", "dataset"]
@@ -107,12 +107,9 @@ def fetch_tokenizer(text: str) -> None:
     found = named(text)
     if found is None or tokenizer_folder(text) is not None:
         return
-    try:
+    with importing("data.tokenizer", text, "downloading a tokenizer needs huggingface_hub"):
         from huggingface_hub import snapshot_download
         from huggingface_hub.utils.tqdm import disable_progress_bars
-    except ImportError:
-        rule = "downloading a tokenizer needs huggingface_hub, which is not installed for this Python"
-        raise PackageMissing("data.tokenizer", text, rule, [package.install(package.TRAINING)]) from None
     disable_progress_bars()
     endpoint = os.environ.get("HF_ENDPOINT")
     try:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
-from launcher.base import files, package
+from launcher.base import files
 from launcher.base.errors import unreadable
-from launcher.data.unusable import PackageMissing, Unusable
+from launcher.data.unusable import Unusable, importing
 
 GZIP, ZSTANDARD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"  # First bytes: RFC 1952, section 2.3.1, and RFC 8878, section 3.1.1.
 
@@ -96,11 +96,8 @@ class _Frames(io.RawIOBase):
     """Zstandard frames end to end as one stream; the package's own reader ends silently at a truncated file."""
 
     def __init__(self, file: io.BufferedIOBase, path: Path) -> None:
-        try:
+        with importing("data.path", str(path), "a .zst file needs zstandard"):
             import zstandard
-        except ImportError:
-            rule = "a .zst file needs zstandard, not installed for this Python"
-            raise PackageMissing("data.path", str(path), rule, [package.install(package.TRAINING)]) from None
         self._chunks = _decompressed(file, zstandard)
         self._rest = memoryview(b"")
 

@@ -17,12 +17,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher.base import package
 from launcher.base.files import JsonObject, load_json, read_text
 from launcher.base.frozen import dataclass
 from launcher.data import hub
 from launcher.data.chat import Conversation
-from launcher.data.unusable import SKIPPING, PackageMissing, Unusable, is_text
+from launcher.data.unusable import SKIPPING, Unusable, importing, is_text
 from launcher.spec.training import DataSpec
 
 if TYPE_CHECKING:
@@ -264,13 +263,10 @@ def _unreadable(path: Path, error: Exception) -> Unusable:
 
 @lru_cache(maxsize=8)
 def _compiled(text: str) -> "jinja2.Template":
-    try:
+    with importing("data.source", "chat", "it needs the package jinja2"):
         import jinja2
         import jinja2.ext
         import jinja2.sandbox
-    except ImportError:
-        rule = "it needs the package jinja2, not installed for this Python"
-        raise PackageMissing("data.source", "chat", rule, [package.install(package.TRAINING)]) from None
 
     class Generation(jinja2.ext.Extension):
         """``{% generation %} ... {% endgeneration %}``: puts its text between two marks."""

@@ -6,10 +6,12 @@ file that cannot be read past a fault is always an error: a truncated compressed
 list with a broken element.
 """
 
+import contextlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from launcher.base import package
 from launcher.base.errors import ConfigError, ConfigErrors, DataError
 from launcher.base.files import JsonObject
 from launcher.spec.training import DataSpec
@@ -30,6 +32,16 @@ class Unusable(DataError):
 
 class PackageMissing(Unusable):
     """The package that reads this format is not installed for this Python; the data may be fine."""
+
+
+@contextlib.contextmanager
+def importing(path: str, found: object, needs: str) -> Iterator[None]:
+    """Raise PackageMissing for a setting if the block's imports fail; ``needs`` says what needs which package."""
+    try:
+        yield
+    except ImportError:
+        rule = f"{needs}, not installed for this Python"
+        raise PackageMissing(path, found, rule, [package.install(package.TRAINING)]) from None
 
 
 class NotHere(Unusable):
