@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from launcher.data.chat import shaped
+from launcher.data.chat import mapped
 from launcher.data.encoding import row_encoder, task_encoder
 from launcher.data.formats import Row
 from launcher.data.sampling import Sample, ratio_estimate
@@ -42,7 +42,7 @@ def with_tokens(survey: Survey, sample: Sample, data: DataSpec, bad: BadRows, ta
         lengths.append(len(ids))
         labels.append(next((place for place, label in enumerate(trained) if label and place), None))
         largest = max(largest, max(ids, default=-1))
-        equal += paired and (pair := shaped(row, data.columns))["chosen"] == pair["rejected"]
+        equal += paired and (pair := mapped(row, data.columns))["chosen"] == pair["rejected"]
     bad.require_few()
     tokens, error_of_tokens = ratio_estimate(sample.weight, weights, lengths)
     return replace(

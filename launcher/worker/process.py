@@ -113,7 +113,7 @@ def fail(directory: Path, error: BaseException) -> NoReturn:
     rank = int(os.environ.get("RANK", "0"))
     out_of_memory.write(directory, error)
     message = str(error) if isinstance(error, LauncherError) else f"{type(error).__name__}: {error}"
-    message, text = secret.hidden(message), secret.hidden("".join(traceback.format_exception(error)))
+    message, text = secret.redacted(message), secret.redacted("".join(traceback.format_exception(error)))
     content: dict[str, object] = {"type": type(error).__name__, "message": message, "traceback": text}
     content |= {"node": machine.node(), "kind": _kind_of(error)}
     if isinstance(error, NodeFault):
