@@ -158,14 +158,11 @@ def of_name(name: str) -> int:
     if not parts or parts[-1] in _NOT_A_SECRET:
         return 0
     likely = [at for at, part in enumerate(parts) if part in _PERHAPS and parts[at : at + 2] != ["KEY", "VALUE"]]
-    in_capitals = any(typed[at] == parts[at] for at in likely) or (name not in _FOLDERS and any(map(_is_glued, typed)))
+    glued = any(part.isupper() and part.endswith(_GLUED) and part not in _NOT_GLUED for part in typed)
+    in_capitals = any(typed[at] == parts[at] for at in likely) or (name not in _FOLDERS and glued)
     if _SECRET & whole or in_capitals or any(at and parts[at - 1] in _KEEPERS for at in likely):
         return _CERTAIN
     return _LIKELY if likely and likely[-1] == len(parts) - 1 else 0
-
-
-def _is_glued(part: str) -> bool:
-    return part.isupper() and part.endswith(_GLUED) and part not in _NOT_GLUED
 
 
 def find(text: str) -> TokenForm | None:

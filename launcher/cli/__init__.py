@@ -9,6 +9,7 @@ With ``--json`` a configuration error is also printed as a document on stdout; s
 import argparse
 import errno
 import os
+import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -212,7 +213,6 @@ class _Parser(argparse.ArgumentParser):
 
     def _meant(self, option: str, known: Mapping[str, str]) -> list[str]:
         """Overrides for an option of another tool (``--nodes 2``: ``cluster.nodes=2``), else a similar option."""
-        import re
         from pathlib import Path
 
         from launcher.config.catalog import Catalog
@@ -227,7 +227,8 @@ class _Parser(argparse.ArgumentParser):
         bare = key.strip("-")
         others = [word for word in self.words if word != option]
         return (
-            other_words(bare, value, Catalog(folder=Path.cwd()))
+            [known[name] for name in known if name.startswith(f"{bare}-")]
+            or other_words(bare, value, Catalog(folder=Path.cwd()))
             or [shlex.join(["launch", verb, *others]) for verb in verbs(bare) if verb == "check"]
             or [known[name] for name in closest(bare, list(known))[:1]]
         )
@@ -239,6 +240,11 @@ class _Parser(argparse.ArgumentParser):
         known = {option.strip("-"): option for action in self._actions for option in action.option_strings}
         _, _, unknown = message.partition("unrecognized arguments: ")
         near = [way for word in unknown.split() if word.startswith("-") for way in self._meant(word, known)]
+        if choose and (wrong := [*message.split("'"), ""][1]) in self.words:
+            from launcher.spec.parse import closest
+
+            meant = closest(wrong, re.findall(r"[\w-]+", choices))[:1]
+            near = [f"{self.prog} {shlex.join(self.words).replace(wrong, each, 1)}" for each in meant]
         if unknown and any(word.startswith("script=") for word in self.words):
             own, theirs = self._split(known)
             message = f"unrecognized arguments: {shlex.join(theirs)}; the script's arguments come after --"

@@ -36,7 +36,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     words = "megatron: a shell script, YAML or JSON; hf: a config.json, or its folder with the weights"
     parser.add_argument("file", type=Path, metavar="FILE", help=words)
     words = "settings that replace the file's own, or that it leaves open: model.vocab_size=32000"
-    parser.add_argument("overrides", nargs="*", metavar="OVERRIDE", help=words)
+    parser.add_argument("overrides", nargs="*", default=[], metavar="OVERRIDE", help=words)
     add_shared(parser, "--partial", "--set")
     parser.add_argument("--recipe", type=Path, metavar="OUT.yaml", help="also write a recipe")
     add_shared(parser, "--json")

@@ -34,7 +34,7 @@ _MOST = {"list": 0, "show": 1, "diff": 2, "fetch": 1, "trust": 1}
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("action", choices=tuple(_FEWEST), help="the action, as above")
-    parser.add_argument("words", nargs="*", metavar="WORD", help="arguments of the action, as above")
+    parser.add_argument("words", nargs="*", default=[], metavar="WORD", help="arguments of the action, as above")
     parser.add_argument("--run", metavar="RUN", help="save: the run whose command line becomes the recipe")
     parser.add_argument("--summary", metavar="TEXT", help="save: the purpose of the recipe, in one line")
     parser.add_argument("--name", metavar="NAME", help="fetch: the name to save it under")

@@ -15,6 +15,7 @@ from launcher.base import secret
 from launcher.base.errors import ConfigError
 from launcher.base.files import JsonObject
 from launcher.config.recipes import SCHEMA, literal
+from launcher.spec.parse import closest
 
 OPEN = "???"  # A mandatory value that is not set yet, as Hydra marks it.
 
@@ -84,6 +85,7 @@ class Ledger:
     """Records the list that each key of a file belongs to; the last entry of a key counts."""
 
     values: Mapping[str, Any]  # Every key of the file with its value, in the file's order.
+    known: set[str] = field(default_factory=set)  # Keys that its reader knows, some of them at least.
     _entries: dict[str, _Entry] = field(default_factory=dict)
 
     def say(self, key: str, *paths: str) -> None:
@@ -171,7 +173,7 @@ class Ledger:
         asked = [path for path in paths if settings[path] in (OPEN, "")]
         if self.values[key] == OPEN or asked:
             return "the file leaves it open" + "".join(f": set {path}" for path in (asked or paths)[:1])
-        return UNKNOWN if self.is_open(key) else None
+        return "; it knows ".join((UNKNOWN, *closest(key, sorted(self.known))[:1])) if self.is_open(key) else None
 
 
 def word_in(table: Mapping[str, str], value: object) -> str | None:

@@ -115,6 +115,9 @@ def check(content: object, where: str, name: str = "") -> Recipe:
         rule = f"a recipe is a mapping of {', '.join(_KEYS)}"
         found = "nothing" if content is None else str(content)[:40]
         raise ConfigErrors([ConfigError(where, found, rule, ["launch recipe save mine model=tiny"])])
+    if not content.keys() & _KEYS:
+        rule = f"this is no recipe: it has none of {', '.join(_KEYS)}; another program's file is imported"
+        raise ConfigErrors([ConfigError(where, None, rule, ["launch import --help"])])
     errors = [
         ConfigError(f"{where}: {key}", content[key], f"a recipe holds only {', '.join(_KEYS)}")
         for key in content

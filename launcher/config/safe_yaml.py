@@ -55,7 +55,9 @@ def loads(text: str, where: str, *, foreign: bool = False) -> object:
             nodes.count(event)
         return _plain(yaml.load(text, Loader=loader), where, where)
     except (yaml.YAMLError, ValueError) as error:
-        raise _error(where, None, f"it is not valid YAML: {said(error)}") from None
+        message = " ".join(str(error).split()).replace(' in "<unicode string>"', "")
+        spaces = ": YAML indents with spaces, not tabs" if re.search(r"^ *\t", text, re.MULTILINE) else ""
+        raise _error(where, None, f"it is not valid YAML: {message}{spaces}") from None
 
 
 def require_bounded(path: Path) -> None:
@@ -120,11 +122,6 @@ class _Nodes:
 def _is_long_number(event: Any) -> bool:
     """True for a long unquoted number, also in base 60: parsing takes time quadratic in its digits."""
     return event.implicit[0] and len(event.value) > _LONGEST and not event.value.strip("0123456789:_+-.")
-
-
-def said(error: Exception) -> str:
-    """Return the YAML parser's message on one line, without its placeholder name for a text."""
-    return " ".join(str(error).split()).replace(' in "<unicode string>"', "")
 
 
 def _loader(construct_mapping: Callable[..., dict[object, object]]) -> Any:

@@ -140,7 +140,11 @@ def decided(test: ast.expr, names: Mapping[str, Any]) -> bool | None:
     if isinstance(test, ast.Call) and called(test) == "isinstance" and ast.unparse(test.args[-1]) == "str":
         value = literal(test.args[0], names)
         return None if value == OPEN else isinstance(value, str)
-    if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Is | ast.IsNot) and _is_none(test.comparators[0]):
+    if (
+        isinstance(test, ast.Compare)
+        and ast.unparse(test).endswith((" is None", " is not None"))
+        and len(test.ops) == 1
+    ):
         value = literal(test.left, names)
         return None if value == OPEN else (value is None) == isinstance(test.ops[0], ast.Is)
     if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.In | ast.Eq) or len(test.ops) > 1:
@@ -152,7 +156,3 @@ def decided(test: ast.expr, names: Mapping[str, Any]) -> bool | None:
     if not isinstance(word, str) or OPEN in (word, *several):
         return None
     return (word.lower() if lowers else word) in several
-
-
-def _is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None

@@ -167,7 +167,8 @@ def content_of(text: str, path: str, name: str, parse: Callable[[str], object] |
         rule = f"{name} is {ending.upper()}, and this is not: {problem}"
         raise ConfigErrors([ConfigError(path, text[:SHOWN], rule)]) from None
     if not isinstance(found, dict):
-        raise ConfigErrors([ConfigError(path, text[:SHOWN], f"{name} is a mapping of keys, and this is not")])
+        rule = f"{name} is a mapping of keys, and this is {'not' if text.strip() else 'empty'}"
+        raise ConfigErrors([ConfigError(path, text[:SHOWN] or None, rule)])
     return found
 
 

@@ -81,12 +81,13 @@ def under(rows: Iterable[Row], *prefixes: str) -> tuple[Row, ...]:
     return tuple(replace(row, keys=tuple(f"{start}{key}" for start in prefixes for key in row.keys)) for row in rows)
 
 
-def apply(rows: Iterable[Row], reading: KeyReader) -> None:
+def apply(rows: Sequence[Row], reading: KeyReader) -> None:
     """Enter the open keys of a file by the rows; what none knows stays open, and is left out as unknown."""
+    reading.ledger.known.update(key for row in rows for key in row.keys)
     for key, value in reading.ledger.values.items():
         if (value is None or value == {}) and reading.ledger.is_open(key):
             reading.ledger.default(key)
-    for row, key in _matches(tuple(rows), reading):
+    for row, key in _matches(rows, reading):
         if not reading.ledger.is_open(key):
             continue
         if row.tells and _is_open(reading.ledger.values[key]):

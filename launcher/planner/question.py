@@ -186,22 +186,19 @@ def _batch(question: Question, run: RunSpec) -> Iterator[Assumption]:
         way_out = [f"train.global_batch_size={run.global_batch_size}"]
         raise ConfigErrors([ConfigError("train.global_batch_size", None, rule, way_out)])
     if run.hardware.device == "cpu":
-        why = f"the global batch is not set: {_CPU_SEQUENCES} sequences per CPU rank, for a trial"
-        yield Assumption(override=f"train.global_batch_size={_CPU_SEQUENCES * run.gpus}", why=why)
-        return
-    if run.task.name != "pretrain":
+        sequences, why = _CPU_SEQUENCES * run.gpus, f"{_CPU_SEQUENCES} sequences per CPU rank, for a trial"
+    elif run.task.name != "pretrain" or run.data.is_chat or run.adapter.name != "none":
         sequences = -(-_TUNING_SEQUENCES // run.gpus) * run.gpus
-        why = f"the global batch is not set: {sequences} sequences a step, usual for post-training (arXiv:2411.15124)"
-        yield Assumption(override=f"train.global_batch_size={sequences}", why=why)
-        return
-    from launcher.estimate import families
-    from launcher.estimate.rank.counts import parameter_counts
+        why = f"{sequences} sequences a step, usual for post-training (arXiv:2411.15124)"
+    else:
+        from launcher.estimate import families
+        from launcher.estimate.rank.counts import parameter_counts
 
-    size = parameter_counts(run, families.of(run.model))[0]
-    tokens = next(tokens for most, tokens in _BATCH_TOKENS if size <= most)
-    sequences = max(1, -(-tokens // (run.sequence_length * run.gpus))) * run.gpus
-    why = f"the global batch is not set: {sequences * run.sequence_length:,} tokens a step, usual for this size"
-    yield Assumption(override=f"train.global_batch_size={sequences}", why=f"{why} (arXiv:2005.14165, table 2.1)")
+        size = parameter_counts(run, families.of(run.model))[0]
+        tokens = next(tokens for most, tokens in _BATCH_TOKENS if size <= most)
+        sequences = max(1, -(-tokens // (run.sequence_length * run.gpus))) * run.gpus
+        why = f"{sequences * run.sequence_length:,} tokens a step, usual for this size (arXiv:2005.14165, table 2.1)"
+    yield Assumption(override=f"train.global_batch_size={sequences}", why=f"the global batch is not set: {why}")
 
 
 def _openings(

@@ -28,6 +28,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("broken.yaml").write_text("schema: [1\n")
     Path("list.json").write_text("[1]")
     Path("text.txt").write_text("hi\n")
+    Path("tab.yaml").write_text("choose:\n\tmodel: tiny\n")
+    Path("lora.yml").write_text("base_model: a/b\nadapter: lora\noptimiser: lion\n")
     return tmp_path
 
 
@@ -46,6 +48,18 @@ def answer(words: str | list[str], capsys: pytest.CaptureFixture[str]) -> tuple[
         ("check recipe=empty.yaml", "sweep try launch recipe save mine model=tiny"),
         ("check recipe=binary.yaml", "binary.yaml: it cannot be read: it is not UTF-8 text"),
         ("check recipe=broken.yaml", "did not find expected ',' or ']', line 2, column 1"),
+        ("check recipe=tab.yaml", "line 2, column 1: YAML indents with spaces, not tabs"),
+        ("check recipe=lora.yml", "summary, source, choose, set, sweep; another program's file is imported try launch"),
+        ("check --config lora.yml", "unrecognized arguments: --config try recipe=lora.yml"),
+        ("check --megatron text.txt", "unrecognized arguments: --megatron try --megatron-args"),
+        (
+            "import axolotl empty.yaml",
+            "error: empty.yaml: a configuration of axolotl is a mapping of keys, and this is empty",
+        ),
+        ("import axolotl lora.yml", "launch does not know this key; it knows optimizer"),
+        ("import Axolotl lora.yml", "torchtune, trl) try launch import axolotl lora.yml"),
+        ("import axolotl", "the following arguments are required: FILE try launch import --help"),
+        ("recipe lsit", "trust) try launch recipe list"),
         ("check recipe=nope", "tiny_cpu try launch recipe list"),
         ("import hf nope.json", "nope.json: the file cannot be read: No such file or directory"),
         ("import hf binary.yaml", "binary.yaml: the file cannot be read: it is not UTF-8 text"),

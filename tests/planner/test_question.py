@@ -41,6 +41,10 @@ def test_a_cluster_without_a_size_is_a_node_of_eight_and_the_batch_is_of_the_usu
     assert here.assumed == (f"train.global_batch_size={4 * here.openings[0].spec.gpus}",)
     tuned = ask(("model=7b", "hardware=h100_80g", "cluster.nodes=3", "task=sft", *CHAT), facts=CPU_HOST)
     assert tuned.assumed == ("cluster.gpus_per_node=8", "train.global_batch_size=144"), "the same on 24 GPUs"
+    for words in (CHAT, ("adapter=lora",)):  # Fine-tuning needs no task of TRL.
+        assert (
+            ask(("model=7b", "hardware=h100_80g", *words), facts=CPU_HOST).assumed[-1] == "train.global_batch_size=128"
+        )
     typed = ask(("model=7b", "hardware=h100_80g", "cluster.nodes=2", "train.global_batch_size=64"), facts=CPU_HOST)
     assert typed.assumed == ("cluster.gpus_per_node=8",)
 

@@ -109,7 +109,9 @@ def saved(
     reads = not engine.wide_adapters and (engine.fused_adapters or not adapter.dropout)
     start = next((at for at, row in enumerate(rows) if names.intersection(row.readers)), len(rows)) if first else 0
     idle = _idle(block, adapter)
-    left = [row for row in rows[start:] if _needed(row, names, reads=reads) and row.name not in idle]
+    # Gradients of frozen weights alone need no row; after dropout an adapter reads its own copy.
+    needed = [row for row in rows[start:] if not row.only_readers or (reads and names.intersection(row.readers))]
+    left = [row for row in needed if row.name not in idle]
     if adapter.dora and adapter.bits and engine.autocast:
         left = _widened(left, names, engine)
     own = (
@@ -204,11 +206,6 @@ def after_blocks(rows: Sequence[SavedTensor], spec: RunSpec) -> tuple[SavedTenso
     chunked, saved = spec.train.loss != "full", "lm_head" in spec.adapter.modules_to_save
     names = frozenset(("lm_head",) if chunked or saved else ())
     return tuple(row for row in rows if not row.only_readers or names.intersection(row.readers))
-
-
-def _needed(row: SavedTensor, names: frozenset[str], *, reads: bool) -> bool:
-    """True if a row is needed by more than gradients of frozen weights; after dropout an adapter reads its own copy."""
-    return not row.only_readers or (reads and bool(names.intersection(row.readers)))
 
 
 def _own(weight: Weight, adapter: AdapterSpec, engine: EngineTraits, attention_output: str) -> Iterator[SavedTensor]:

@@ -73,6 +73,7 @@ class ArgumentReader:
         ``paths`` are the settings that say the argument; without one another reader enters it.
         """
         argument = self.arguments.get(name)
+        self.ledger.known.add(f"--{name}")
         if argument is None:
             return default
         if name in self.parsed.unset:

@@ -180,14 +180,10 @@ def _norm(one: Sizes, engine: EngineTraits) -> int:
 def gradients(part: Part, engine: EngineTraits) -> list[SavedTensor]:
     """The most that the backward pass holds besides."""
     one = sizes(part)
-    if engine.scan_kernels:
-        return [SavedTensor("inside the scan's backward pass", kernels(one, engine), "tensor", "mixer")]
-    return [SavedTensor("inside the scan's backward pass", _norm_backward(one, engine), "tensor", "mixer")]
-
-
-def _norm_backward(one: Sizes, engine: EngineTraits) -> int:
-    """Bytes at its start, in the norm: three fp32 gradients of the heads; if narrower, the projection's input's too."""
-    return (3 * _FP32 + (engine.size if engine.size < _FP32 else 0)) * one.inner
+    # At its start, in the norm: three fp32 gradients of the heads, and that of the projection's input, if narrower.
+    in_the_norm = (3 * _FP32 + (engine.size if engine.size < _FP32 else 0)) * one.inner
+    size = kernels(one, engine) if engine.scan_kernels else in_the_norm
+    return [SavedTensor("inside the scan's backward pass", size, "tensor", "mixer")]
 
 
 def kernels(one: Sizes, engine: EngineTraits) -> int:
