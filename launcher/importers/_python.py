@@ -140,13 +140,10 @@ def decided(test: ast.expr, names: Mapping[str, Any]) -> bool | None:
     if isinstance(test, ast.Call) and called(test) == "isinstance" and ast.unparse(test.args[-1]) == "str":
         value = literal(test.args[0], names)
         return None if value == OPEN else isinstance(value, str)
-    if (
-        isinstance(test, ast.Compare)
-        and ast.unparse(test).endswith((" is None", " is not None"))
-        and len(test.ops) == 1
-    ):
+    if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Is | ast.IsNot):
         value = literal(test.left, names)
-        return None if value == OPEN else (value is None) == isinstance(test.ops[0], ast.Is)
+        undecided = value == OPEN or len(test.ops) > 1 or ast.unparse(test.comparators[0]) != "None"
+        return None if undecided else (value is None) == isinstance(test.ops[0], ast.Is)
     if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.In | ast.Eq) or len(test.ops) > 1:
         return None
     lowers = isinstance(test.left, ast.Call) and called_last(test.left) == "lower" and not test.left.args
