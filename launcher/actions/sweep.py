@@ -108,10 +108,10 @@ def _report(text: str) -> None:
 
 def left_out_text(points: Sequence[Point]) -> str:
     """The points that are not run, with the reason of each; empty if all are run."""
-    left_out = [point for point in points if not point.kept]
-    if not left_out:
+    if not (left_out := [point for point in points if not point.kept]):
         return ""
-    return f"{len(left_out)} of {len(points)} points left out:\n{runs.judged(left_out, width())}"
+    more = "" if len(left_out) < len(points) else "\n`launch check` with the words of one point shows what would help"
+    return f"{len(left_out)} of {len(points)} points left out:\n{runs.judged(left_out, width())}{more}"
 
 
 def start_sweep(request: SweepRequest, *, show: Show | None) -> tuple[Sweep, Path, list[Point], int]:

@@ -89,7 +89,7 @@ def _ended(words: list[str]) -> int:
         from launcher.data.unusable import as_errors
 
         return _report_errors(as_errors(error), as_json="--json" in words)
-    except Unwritable:
+    except (Unwritable, BrokenPipeError):
         raise
     except LauncherError as error:
         if "--json" in words and isinstance(error, SubmitError):  # Other errors follow the document that explains them.
@@ -100,8 +100,6 @@ def _ended(words: list[str]) -> int:
         return error.exit_status
     except KeyboardInterrupt:
         return _interrupted(words)
-    except BrokenPipeError:
-        raise
     except Exception as error:
         return _fault(error, words)
 

@@ -137,8 +137,9 @@ def _errors(spec: RunSpec, survey: Survey) -> Iterator[ConfigError]:
     if _all_cut_off(spec, survey):
         yield from _cut_off(spec, survey)
     elif not samples and survey.samples is not None:
-        rule = "no conversation has a turn to train on: none has an assistant turn with text"
-        yield ConfigError("data.path", path, rule, ["data.train_on=all"])
+        unread = survey.bad.count == survey.bad.rows > 0
+        rule = "no row can be used" if unread else "no conversation has a turn to train on: no assistant turn with text"
+        yield ConfigError("data.path", path, rule, ["data.on_bad_row=error" if unread else "data.train_on=all"])
     elif not samples:
         rule = f"{tokens} tokens are too few: a sample takes {length} tokens plus one"
         shorter = [f"train.sequence_length={tokens - 1}"] if tokens > 1 else []

@@ -82,6 +82,11 @@ def test_conversations_are_looked_at_as_the_samples_that_they_become(capsys: pyt
     Path("pairs.jsonl").write_text(json.dumps(rows[3]))
     document = _check(capsys, *words, status=2)
     assert document["errors"][0]["rule"].startswith("no conversation has a turn to train on")
+    Path("pairs.jsonl").write_text("{")
+    document = _check(capsys, *words, "data.on_bad_row=skip", status=2)
+    assert [(each["rule"], each["way_out"]) for each in document["errors"]] == [
+        ("no row can be used", ["data.on_bad_row=error"])
+    ]
     Path("pairs.txt").write_text("text")
     document = _check(capsys, "data=chat", "data.path=pairs.txt", status=2)
     assert document["errors"][0]["way_out"] == ["data=text data.path=pairs.txt"]

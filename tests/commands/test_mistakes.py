@@ -314,3 +314,11 @@ def test_the_package_datasets_is_asked_for_where_nothing_else_reads_the_data(
     (error,) = this_machine.obstacles(make_spec("model=tiny", "data=chat", "data.path=acme/talks"), CPU_HOST)
     assert (error.path, error.found) == ("data.source", "chat")
     assert error.rule == "needs datasets, not installed for this Python"
+
+
+def test_a_sweep_of_which_nothing_fits_says_how_to_learn_what_would_help(capsys: pytest.CaptureFixture[str]) -> None:
+    status, said = answer("-m model=tiny train.seed=1,2 hardware.memory_bytes=20000000", capsys)
+    assert status == 3
+    assert "2 of 2 points left out:" in said
+    assert said.endswith("`launch check` with the words of one point shows what would help")
+    assert not Path("runs").exists()
