@@ -287,8 +287,10 @@ def _optimizer(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError("optimizer.name", name, rule, ["optimizer=adamw", "precision=bf16"])
     if name in _ON_THE_DEVICE and spec.zero.offload_parameters == "cpu":
         rule = f"{name} needs its parameters on the device: {_ON_THE_DEVICE[name]}"
-        path = "zero.offload_parameters"
-        yield ConfigError(path, "cpu", rule, [f"{path}=none", "optimizer=adamw"])
+        yield ConfigError("zero.offload_parameters", "cpu", rule, ["zero.offload_parameters=none", "optimizer=adamw"])
+    if spec.save.asynchronous and name in ("adamw_8bit", "adamw_4bit"):
+        rule = f"torch cannot copy the quantised states of {name} for a background write"
+        yield ConfigError("save.async", True, rule, ["save.async=false", "optimizer=adamw"])
 
 
 def check_context(spec: RunSpec) -> Iterator[ConfigError]:

@@ -103,8 +103,7 @@ def _kept(of_stages: tuple[RankModel, ...]) -> Iterator[MemoryTerm]:
 def _copied(of_stages: tuple[RankModel, ...]) -> Iterator[MemoryTerm]:
     """Copies on the host while the model is loaded, saved or exported, whichever takes most.
 
-    They do not overlap: a background save ends before the next one and before the export (``worker/saving.py``,
-    ``wait``; ``maybe_finalize_async_save(blocking=True)`` at the end of Megatron-LM's ``pretrain``).
+    They do not overlap: a background save ends before the next one and before the export (``Checkpoints.wait``).
     """
     first, n = of_stages[0], of_stages[0].spec.cluster.gpus_per_node
     loaded, saved = (max(each(rank) for rank in of_stages) for each in (loaded_bytes, saving_bytes))
@@ -214,8 +213,7 @@ def loaded_bytes(rank: RankModel) -> int:
     """Host bytes of whole models that a rank loads, or of its own checkpoint files while it reads them.
 
     It reads first the weights, which ZeRO 3 stores with the states, and then the states; without ZeRO both are in one
-    file (``_load_checkpoint`` and ``_load_zero_checkpoint``, DeepSpeed 0.19.8 ``runtime/engine.py``). Left out is a
-    conversion for another layout, which reads as many ranks' files at a time as there is memory for.
+    file (``_load_checkpoint``, ``_load_zero_checkpoint`` of DeepSpeed 0.19.8). Left out: another layout's conversion.
     """
     spec, size = rank.spec, rank.engine.loads
     whole = size * whole_model(rank.family, spec.model, spec.adapter).total if size else 0

@@ -36,3 +36,12 @@ def test_8_bit_states_are_not_read_in_other_shards_but_where_every_row_has_whole
         assert list(backend.unreadable(before, before)) == []
     before, after = (make_spec(*GPU, "optimizer=adamw_8bit", f"cluster.gpus_per_node={n}") for n in (4, 2))
     assert list(backend.unreadable(before, after)) == []
+
+
+@pytest.mark.parametrize("name", ["adamw_8bit", "adamw_4bit"])
+def test_quantised_states_are_not_written_in_the_background(name: str) -> None:
+    """torchao's states lack ``aten.new_empty``, with which ``async_save`` copies them: its first save would fail."""
+    [error] = backend.check(make_spec(*GPU, f"optimizer={name}", "save.async=true"))
+    assert (error.path, error.way_out) == ("save.async", ("save.async=false", "optimizer=adamw"))
+    assert list(backend.check(make_spec(*GPU, f"optimizer={name}", "save.every=2"))) == []
+    assert list(backend.check(make_spec(*GPU, "save.async=true"))) == []
