@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from launcher.spec.parse import parse
@@ -19,7 +20,7 @@ def imports() -> None:
 
 
 def main(directory: str, port: str, disturbed: str, limit_s: str, slower: str) -> None:
-    """Enter the run as every worker does, while rank 1 is slowed (``slow``) or stopped (``stop``).
+    """Enter the run as every worker does, while rank 1 has slower products (``slow``) or is stopped (``stop``).
 
     Args:
         directory: The run directory.
@@ -40,27 +41,23 @@ def main(directory: str, port: str, disturbed: str, limit_s: str, slower: str) -
     product = probe._product
     if os.environ["RANK"] == "1" and disturbed:
 
-        def beside(*arguments: object) -> float:
-            _disturb(disturbed)
-            return product(*arguments)  # type: ignore[arg-type]
+        def beside(device: torch.device, load: probe.ProbeWork) -> float:
+            if disturbed == "stop":
+                _stop()
+            # 27 times the work of a product: far beyond what a busy machine makes of equal ones.
+            return product(device, replace(load, width=3 * load.width, products=max(1, load.products // 9)))
 
-        probe._product = beside  # type: ignore[assignment]
+        probe._product = beside
     with loop.entered(spec, Path(directory)):
         pass
 
 
-def _disturb(how: str) -> None:
-    """Have another process stop this one, permanently or most of the time, until it exits.
-
-    Most of the time, so that it is slow even if all ranks wait for the CPUs of a busy machine.
-    """
+def _stop() -> None:
+    """Have another process stop this one for good, until it exits."""
     ours = os.getpid()
     if os.fork():
         return
     while os.getppid() == ours:
         os.kill(ours, signal.SIGSTOP)
         time.sleep(0.12)
-        if how == "slow":
-            os.kill(ours, signal.SIGCONT)
-            time.sleep(0.005)
     os._exit(0)
