@@ -83,7 +83,7 @@ def _of_little_matter(imported: Imported) -> Iterator[str]:
     yield from (f"left out: {_one(left)}" for left in rest if short or left not in idle)
     if not short:
         yield f"left out, with no effect: {', '.join(left.key for left in idle)} (--json has the reasons)"
-    yield from (f"not understood: {item}" for item in imported.not_understood)
+    yield from (f"note: {item}" for item in imported.not_understood)
 
 
 def _one(left: LeftOut) -> str:

@@ -102,15 +102,21 @@ def fused_optimizer(spec: RunSpec) -> Iterator[Change]:
     """The fused optimizer: one kernel without temporary tensors."""
     switched_off = spec.optimizer.fused is False or spec.optimizer.foreach is True
     if spec.optimizer.name == "adamw" and switched_off and spec.hardware.device == "cuda":
-        settings: dict[str, object] = {"optimizer.fused": True}
-        if spec.optimizer.foreach:
-            settings["optimizer.foreach"] = None
-        yield set_to(spec, "nothing", settings)
+        foreach = {"optimizer.foreach": None} if spec.optimizer.foreach else {}
+        yield set_to(spec, "nothing", {"optimizer.fused": True, **foreach})
 
 
 def smaller_buffers(spec: RunSpec) -> Iterator[Change]:
     """Smaller communication buffers of the engine."""
     yield from backends.of(spec).changes(spec, "buffers")
+
+
+def frozen_in_bf16(spec: RunSpec) -> Iterator[Change]:
+    """The weights that an adapter leaves frozen in bf16, where the engine holds them in fp32."""
+    held = backends.of(spec).dtypes(spec).parameters
+    if spec.adapter.name != "none" and spec.precision.compute == "bf16" and held == "fp32":
+        cost = "precision: the adapter and its moments in bf16, like the frozen weights"
+        yield set_to(spec, cost, {"precision.parameters": "bf16"}, stays=True)
 
 
 def chunked_loss(spec: RunSpec) -> Iterator[Change]:
@@ -178,11 +184,8 @@ def eight_bit_optimizer(spec: RunSpec) -> Iterator[Change]:
     """Adam's moments in 8 bits."""
     if spec.optimizer.name == "adamw" and spec.hardware.device == "cuda":
         cost = "precision: 8-bit moments, which change the training numerically and need torchao or bitsandbytes"
-        settings: dict[str, object] = {"optimizer.name": "adamw_8bit"}
-        for key in ("fused", "foreach"):
-            if getattr(spec.optimizer, key) is not None:
-                settings[f"optimizer.{key}"] = None
-        yield set_to(spec, cost, settings, stays=True)
+        unset = {f"optimizer.{key}": None for key in ("fused", "foreach") if getattr(spec.optimizer, key) is not None}
+        yield set_to(spec, cost, {"optimizer.name": "adamw_8bit", **unset}, stays=True)
 
 
 def low_rank_adapter(spec: RunSpec) -> Iterator[Change]:
@@ -269,10 +272,8 @@ def offloaded_parameters(spec: RunSpec) -> Iterator[Change]:
     """Parameters offloaded to host memory too, if the device has its own memory."""
     if spec.zero.stage == 3 and spec.zero.offload_parameters == "none" and spec.hardware.device != "cpu":
         cost = "PCIe transfers in both passes: parameters are kept in host memory"
-        settings: dict[str, object] = {"zero.offload_parameters": "cpu"}
-        if spec.zero.offload_optimizer == "none":
-            settings["zero.offload_optimizer"] = "cpu"
-        yield set_to(spec, cost, settings)
+        optimizer = {"zero.offload_optimizer": "cpu"} if spec.zero.offload_optimizer == "none" else {}
+        yield set_to(spec, cost, {"zero.offload_parameters": "cpu", **optimizer})
 
 
 def whole_node(spec: RunSpec) -> Iterator[Change]:
@@ -313,6 +314,7 @@ NEIGHBOURS: tuple[Neighbour, ...] = (
     fused_optimizer,
     sequence_parallel,
     smaller_buffers,
+    frozen_in_bf16,
     chunked_loss,
     selective_checkpointing,
     module_checkpointing,

@@ -299,9 +299,5 @@ def _chain(
 
 
 def _closest(candidates: Iterable[_Candidate | None], most: int | None = None) -> _Candidate | None:
-    found = [
-        candidate
-        for candidate in candidates
-        if candidate is not None and (most is None or candidate.fix.spec.gpus <= most)
-    ]
+    found = [each for each in candidates if each is not None and (most is None or each.fix.spec.gpus <= most)]
     return min(found, key=lambda candidate: (candidate.fix.excess_bytes, candidate.fix.peak_bytes), default=None)

@@ -120,7 +120,7 @@ def test_partial_imports_the_rest_and_says_aloud_what_is_missing(answer: Answer)
     assert Path("mine.yaml").is_file()
     assert "left out, although it matters: corpus=/data/pile: the data are Python's library here" in said
     assert "left out: api_key=(not shown): no effect: of a tracker left out: color=red: no effect: of the log" in said
-    assert "not understood: $DATA has no value" in said
+    assert "note: $DATA has no value" in said
     assert said.index("vocabulary=1024") < said.index("color=red")
 
 

@@ -243,7 +243,7 @@ def test_weights_of_a_model_of_images_are_not_those_of_the_language_model_in_it(
     assert main(["import", "hf", "mine"]) == 0
     printed = capsys.readouterr()
     assert "model.weights" not in printed.out
-    assert f"not understood: the weights in mine: {why}" in " ".join(printed.err.split())
+    assert f"note: the weights in mine: {why}" in " ".join(printed.err.split())
     status, found = answer("check model=./mine", capsys)
     assert status == 2
     assert f"its weights cannot be used: {why} with null" in found

@@ -24,5 +24,6 @@ STARTS = (
     ("parallel=ddp", "task=sft", "data=chat", "data.path=chat.jsonl", *NODE),
     ("parallel=fsdp", "task=sft", "data=chat", "data.path=chat.jsonl", "model=7b", *NODE),
     ("parallel=cp", "model=7b", "train.sequence_length=16384", "model.max_position_embeddings=16384", *NODE),
+    ("parallel=fsdp", "model=llama3_8b", "adapter=lora", *NODE),
     ("parallel=3d", "model=llama3_405b", "cluster.nodes=64", *NODE),
 )
