@@ -101,6 +101,7 @@ _THOROUGH = (
 """
 
 _FULL = (
+    "backends/megatron/test_differential",
     "backends/megatron/test_lean_validator::test_the_answers_are_those_of_a_process_that_imports_everything",
     "benchmarks/test_gpu::test_a_row_of_megatron_is_measured",
     "benchmarks/test_gpu::test_a_run_is_measured",
@@ -108,13 +109,16 @@ _FULL = (
     "browser/test_several::test_a_hundred_thousand_steps",
     "browser/test_sweep::test_a_thousand_points",
     "commands/test_resume::test_on_fewer_more_and_one_rank_a_run_trains_what_it_would_have_on_one[megatron",
+    "commands/test_resume::test_on_fewer_more_and_one_rank_a_run_trains_what_it_would_have_on_one[zero",
     "commands/test_run_megatron",
     "config/test_hugging_face::test_the_table_of_defaults",
+    "families/test_decoders::test_an_untied_model_whose_blocks_would_be_shared",
     "preflight/test_traced::test_the_recorded_numbers_of_a_7b_model",
     "preflight/test_traced::test_two_depths",
     "submission/test_evaluating::test_a_stop_while_tasks_are_tried",
     "submission/test_evaluating::test_a_task_that_fails",
     "submission/test_evaluating::test_an_adapter_that_trl_has_trained",
+    "submission/test_evaluating::test_the_export_of_a_finished_run",
     "worker/deepspeed/test_qlora",
     "worker/fsdp/test_context_parallel::test_four_ranks_on_two_axes",
     *(
@@ -127,6 +131,7 @@ _FULL = (
         f"worker/fsdp/test_rounding_in_four_bits::test_the_memory_is_the_predicted_one[{name}"
         for name in ("recomputed", "lora")
     ),
+    "worker/fsdp/test_qlora",
     "worker/fsdp/test_rounding::test_two_ranks_round_as_one_process_does",
     "worker/fsdp/test_same_maths::test_four_ranks_on_two_axes",
     "worker/fsdp/test_shared_blocks",
@@ -139,6 +144,7 @@ _FULL = (
     "worker/test_checkpoints::test_saving_goes_on_once_the_disk_has_room",
     "worker/test_eval_sets::test_trl_evaluates_on_each_set_too[dpo",
     "worker/test_observed_layers::test_layers_that_ask",
+    "worker/trl/test_adapters::test_the_memory_is_the_predicted_one_in_every_phase",
 )
 """Thorough tests that continuous integration leaves out, to end within 20 minutes on two cores: what they guard changes
 with one engine, one precision or one library, and others run part of it. Each is a file and the start of a test's name.
