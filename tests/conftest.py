@@ -146,7 +146,7 @@ _FULL = (
     "worker/test_observed_layers::test_layers_that_ask",
     "worker/trl/test_adapters::test_the_memory_is_the_predicted_one_in_every_phase",
 )
-"""Thorough tests that continuous integration leaves out, to end within 20 minutes on two cores: what they guard changes
+"""Thorough tests that continuous integration leaves out, to come near 20 minutes on two cores: what they guard changes
 with one engine, one precision or one library, and others run part of it. Each is a file and the start of a test's name.
 """
 
