@@ -70,7 +70,7 @@ def table(results: Path = RESULTS) -> str:
 
 
 def _cell(engine: dict[str, Any]) -> str:
-    """What did not work of an engine, and its losses."""
+    """The cell of an engine: its failed steps and its losses."""
     steps = ", ".join(f"{step}: {engine[step]}" for step in _STEPS if engine[step] != _WORKS) or "all work"
     losses = ", ".join(f"{loss:.4f}" for loss in engine["losses"].values())
     return f"{steps}; {losses}"

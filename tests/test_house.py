@@ -114,7 +114,7 @@ def test_a_check_executes_few_modules_and_no_framework(tmp_path: Path) -> None:
 def test_the_house_stays_of_a_size_that_one_can_find_ones_way_in() -> None:
     texts = {path: path.read_text() for path in _modules().values()}
     lines = {path: text.count("\n") for path, text in texts.items()}
-    assert sum(lines.values()) <= 88_355, "lines are a cost: what does the new code replace?"
+    assert sum(lines.values()) <= 88_353, "lines are a cost: what does the new code replace?"
     assert len(lines) <= 558
     assert sum(number < 60 for number in lines.values()) <= 80, "a small module with one reader stands in it"
     assert sum(text.count("dict[str, Any]") for text in texts.values()) <= 90, "JsonObject, or a frozen dataclass"

@@ -293,7 +293,7 @@ _TECHNIQUES: dict[str, tuple[str, ...]] = {
 
 _ALL = "all"
 _HIDDEN = ("model=", "model.weights=", "model.intermediate_size=", "train.global_batch_size=", "train.sequence_length=")
-"""What a technique needs beside the words that request it: the page leaves it out."""
+"""Words that only make a technique's run valid, which the page leaves out."""
 
 _OTHERS_ONLY = "used only by backend="  # A reason that says no more than the row of the table.
 

@@ -68,7 +68,7 @@ class OfFramework(StandInJudge):
         self._others = {error.path for error in findings.broken_by_change(spec)} - set(SEARCHED)
 
     def row(self, spec: RunSpec) -> Row:
-        """The one row of this judge."""
+        """The measured run, whatever the spec."""
         return self._row
 
     def errors(self, spec: RunSpec) -> Iterator[ConfigError]:

@@ -76,10 +76,8 @@ class Run:
 
     def wait(self, timeout: float | None = None) -> RunState:
         """Wait up to ``timeout`` seconds for its end and return its state; TimeoutError if it still runs."""
-        deadline, asked = (
-            math.inf if timeout is None else time.monotonic() + timeout,
-            status.PolledState(self.directory),
-        )
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        asked = status.PolledState(self.directory)
         while (now := asked.row).state not in state.ENDED:
             if time.monotonic() >= deadline:
                 raise TimeoutError(f"{now.id} is {now.state} after {timeout:g} s")

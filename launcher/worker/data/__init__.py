@@ -214,7 +214,7 @@ def _tokenised(context: Context) -> TokenFolder:
 
 
 def of_first_rank[Answer](context: Context, make: Callable[[], Answer]) -> Answer:
-    """What ``make`` returns or raises on rank 0, for all ranks, which wait for it together."""
+    """Call ``make`` on rank 0 and return its answer, or raise its error, on every rank."""
     answer: list[Any] = [None]
     if context.rank == 0:
         try:

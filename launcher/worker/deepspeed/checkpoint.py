@@ -173,6 +173,6 @@ def _convert(source: Path, final: Path) -> None:
 
 def _readers(source: Path) -> int:
     """At most four processes that fit in free memory; each has a rank's states, one twice (``zero_checkpoint.py``)."""
-    states = max(path.stat().st_size for path in source.glob("*_optim_states.pt"))
+    states = max((path.stat().st_size for path in source.glob("*_optim_states.pt")), default=1)
     used, total = machine.memory_in_use() or (0, 16 * states)
     return max(1, min(4, os.cpu_count() or 1, 3 * (total - used) // (4 * states)))
