@@ -14,10 +14,7 @@ from launcher.spec import RunSpec, edit
 
 OF_BITSANDBYTES = ("lion", "paged_adamw_8bit")
 _IDLE = {
-    "sgd": (
-        "optimizer.beta2 optimizer.epsilon",
-        "sgd has no second moment; it reads optimizer.beta1 as its momentum",
-    ),
+    "sgd": ("optimizer.beta2 optimizer.epsilon", "sgd has no second moment; it reads optimizer.beta1 as its momentum"),
     "lion": ("optimizer.epsilon", "lion steps by the sign of its update and divides by nothing"),
     "adafactor": (
         "optimizer.beta1 optimizer.beta2 optimizer.epsilon",

@@ -27,11 +27,7 @@ _END_BYTES = 65536
 _RECENT = 20  # Lines over which the step time is averaged, for the time left.
 BETWEEN = "between steps"  # The phase of memory that persists from step to step.
 
-_SHOWN = (
-    ("loss", "loss", ".4f"),
-    ("grad_norm", "gradient norm", ".3f"),
-    ("learning_rate", "learning rate", ".2e"),
-)
+_SHOWN = (("loss", "loss", ".4f"), ("grad_norm", "gradient norm", ".3f"), ("learning_rate", "learning rate", ".2e"))
 """Keys of a line of metrics that users see, with their names and formats."""
 
 _ROUNDED = 0.1  # Tokens a second: more than the rounding error of a prediction written with one decimal.

@@ -10,15 +10,7 @@ from collections.abc import Iterable, Iterator
 from math import ceil
 
 from launcher.backends.fsdp import experts, float8, ring, split
-from launcher.backends.fsdp.autocast import (
-    DDP_TRACE,
-    FSDP_TRACE,
-    TRACE_OF_STAGES,
-    copies_in_flight,
-    output_elements,
-    tied_table,
-    weight_cache,
-)
+from launcher.backends.fsdp.autocast import DDP_TRACE, FSDP_TRACE, output_elements, tied_table, weight_cache
 from launcher.backends.fsdp.experts import gathered_term
 from launcher.backends.fsdp.traits import is_ddp, reduces_each, reshards, splits
 from launcher.base.formula import Value
@@ -44,7 +36,7 @@ from launcher.estimate.memory.moments import (
     Moment,
     Moments,
 )
-from launcher.estimate.memory.terms import MemoryTerm, Pile, term
+from launcher.estimate.memory.terms import MemoryTerm, term
 from launcher.estimate.rank.model import BlockKind, RankModel
 from launcher.estimate.rank.shards import WeightCounts
 
@@ -66,7 +58,7 @@ def overheads(rank: RankModel) -> Iterable[MemoryTerm]:
             yield from block_instants(rank, kind, moments)
     for terms in (exchanged, unsplit, untied, restoring, staged, ring.overheads, float8.overheads):
         yield from terms(rank)
-    yield from stage_overheads(rank, ddp=is_ddp(rank.spec))
+    yield from split.stage_overheads(rank, ddp=is_ddp(rank.spec))
 
 
 def sharded(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -346,52 +338,3 @@ def buckets(rank: RankModel) -> Iterator[MemoryTerm]:
         for moments, w in left.items():
             what = "gradients of earlier micro-batches"
             yield term("gradients", moments, what, "z_acc * trained", DDP_TRACE, z_acc=z_acc, trained=w)
-
-
-def stage_overheads(rank: RankModel, *, ddp: bool) -> Iterator[MemoryTerm]:
-    """All terms of a pipeline stage; ``ddp``: whether DistributedDataParallel wraps the stage."""
-    if rank.view.stages > 1:
-        yield from waiting_losses(rank)
-        yield from copies_in_flight(rank)
-        if rank.spec.parallel.schedule == "interleaved":
-            yield from sent(rank)
-        elif ddp:
-            yield from outputs(rank)
-
-
-def waiting_losses(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Losses of the other micro-batches that wait on GPipe's last stage, with what their backward passes need.
-
-    ``(m - 1) (k + 4 V) tok``: the input of the output projection and, of the full loss, log-softmax in fp32.
-    """
-    if not rank.view.head or rank.spec.parallel.schedule != "gpipe":
-        return
-    k, m = rank.token_bytes(rank.after_blocks), rank.spec.gradient_accumulation
-    what, entries = "losses of micro-batches that wait", rank.vocabulary if rank.spec.train.loss == "full" else 0
-    yield _in_passes("logits", what, "(m - 1) * (k + 4 * V) * tok", m=m, k=k, V=entries, tok=rank.tokens)
-
-
-def outputs(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Outputs that a DDP stage has sent, kept until backward, because DDP's hooks start from them (``stage.py``)."""
-    if rank.view.head:
-        return
-    h = rank.spec.model.hidden_size * rank.view.residual
-    z_res, f = rank.engine.residual_size, rank.view.in_flight
-    what, tok = "outputs of micro-batches in flight", rank.tokens
-    yield _in_passes("activations", what, "f * z_res * h * tok", z_res=z_res, f=f, h=h, tok=tok)
-
-
-def sent(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Messages of interleaved chunks, kept by their sends: outputs until backward, gradients to the end of the step.
-
-    ``_add_wait_send`` of ``schedules.py`` waits for a forward send after its own backward pass and for a gradient's at
-    the end, so that memory is fullest at the last forward pass. The last chunk of the model sends no output.
-    """
-    held = ceil(rank.view.in_flight * rank.spec.parallel.virtual_pipeline)
-    what, h = "messages that sends keep", rank.spec.model.hidden_size * rank.view.residual
-    n, z_res = held - rank.view.head + split.sent_gradients(rank), rank.engine.residual_size
-    yield _in_passes("activations", what, "n * z_res * h * tok", n=n, z_res=z_res, h=h, tok=rank.tokens)
-
-
-def _in_passes(pile: Pile, what: str, expression: str, **values: Value) -> MemoryTerm:
-    return term(pile, PASSES, what, expression, TRACE_OF_STAGES, **values)

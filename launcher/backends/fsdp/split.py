@@ -10,13 +10,16 @@ from collections.abc import Iterator
 from functools import lru_cache
 from math import ceil
 
+from launcher.backends.fsdp.autocast import TRACE_OF_STAGES, copies_in_flight
+from launcher.base.formula import Value
 from launcher.estimate.memory.activations import block_input, content, running_blocks
 from launcher.estimate.memory.moments import PASSES, ROOT_BACKWARD, UNTIL_FIRST_GRADIENTS, Moments
-from launcher.estimate.memory.terms import MemoryTerm, term
+from launcher.estimate.memory.terms import MemoryTerm, Pile, term
 from launcher.estimate.rank import adapters
 from launcher.estimate.rank.counts import block_weights
 from launcher.estimate.rank.family import Family
 from launcher.estimate.rank.model import RankModel
+from launcher.estimate.rank.recomputed import BLOCK
 from launcher.estimate.rank.stages import FOLDED
 from launcher.estimate.rank.tensors import SavedTensor, Share, Weight
 from launcher.spec import AdapterSpec, ModelSpec
@@ -155,3 +158,67 @@ def _whole(rank: RankModel) -> Iterator[MemoryTerm]:
     largest = max(rank.largest_block.trained, rank.root.trained)
     what = "input of a reduction"
     yield term("reduce_buffers", ROOT_BACKWARD, what, "z_red * P", _FSDP, z_red=z_red, P=largest)
+
+
+def stage_overheads(rank: RankModel, *, ddp: bool) -> Iterator[MemoryTerm]:
+    """All terms of a pipeline stage; ``ddp``: whether DistributedDataParallel wraps the stage."""
+    if rank.view.stages > 1:
+        yield from waiting_losses(rank)
+        yield received(rank)
+        yield from copies_in_flight(rank)
+        if rank.spec.parallel.schedule == "interleaved":
+            yield from sent(rank)
+        elif ddp:
+            yield from outputs(rank)
+
+
+def received(rank: RankModel) -> MemoryTerm:
+    """Inputs that a stage has received, without those of micro-batches in flight that blocks save themselves.
+
+    The last stage holds those of all micro-batches to the end of a step: the losses that the schedule keeps lead to
+    them (``_internal_losses``, ``AccumulateGrad``). Other stages hold those in flight (``_forward_chunk_states``).
+    """
+    f, v, engine = int(rank.view.in_flight), rank.spec.parallel.virtual_pipeline, rank.engine
+    n = rank.spec.gradient_accumulation if rank.view.head else 0 if rank.view.embedding or v > 1 else f
+    if rank.family.saves_input(rank.spec.model, engine) or any(BLOCK in kind.recomputed for kind in rank.blocks):
+        n -= min(n, f)
+    z_res, h = engine.residual_size, rank.spec.model.hidden_size * rank.view.residual
+    return _in_passes("activations", "received inputs", "n * z_res * h * tok", n=n, z_res=z_res, h=h, tok=rank.tokens)
+
+
+def waiting_losses(rank: RankModel) -> Iterator[MemoryTerm]:
+    """Losses of the other micro-batches that wait on GPipe's last stage, with what their backward passes need.
+
+    ``(m - 1) (k + 4 V) tok``: the input of the output projection and, of the full loss, log-softmax in fp32.
+    """
+    if not rank.view.head or rank.spec.parallel.schedule != "gpipe":
+        return
+    k, m = rank.token_bytes(rank.after_blocks), rank.spec.gradient_accumulation
+    what, entries = "losses of micro-batches that wait", rank.vocabulary if rank.spec.train.loss == "full" else 0
+    yield _in_passes("logits", what, "(m - 1) * (k + 4 * V) * tok", m=m, k=k, V=entries, tok=rank.tokens)
+
+
+def outputs(rank: RankModel) -> Iterator[MemoryTerm]:
+    """Outputs that a DDP stage has sent, kept until backward, because DDP's hooks start from them (``stage.py``)."""
+    if rank.view.head:
+        return
+    h = rank.spec.model.hidden_size * rank.view.residual
+    z_res, f = rank.engine.residual_size, rank.view.in_flight
+    what, tok = "outputs of micro-batches in flight", rank.tokens
+    yield _in_passes("activations", what, "f * z_res * h * tok", z_res=z_res, f=f, h=h, tok=tok)
+
+
+def sent(rank: RankModel) -> Iterator[MemoryTerm]:
+    """Messages of interleaved chunks, kept by their sends: outputs until backward, gradients to the end of the step.
+
+    ``_add_wait_send`` of ``schedules.py`` waits for a forward send after its own backward pass and for a gradient's at
+    the end, so that memory is fullest at the last forward pass. The last chunk of the model sends no output.
+    """
+    held = ceil(rank.view.in_flight * rank.spec.parallel.virtual_pipeline)
+    what, h = "messages that sends keep", rank.spec.model.hidden_size * rank.view.residual
+    n, z_res = held - rank.view.head + sent_gradients(rank), rank.engine.residual_size
+    yield _in_passes("activations", what, "n * z_res * h * tok", n=n, z_res=z_res, h=h, tok=rank.tokens)
+
+
+def _in_passes(pile: Pile, what: str, expression: str, **values: Value) -> MemoryTerm:
+    return term(pile, PASSES, what, expression, TRACE_OF_STAGES, **values)

@@ -153,12 +153,7 @@ def _in_buckets(kind: collectives.Kind, size: float, group: Group, network: Netw
 
 
 def _gathered_each_pass(
-    rank: RankModel,
-    execution: Execution,
-    network: Network,
-    parts: Sequence[_Part],
-    compute: StageTime,
-    steps: int,
+    rank: RankModel, execution: Execution, network: Network, parts: Sequence[_Part], compute: StageTime, steps: int
 ) -> Iterator[SpeedTerm]:
     """Parameters gathered block by block for both passes of every micro-batch, and gradients scattered after them.
 

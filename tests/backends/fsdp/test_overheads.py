@@ -17,16 +17,17 @@ from launcher.backends.fsdp.overheads import (
     kept_after_forward,
     output_gradient,
     root_reduction,
-    sent,
     unreduced,
     untied,
-    waiting_losses,
 )
+from launcher.backends.fsdp.split import received, sent, waiting_losses
 from launcher.estimate.memory import states
 from launcher.estimate.memory.activations import running_blocks
 from launcher.estimate.memory.moments import Moment
 from launcher.estimate.memory.terms import MemoryTerm
 from launcher.estimate.rank.model import RankModel
+from tests.support.estimates import ranks_of
+from tests.support.helpers import make_spec
 from tests.support.overheads import at, rank
 
 BLOCK, HEAD = 218_112_000, 128_256 * 4096 + 4096
@@ -178,3 +179,14 @@ def test_interleaved_sends_keep_outputs_until_backward_and_gradients_to_the_end(
     stages = [rank(*words, stage=stage) for stage in (0, 1)]
     assert {stage.spec.gradient_accumulation for stage in stages} == {micro_batches}
     assert [dict(term.values)["n"] for stage in stages for term in sent(stage)] == list(kept)
+
+
+@pytest.mark.parametrize(("micro_batches", "stage", "held"), [(4, 1, 4), (16, 1, 16), (16, 0, 0)])
+def test_the_last_stage_keeps_the_received_inputs_of_all_micro_batches(
+    micro_batches: int, stage: int, held: int
+) -> None:
+    """As two CPU ranks held them; each is hidden states of ``2 x 256 x 256`` bytes."""
+    words = ("model=tiny", "model.num_hidden_layers=2", "parallel=fsdp_pp", "precision=bf16", "hardware=cpu")
+    batches = ("train.micro_batch_size=1", f"train.global_batch_size={micro_batches}", "cluster.gpus_per_node=2")
+    found = ranks_of(make_spec(*words, *batches))[stage]
+    assert received(found.model).bytes == held * 2 * 256 * 256

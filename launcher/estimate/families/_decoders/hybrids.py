@@ -136,10 +136,7 @@ _MIMO = _pairs({"full_attention": _first("attention"), "sliding_attention": _SLI
 _REUSED = "shared_transformer"
 _ZAMBA_2 = (
     Step(
-        norm=f"{_REUSED}.input_layernorm",
-        kinds=("attention",),
-        own={"attention": f"{_REUSED}.self_attn"},
-        summed=False,
+        norm=f"{_REUSED}.input_layernorm", kinds=("attention",), own={"attention": f"{_REUSED}.self_attn"}, summed=False
     ),
     Step(
         norm=f"{_REUSED}.pre_ff_layernorm",
@@ -149,8 +146,7 @@ _ZAMBA_2 = (
     Step(norm="mamba_decoder.input_layernorm", kinds=("mamba2",), own={"mixer": "mamba_decoder.mamba"}),
 )
 _ADAPTED = replace(
-    _ZAMBA_2[0],
-    own={**_ZAMBA_2[0].own, "beside": {f"{each}_proj": f"linear_{each}_adapter_list" for each in "qkv"}},
+    _ZAMBA_2[0], own={**_ZAMBA_2[0].own, "beside": {f"{each}_proj": f"linear_{each}_adapter_list" for each in "qkv"}}
 )
 _ZAMBA_2_STEPS = {"linear_attention": (_first("mamba2"),), "hybrid": _ZAMBA_2}
 
