@@ -23,6 +23,12 @@ _IDLE = {
 }
 """Keys that an optimizer does not read, and why."""
 
+_SHARDED_BY = (
+    *("cluster.nodes", "cluster.gpus_per_node"),
+    *(f"parallel.{key}" for key in ("shard", "tensor", "sequence", "pipeline", "replicate", "expert")),
+)
+"""Settings that determine a rank's shard; without tensor parallel ranks nothing else has ``parallel.sequence``."""
+
 BORROWED = (
     Borrowed(
         path="optimizer.name",
@@ -87,8 +93,8 @@ def cut_unreadable(before: RunSpec, after: RunSpec) -> Iterator[ConfigError]:
     was, now = before.shard_degree, after.shard_degree
     rule = f"the states of {name} share a scale per block of a rank's shard, and the shards would differ"
     rule += f" ({was} ranks, then {now})" if was != now else ""
-    path = "cluster.gpus_per_node" if before.gpus != after.gpus else "parallel.shard"
-    yield ConfigError(path, edit.value_at(after, path), rule, [edit.override(path, edit.value_at(before, path))])
+    of_shard = ("zero.stage",) if before.parallel.shard != after.parallel.shard else ()  # DDP's is 0, FSDP2's is not.
+    yield edit.changed_back(before, after, (*_SHARDED_BY, *of_shard), rule)
 
 
 def _cut(spec: RunSpec) -> tuple[int, int]:

@@ -87,10 +87,11 @@ def is_counted(spec: RunSpec) -> bool:
 
 def with_samples(spec: RunSpec, looking: DataLook = look.look) -> RunSpec:
     """The run with ``data.samples`` from a survey of its data, if it uses epochs and does not set it."""
-    if not is_counted(spec) or spec.data.samples is not None or spec.script is not None:
+    data, unread = spec.data, spec.data.source == "rows" and not spec.task.rows  # A rule refuses such rows.
+    if not is_counted(spec) or data.samples is not None or spec.script is not None or unread:
         return spec
     try:
-        survey = looking(spec.data, spec.task.name)
+        survey = looking(data, spec.task.name)
     except DataError:  # The data check reports it.
         return spec
     sizes = None if survey is None else sizes_of(spec, survey)

@@ -47,7 +47,12 @@ def write(run: Path, plan: Plan, changes: Sequence[Change], *, words: Sequence[s
             path.replace(run / path.name)
         results.add_losses(run)
         signature.note(run)
-        _note(run, changes, words=words, step=step, kept=kept)
+        entry: JsonObject = {"time": round(time.time(), 3), "step": step, "overrides": list(words)}
+        entry |= {
+            "changes": [{"path": path, "before": was, "after": now} for path, was, now in changes],
+            "before": kept,
+        }
+        files.write_atomically(run / FILE, {"schema": 1, "changes": [*read(run), entry]})
     except OSError as error:
         raise SubmitError(f"the run directory {run} cannot be written: {error.strerror or error}") from None
     finally:
@@ -80,17 +85,6 @@ def _keep_settings(run: Path, names: Sequence[str]) -> str:
     return f"{KEPT}/{number}"
 
 
-def _note(run: Path, changes: Sequence[Change], *, words: Sequence[str], step: int, kept: str) -> None:
-    entry = {
-        "time": round(time.time(), 3),
-        "step": step,
-        "overrides": list(words),
-        "changes": [{"path": path, "before": before, "after": after} for path, before, after in changes],
-        "before": kept,
-    }
-    files.write_atomically(run / FILE, {"schema": 1, "changes": [*read(run), entry]})
-
-
 _NOT_OF_MODEL = ("model.attention", "model.dropout", "model.trust_remote_code")
 _NOT_OF_DATA = ("data.workers", "data.path")  # The same data may have moved: the worker compares the samples.
 
@@ -108,7 +102,9 @@ def refusals(before: RunSpec, after: RunSpec, step: int, there: dict[str, object
     if before.backend.name == after.backend.name:
         found += backends.of(after).unreadable(before, after)
     said = {error.path for error in found}
-    found += [error for error in _without_effect(before, after) if error.path not in said]
+    for path, was, now in spec_differences(before, after):
+        if path not in said and (reason := _reason(path)) is not None:
+            found.append(ConfigError(path, now, reason, [edit.override(path, was)]))
     if before.evaluates != after.evaluates:
         rule = f"it determines whether samples are held out, and so which are trained on in which order; {FRESH}"
         way = edit.override("train.eval_every", before.train.eval_every)
@@ -118,13 +114,6 @@ def refusals(before: RunSpec, after: RunSpec, step: int, there: dict[str, object
         way = edit.length_override(after, 2 * step)
         found.append(ConfigError(edit.length_key(after), edit.length_value(after), rule, [way]))
     yield from found
-
-
-def _without_effect(before: RunSpec, after: RunSpec) -> Iterator[ConfigError]:
-    for path, was, now in spec_differences(before, after):
-        reason = _reason(path)
-        if reason is not None:
-            yield ConfigError(path, now, reason, [edit.override(path, was)])
 
 
 def _reason(path: str) -> str | None:

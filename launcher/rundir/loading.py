@@ -51,10 +51,14 @@ def _checkpoint(spec: RunSpec, folder: Path) -> RunWithCheckpoint:
         return RunWithCheckpoint(spec=spec, errors=(ConfigError("save.load", word, str(error), _ways(error, folder)),))
     there = checkpoints.state_of(found)
     resolved_spec = edit.changed(spec, "save.load", str(found))
-    errors = (*checkpoints.obstacles(spec, there), *_other_layout(spec, found), *_steps_left(spec, there))
+    errors = (*checkpoints.obstacles(spec, there), *_steps_left(spec, there))
+    before = contents.known_spec(found.parent.parent)  # Of the run that saved.
+    if before is not None and before.backend.name == spec.backend.name:
+        errors += tuple(backends.of(spec).unreadable(before, spec))
     if not any(error.path.startswith("model.") for error in errors):  # These errors say more than tensor shapes.
         errors += tuple(stored.checkpoint(spec, found))
-    said = () if str(found) == word else (f"save.load={word} is {_described(found, there)}",)
+    at = f" (step {there['step']})" if there.get("step") is not None else ""
+    said = () if str(found) == word else (f"save.load={word} is {found}{at}",)
     return RunWithCheckpoint(spec=resolved_spec, errors=errors, said=said)
 
 
@@ -76,18 +80,6 @@ def is_own(checkpoint: Path) -> bool:
     inside = (place, place.parent, place.parent.parent)
     run = next((folder for folder in inside if contents.exists(folder, contents.SPEC)), None)
     return any(map(signature.is_own, inside)) if run is None else signature.is_own(run)
-
-
-def _other_layout(spec: RunSpec, found: Path) -> Iterator[ConfigError]:
-    """The engine's own errors; the specification of the run that saved is next to its checkpoints."""
-    before = contents.known_spec(found.parent.parent)
-    if before is not None and before.backend.name == spec.backend.name:
-        yield from backends.of(spec).unreadable(before, spec)
-
-
-def _described(found: Path, there: dict[str, object]) -> str:
-    step = there.get("step")
-    return f"{found}" + (f" (step {step})" if step is not None else "")
 
 
 def _run(name: str, folder: Path) -> Path | None:

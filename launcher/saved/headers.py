@@ -8,6 +8,7 @@ import pickle
 import struct
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from launcher.base.files import any_json, load_json, opened
@@ -93,9 +94,11 @@ def distributed(checkpoint: Path) -> Distributed | None:
 class _StandIn:
     """Replaces every known class: it stores the pickle's arguments and state, and runs nothing."""
 
+    arguments: Any = ()
+    state: Any = MappingProxyType({})  # A class without fields (``BytesStorageMetadata``) is pickled without a state.
+
     def __init__(self, *arguments: Any) -> None:
-        self.arguments: Any = arguments
-        self.state: Any = {}
+        self.arguments = arguments
 
     def __setstate__(self, state: Any) -> None:
         self.state = state
@@ -105,6 +108,9 @@ _KNOWN: Mapping[str, tuple[str, ...]] = {
     "torch.distributed.checkpoint.metadata": (
         *("Metadata", "MetadataIndex", "StorageMeta", "ChunkStorageMetadata", "TensorProperties"),
         *("TensorStorageMetadata", "BytesStorageMetadata", "_MEM_FORMAT_ENCODING"),
+    ),
+    "torch.distributed.checkpoint.planner": (  # Which rank wrote what; Megatron-LM's checkpoints keep it.
+        *("SavePlan", "WriteItem", "WriteItemType", "TensorWriteData", "BytesIOWriteData"),
     ),
     "torch.distributed.checkpoint.filesystem": ("_StorageInfo", "_StoragePrefix"),
     "torch.serialization": ("_get_layout",),

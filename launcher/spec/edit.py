@@ -167,6 +167,13 @@ def override(path: str, value: object) -> str:
     return f"{path}={typed(value)}"
 
 
+def changed_back(before: RunSpec, after: RunSpec, paths: Iterable[str], rule: str) -> ConfigError:
+    """Return the error for those of ``paths`` that changed although they must not; the way out sets them all back."""
+    changed = [path for path in paths if value_at(before, path) != value_at(after, path)]
+    way_out = [" ".join(override(path, value_at(before, path)) for path in changed)]
+    return ConfigError(changed[0], value_at(after, changed[0]), rule, way_out)
+
+
 def addition(path: str, value: object) -> str:
     """Return a new key of an open mapping as typed: ``+backend.extra.tf32=true``."""
     return f"+{override(path, value)}"

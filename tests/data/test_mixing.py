@@ -150,3 +150,9 @@ def test_a_slice_is_trained_on_alone_and_counted_before(texts: Path) -> None:
     assert (spec.steps, folder.documents) == (15, 15)
     ids = np.memmap(folder.path / "tokens.bin", dtype=folder.dtype, mode="r")
     assert b"a8" in bytes(ids[:40])
+
+
+def test_rows_that_a_task_does_not_read_are_not_counted_before_a_rule_refuses_them(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "a", "chosen": "b", "rejected": "c"}\n')
+    words = ("model=tiny", "task=sft", "data=rows", f"data.path={tmp_path}/rows.jsonl", "train.epochs=1")
+    assert make_spec(*words).data.samples is None

@@ -41,6 +41,19 @@ def test_the_name_of_what_a_pickle_would_call_is_said(tmp_path: Path) -> None:
         headers.distributed(tmp_path)
 
 
+def test_a_checkpoint_may_hold_numbers_and_what_each_rank_wrote(tmp_path: Path) -> None:
+    """bitsandbytes counts steps in a number, which torch describes by an object without a state; Megatron-LM adds
+    the ranks' plans.
+    """
+    metadata = pytest.importorskip("torch.distributed.checkpoint.metadata")
+    planner = pytest.importorskip("torch.distributed.checkpoint.planner")
+    content = metadata.Metadata({"optimizer.step": metadata.BytesStorageMetadata()}, storage_data={})
+    item = planner.WriteItem(metadata.MetadataIndex("optimizer.step"), planner.WriteItemType.BYTE_IO)
+    content.all_local_plans = [planner.SavePlan([item])]
+    (tmp_path / headers.METADATA).write_bytes(pickle.dumps(content))
+    assert headers.distributed(tmp_path) == headers.Distributed({}, frozenset())
+
+
 def test_files_that_an_index_names_and_that_are_missing_or_cut_off_are_said(tmp_path: Path) -> None:
     with pytest.raises(headers.Unreadable, match=r"neither model\.safetensors nor model\.safetensors\.index\.json"):
         headers.safetensors(tmp_path)

@@ -24,6 +24,7 @@ _KEPT = {
     **dict.fromkeys(_DEGREES, "it saves the optimizer's shards as they are; save.reshardable=true saves whole states"),
 }
 """Settings that the format of a checkpoint depends on, and why."""
+_OF_EXPERTS = "with expert parallel ranks it saves two optimizers, that of the experts apart, and without them one"
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
@@ -130,7 +131,10 @@ def unreadable(before: RunSpec, after: RunSpec) -> Iterator[ConfigError]:
     }
     if before.zero.stage == 1 and not reshardable(before):
         pairs |= {path: (edit.value_at(before, path), edit.value_at(after, path)) for path in _DEGREES}
+    if 1 in (experts := (before.parallel.expert, after.parallel.expert)):
+        pairs["parallel.expert"] = experts
     for path, (was, now) in pairs.items():
         if was != now:
-            rule = f"the checkpoint is from a run with {was}, and Megatron-LM cannot change it: {_KEPT[path]}"
+            why = _OF_EXPERTS if path == "parallel.expert" and 1 in experts else _KEPT[path]
+            rule = f"the checkpoint is from a run with {was}, and Megatron-LM cannot change it: {why}"
             yield ConfigError(path, now, rule, [edit.override(path, was)])

@@ -98,8 +98,13 @@ def unreadable(before: RunSpec, after: RunSpec) -> Iterator[ConfigError]:
     if (was := engine_of(before)) != engine_of(after):
         rule = f"the checkpoint was written by TRL on {_ENGINES[was]}, and other engines do not read its files"
         yield ConfigError("parallel.name", after.parallel.name, rule, [f"parallel={before.parallel.name}"])
-        return
-    yield from backend_of(after).unreadable(as_engine(before), as_engine(after))
+    elif was == "deepspeed" and before.gpus != after.gpus:
+        rule = (
+            f"the checkpoint was written by {before.gpus} ranks, and transformers' Trainer does not convert its states"
+        )
+        yield edit.changed_back(before, after, ("cluster.nodes", "cluster.gpus_per_node"), rule)
+    else:
+        yield from backend_of(after).unreadable(as_engine(before), as_engine(after))
 
 
 def translate(spec: RunSpec, python: str) -> Job:

@@ -79,7 +79,7 @@ def load(context: Context, engine: Any, directory: Path) -> None:
         )
     there, here = load_json(directory / FACTS), facts(context.spec)
     if (reason := reason_against(there, here)) is not None:
-        raise CheckpointError(f"{directory} {reason}")
+        raise CheckpointError(f"{directory} {reason[1]}")
     folder, tag = directory, TAG
     if here["stage"] > 0 and layout_differs(there, here):
         universal = _universal(context, directory)

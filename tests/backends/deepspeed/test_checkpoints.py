@@ -65,3 +65,41 @@ def test_swapped_files_are_read_by_a_run_of_the_same_layout_alone(
     before: tuple[str, ...], after: tuple[str, ...], found: tuple[str, object, str, tuple[str, ...]]
 ) -> None:
     assert refusals(before, after) == [found]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "path", "way_out"),
+    [
+        (
+            ("parallel=zero1", "parallel.pipeline=2"),
+            ("parallel=zero1", "cluster.gpus_per_node=1"),
+            "parallel.pipeline",
+            "parallel.pipeline=2 cluster.gpus_per_node=2",
+        ),
+        (
+            ("parallel=zero1", "optimizer=lion"),
+            ("parallel=zero2", "optimizer=lion", "cluster.gpus_per_node=1"),
+            "zero.stage",
+            "zero.stage=1 cluster.gpus_per_node=2",
+        ),
+        (
+            ("parallel=zero2", "adapter=lora", "cluster.nodes=2"),
+            ("parallel=zero2", "adapter=lora"),
+            "cluster.nodes",
+            "cluster.nodes=2",
+        ),
+        (
+            ("parallel=zero1", "parallel.pipeline=2"),
+            ("parallel=zero2",),
+            "parallel.pipeline",
+            "parallel.pipeline=2",
+        ),
+    ],
+    ids=["stages", "states", "nodes", "stages and ZeRO"],
+)
+def test_the_way_out_sets_back_all_that_the_checkpoint_depends_on(
+    before: tuple[str, ...], after: tuple[str, ...], path: str, way_out: str
+) -> None:
+    [(named, _, _, ways)] = refusals(before, after)
+    assert (named, ways) == (path, (way_out,))
+    assert refusals(before, (*after, *way_out.split())) == []

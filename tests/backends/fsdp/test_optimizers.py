@@ -34,6 +34,18 @@ def test_8_bit_states_are_not_read_in_other_shards_but_where_every_row_has_whole
         before, after = (make_spec(*GPU, *small, f"optimizer={name}", f"cluster.gpus_per_node={n}") for n in (4, 2))
         assert [error.path for error in backend.unreadable(before, after)] == ["cluster.gpus_per_node"]
         assert list(backend.unreadable(before, before)) == []
+    before = make_spec(*GPU, *small, "optimizer=adamw_8bit", "cluster.nodes=2")
+    for words, way_out in (
+        (("parallel=fsdp_tp",), "parallel.tensor=1 parallel.sequence=false"),
+        (("parallel=hsdp",), "parallel.replicate=1"),
+        (("cluster.nodes=1", "parallel=ddp"), "cluster.nodes=2 parallel.shard=true zero.stage=3"),
+    ):
+        after = make_spec(*GPU, *small, "optimizer=adamw_8bit", "cluster.nodes=2", *words)
+        [error] = backend.unreadable(before, after)
+        assert error.way_out == (way_out,), "every setting that changed the shards, and no other"
+        back = make_spec(*GPU, *small, "optimizer=adamw_8bit", "cluster.nodes=2", *words, *way_out.split())
+        assert list(backend.unreadable(before, back)) == []
+        assert list(backend.check(back)) == []
     before, after = (make_spec(*GPU, "optimizer=adamw_8bit", f"cluster.gpus_per_node={n}") for n in (4, 2))
     assert list(backend.unreadable(before, after)) == []
 

@@ -237,3 +237,13 @@ def test_other_degrees_are_refused_where_the_shards_were_saved_as_they_are() -> 
     assert [(error.path, error.way_out) for error in errors] == [("parallel.tensor", ("parallel.tensor=2",))]
     assert not [*unreadable(saved, edit.changed(saved, "cluster.nodes", 2))], "the data degree may be another"
     assert not [*unreadable(edit.changed(saved, "save.reshardable", True), more)]
+
+
+def test_a_checkpoint_with_expert_parallel_ranks_needs_some() -> None:
+    """Megatron-core 0.19 then has two optimizers: read by a run with one, KeyError: 'optimizer'."""
+    ranks = {n: make_spec("model=mixtral_8x7b", "parallel=ep", f"parallel.expert={n}") for n in (1, 2, 4)}
+    for was, now in ((1, 2), (2, 1)):
+        [error] = unreadable(ranks[was], ranks[now])
+        assert (error.path, error.way_out) == ("parallel.expert", (f"parallel.expert={was}",))
+        assert error.rule.endswith("it saves two optimizers, that of the experts apart, and without them one")
+    assert not [*unreadable(ranks[2], ranks[4])]

@@ -6,10 +6,11 @@ from dataclasses import fields
 
 import pytest
 
+from launcher.backends import trl
 from launcher.base import files
 from launcher.preflight import findings, plan
 from launcher.spec import RunSpec
-from tests.support.helpers import ROOT, ask, assert_golden, composed_once
+from tests.support.helpers import ROOT, ask, assert_golden, composed_once, make_spec
 
 NODE = ("model=llama3_8b", "hardware=h100_80g", "cluster.gpus_per_node=8", "precision=bf16")
 ROWS = ("data=rows", "data.path=rows/*.jsonl")
@@ -104,3 +105,14 @@ def test_a_misspelt_argument_is_refused_with_the_one_that_is_meant() -> None:
     [error] = findings.errors(composed_once(*words))
     assert error.path == "backend.extra.epsilom"
     assert error.way_out[0] == "+backend.extra.epsilon=0.2"
+
+
+def test_a_checkpoint_of_deepspeed_stays_on_as_many_ranks_as_the_trainer_converts_no_states() -> None:
+    """DeepSpeed: "Automatic adjustment of ZeRO's optimizer state partitioning ... is not currently supported"."""
+    words = ("model=tiny", "task=sft", "parallel=zero2")
+    two, one = (make_spec(*words, f"cluster.gpus_per_node={ranks}") for ranks in (2, 1))
+    [error] = trl.unreadable(two, one)
+    assert (error.path, error.way_out) == ("cluster.gpus_per_node", ("cluster.gpus_per_node=2",))
+    assert error.rule == "the checkpoint was written by 2 ranks, and transformers' Trainer does not convert its states"
+    stage = make_spec("model=tiny", "task=sft", "parallel=zero1", "cluster.gpus_per_node=2")
+    assert list(trl.unreadable(two, stage)) == []

@@ -19,6 +19,7 @@ from launcher.importers import UNKNOWN
 from launcher.importers.megatron import read
 from launcher.importers.megatron.arguments import KEPT
 from launcher.preflight.assess import estimated
+from launcher.saved import headers
 from launcher.spec import RunSpec
 from launcher.spec.parse import parse
 from launcher.worker.data.corpus import Synthetic
@@ -169,6 +170,15 @@ def test_the_memory_of_every_phase_is_measured(folder: Path) -> None:
     found = memory_lines.whole(folder / "four" / "tensor_pipeline", ranks=4)
     phases = {phase for record in found for phase in record.phases}
     assert {"load", "checkpoint_save"} <= phases
+
+
+@pytest.mark.usefixtures("four")
+def test_planning_reads_a_checkpoint_by_its_headers_alone(folder: Path) -> None:
+    place = folder / "four" / "tensor_pipeline" / "checkpoints" / f"iter_{SAVED:07d}"
+    found = headers.distributed(place)
+    assert found is not None
+    assert found.files == {path.name for path in place.glob("*.distcp")}
+    assert found.shapes["embedding.word_embeddings.weight"] == (512, 64)
 
 
 @pytest.mark.usefixtures("four")
