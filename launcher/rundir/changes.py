@@ -48,10 +48,8 @@ def write(run: Path, plan: Plan, changes: Sequence[Change], *, words: Sequence[s
         results.add_losses(run)
         signature.note(run)
         entry: JsonObject = {"time": round(time.time(), 3), "step": step, "overrides": list(words)}
-        entry |= {
-            "changes": [{"path": path, "before": was, "after": now} for path, was, now in changes],
-            "before": kept,
-        }
+        listed = [{"path": path, "before": was, "after": now} for path, was, now in changes]
+        entry |= {"changes": listed, "before": kept}
         files.write_atomically(run / FILE, {"schema": 1, "changes": [*read(run), entry]})
     except OSError as error:
         raise SubmitError(f"the run directory {run} cannot be written: {error.strerror or error}") from None

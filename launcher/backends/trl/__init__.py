@@ -99,9 +99,7 @@ def unreadable(before: RunSpec, after: RunSpec) -> Iterator[ConfigError]:
         rule = f"the checkpoint was written by TRL on {_ENGINES[was]}, and other engines do not read its files"
         yield ConfigError("parallel.name", after.parallel.name, rule, [f"parallel={before.parallel.name}"])
     elif was == "deepspeed" and before.gpus != after.gpus:
-        rule = (
-            f"the checkpoint was written by {before.gpus} ranks, and transformers' Trainer does not convert its states"
-        )
+        rule = f"the checkpoint was written by {before.gpus} ranks, and transformers' Trainer converts no states"
         yield edit.changed_back(before, after, ("cluster.nodes", "cluster.gpus_per_node"), rule)
     else:
         yield from backend_of(after).unreadable(as_engine(before), as_engine(after))
