@@ -69,21 +69,28 @@ def batches(spec: RunSpec, steps: int) -> Iterator[torch.Tensor]:
 def descent(made: Any, spec: RunSpec, held: Any = None, *, steps: int = 4) -> list[float]:
     """Losses of plain gradient descent at rate 0.1 in one process, on a run's own batches.
 
+    Each rank's samples are computed by themselves, as in the run, so that both call the same kernels on the same
+    shapes: which of the last bits of a product is rounded away depends on these, and on the processor.
     ``held`` has the weights that are stepped, in their own format, if the model computes in another.
     """
     held = made if held is None else held
     stepped, lost = torch.optim.SGD(held.parameters(), lr=0.1), list[float]()
     for tokens in batches(spec, steps):
-        logits = made(input_ids=tokens[:, :-1]).logits.float()
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
-        torch.autograd.backward(loss)
-        for own, computed in zip(held.parameters(), made.parameters(), strict=True):
-            own.grad = None if computed.grad is None else computed.grad.to(own.dtype)
+        gradients = [torch.zeros_like(weight) for weight in held.parameters()]
+        ranks = tokens.split(spec.train.micro_batch_size)
+        for rows in ranks:
+            logits = made(input_ids=rows[:, :-1]).logits.float()
+            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten()) / len(ranks)
+            computed = torch.autograd.grad(loss, [*made.parameters()], allow_unused=True)
+            for whole, part in zip(gradients, computed, strict=True):
+                whole += 0 if part is None else part
+            lost.append(loss.item())
+        lost[-len(ranks) :] = [sum(lost[-len(ranks) :])]
+        for own, gradient in zip(held.parameters(), gradients, strict=True):
+            own.grad = gradient
         stepped.step()
-        for own, computed in zip(held.parameters(), made.parameters(), strict=True):
-            computed.data.copy_(own.data)
-            computed.grad = None
-        lost.append(loss.item())
+        for own, computing in zip(held.parameters(), made.parameters(), strict=True):
+            computing.data.copy_(own.data)
     return lost
 
 

@@ -80,12 +80,20 @@ def converted(folder: Path) -> Any:
 
 @pytest.mark.parametrize("layout", ["fsdp", "ddp"])
 def test_two_ranks_lose_what_torchao_alone_does(layout: str, trained: tuple[Path, dict[str, list[float]]]) -> None:
-    """One process: bf16 as the ranks compute, and on FSDP2 its steps in fp32."""
+    """One process: bf16 as the ranks compute, and on FSDP2 its steps in fp32.
+
+    The first loss holds the forward pass, the second the gradients. Behind these a last bit that another kernel of
+    bf16 rounds otherwise has moved values over a step of fp8: up to 1.4e-4 by the fourth step over three sets of
+    instructions (``ATEN_CPU_CAPABILITY``, ``ONEDNN_MAX_CPU_ISA``), nearly what the format itself changes.
+    """
     folder, losses = trained
-    export = folder / "fsdp" / "export"
-    held = None if layout == "ddp" else exported(export)
-    lost = descent(converted(export).bfloat16(), spec_of(folder / f"from {layout}"), held)
-    assert losses[f"from {layout}"] == pytest.approx(lost, rel=1e-4)
+    export, run = folder / "fsdp" / "export", losses[f"from {layout}"]
+    spec, held = spec_of(folder / f"from {layout}"), None if layout == "ddp" else exported(export)
+    lost = descent(converted(export).bfloat16(), spec, held)
+    assert run[0] == pytest.approx(lost[0], rel=4e-5)
+    assert run[1] == pytest.approx(lost[1], rel=1e-4)
+    assert run == pytest.approx(lost, rel=5e-4)
+    assert run[0] != pytest.approx(descent(exported(export).bfloat16(), spec, steps=1)[0], rel=1e-4)
     assert lost[-1] < lost[0]
 
 
