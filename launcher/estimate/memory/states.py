@@ -89,8 +89,10 @@ def gradients(rank: RankModel) -> Iterator[MemoryTerm]:
         yield from _complete(rank, after)
         moments = UNTIL_FIRST_GRADIENTS | LATER_BLOCKS_BACKWARD
         yield _gradients(rank, moments, "gradients of earlier micro-batches", rank.elements.gradients)
-        # A block's reduced gradients exist beside the sum of earlier micro-batches until they are added to it.
-        yield _gradients(rank, LATER_BLOCKS_BACKWARD, "new gradients of one block", block)
+        # A block's reduced gradients exist beside the sum of earlier micro-batches until they are added to it; without
+        # FSDP each weight's is added as soon as it exists (``AccumulateGrad``).
+        if rank.spec.parallel.shard:
+            yield _gradients(rank, LATER_BLOCKS_BACKWARD, "new gradients of one block", block)
         return
     yield from _complete(rank, after)
     each = [kind.elements.gradients for kind in rank.blocks]

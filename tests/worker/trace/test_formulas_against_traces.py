@@ -297,6 +297,7 @@ _DEEPSPEED = (
     "llama/zero1/fp32/full/2/optimizer=lion",
     f"llama/zero1/bf16/none/4/{_ROOMY}/train.global_batch_size=16",
     "llama/zero2/bf16/none/1/train.global_batch_size=4",
+    f"llama/zero1/bf16/none/4/train.global_batch_size=24/{_FEW}/model.num_hidden_layers=1",
     *(
         f"llama/{stage}/bf16/{mode}/4/{_ROOMY}/{_FEW}"
         for stage in ("zero1", "zero2", "zero3")
