@@ -50,7 +50,7 @@ def read(text: str, path: str, *, variables: Mapping[str, str] | None = None) ->
     unnamed = not any(map(reading.has, ("training.dataset", "training.dataset_path", "dataloader")))
     defaults(reading, {**_DEFAULTS, **saves, **(_SETS["c4_test"] if unnamed else {})})
     reading.settings["model.max_position_embeddings"] = reading.settings["train.sequence_length"]  # Its max_seq_len.
-    if python and not reading.has("model.attn_backend"):
+    if python and not (reading.has("model.attn_backend") or reading.has("hf_model")):
         reading.settings["data.packing"] = "documents"  # Its default, flex, keeps documents apart.
     _schedule(reading)
     _batch(reading)
@@ -176,6 +176,9 @@ def _names(reading: KeyReader, key: str) -> None:
     flavor = str(reading.value("model.flavor") or "").lower()
     family = str(reading.value("model.name") or _family(reading)).lower()
     found = _MODELS.get(family or "llama3", {}).get(flavor, {})
+    if (hub := reading.value("hf_model")) and flavor in _MODELS[_OF_THE_HUB]:
+        family, found = _OF_THE_HUB, {"model": str(hub), **_MODELS[_OF_THE_HUB][flavor]}
+        reading.notes.append("torchtitan starts embeddings at a deviation of 1 and takes attention's biases away there")
     if key == "model.name" and flavor:
         reading.ledger.say(key, "model") if len(found) == 1 else reading.ledger.default(key)
         return
@@ -186,6 +189,9 @@ def _names(reading: KeyReader, key: str) -> None:
     else:
         effect = f"no model {family} {flavor} here: set model.hidden_size and the other sizes"
         reading.ledger.leave(key, effect)
+
+
+_OF_THE_HUB = "transformers_modeling_backend"  # Experiments whose model is one of transformers.
 
 
 def _family_of(text: str, path: str, function: str) -> str:
@@ -261,15 +267,8 @@ def _every_nth(reading: KeyReader, key: str) -> None:
 
 def _loads(reading: KeyReader, key: str) -> None:
     if key.endswith("initial_load_in_hf") and reading.flag(key):
-        where = (
-            reading.value("checkpoint.initial_load_path")
-            or reading.value("model.hf_assets_path")
-            or reading.value("hf_assets_path")
-        )
-        tokenizer = reading.settings.get("data.tokenizer", where)
-        reading.say(
-            key, {"model.weights": tokenizer if reading.value("checkpoint.initial_load_path") is None else str(where)}
-        )
+        where = reading.value("checkpoint.initial_load_path") or reading.settings.get("data.tokenizer")
+        reading.say(key, {"model.weights": where})
     elif not reading.flag(key):
         reading.ledger.default(key)
 

@@ -65,3 +65,38 @@ def test_a_function_of_a_release_that_is_not_known_is_refused_with_the_way_out()
     found = read("llama3_9b")
     effects = [each.effect for each in found.left_out if each.matters]
     assert effects == ["its file is not beside this one, and what it sets is unknown: set model, data, train"]
+
+
+@pytest.mark.parametrize(
+    ("flavor", "words"),  # Those of experiments/transformers_modeling_backend/__init__.py in torchtitan 0.3.0.
+    [
+        ("full", "model=Qwen/Qwen3-30B-A3B model.weights=null"),
+        ("full_moe", "model=Qwen/Qwen3-30B-A3B model.head_dim=64"),
+        (
+            "sft_debugmodel",
+            "model.hidden_size=256 model.intermediate_size=768 model.head_dim=16 data.packing=documents",
+        ),
+        ("debugmodel_moe", "model.num_experts=8 model.num_experts_per_tok=2 model.moe_intermediate_size=128"),
+    ],
+)
+def test_a_model_of_transformers_in_torchtitan_is_that_of_the_hub_with_the_sizes_of_its_flavor(
+    flavor: str, words: str
+) -> None:
+    made = f"Backend.Config(hf_model='Qwen/Qwen3-30B-A3B', model_spec=model_registry('{flavor}'))"
+    found = registry.load("importers", "torchtitan").read(f"def one():\n    return {made}\n", "own.py")
+    assert set(words.split()) <= set(found.overrides)
+    assert ("data.packing=documents" in found.overrides) is flavor.startswith("sft_")
+    assert "torchtitan starts embeddings at a deviation of 1" in str(found.not_understood)
+    assert [each.key for each in found.left_out if each.matters] == []
+
+
+def test_a_flavor_that_torchtitan_does_not_make_of_a_model_of_the_hub_is_refused() -> None:
+    made = "Backend.Config(hf_model='Qwen/Qwen3-30B-A3B', model_spec=model_registry('own'))"
+    found = registry.load("importers", "torchtitan").read(f"def one():\n    return {made}\n", "own.py")
+    assert "model.flavor" in [each.key for each in found.left_out if each.matters]
+
+
+def test_the_chat_rows_of_that_model_stay_refused_for_the_empty_turn_that_their_tokenizer_adds() -> None:
+    made = "Backend.Config(hf_model='Qwen/Qwen3-0.6B', tokenizer=HFBackendTokenizer.Config())"
+    found = registry.load("importers", "torchtitan").read(f"def one():\n    return {made}\n", "own.py")
+    assert "tokenizer.class" in [each.key for each in found.left_out if each.matters]
