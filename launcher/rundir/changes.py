@@ -86,13 +86,6 @@ def _keep_settings(run: Path, names: Sequence[str]) -> str:
 _NOT_OF_MODEL = ("model.attention", "model.dropout", "model.trust_remote_code")
 _NOT_OF_DATA = ("data.workers", "data.path")  # The same data may have moved: the worker compares the samples.
 
-_ADAPTER = {
-    "adapter.alpha": "it scales what the adapter has learned",
-    "adapter.rslora": "it scales what the adapter has learned",
-    "adapter.quant_type": "it determines the stored base weights on which the adapter was trained",
-    "adapter.double_quant": "it determines the stored base weights on which the adapter was trained",
-}
-
 
 def refusals(before: RunSpec, after: RunSpec, step: int, there: dict[str, object]) -> Iterator[ConfigError]:
     """Changes that a resumed run cannot make, by its newest checkpoint's ``step`` and ``state.json`` (``there``)."""
@@ -116,8 +109,6 @@ def refusals(before: RunSpec, after: RunSpec, step: int, there: dict[str, object
 
 def _reason(path: str) -> str | None:
     group = path.partition(".")[0]
-    if path in _ADAPTER:
-        return f"{_ADAPTER[path]}; {FRESH}"
     if group == "model" and path not in _NOT_OF_MODEL:
         return f"the model comes from the run's own checkpoint, which this would not change; {FRESH}"
     if group == "data" and path not in _NOT_OF_DATA:

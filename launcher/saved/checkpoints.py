@@ -27,6 +27,16 @@ SCHEMA = 1
 NOT_SIZES = frozenset(("name", "source", "weights", "attention", "dropout", "initializer_range", "trust_remote_code"))
 """Fields of the model that may differ between the run that saved and the run that loads."""
 
+_NOT_OF_ADAPTER = ("name", "dropout", "lora_plus")  # The name is among the sizes of every run; the others may change.
+_SCALES = "it scales what the adapter has learned"
+_BASE = "it determines the stored base weights on which the adapter was trained"
+_ADAPTER = {
+    "adapter.alpha": _SCALES,
+    "adapter.rslora": _SCALES,
+    "adapter.quant_type": _BASE,
+    "adapter.double_quant": _BASE,
+}
+
 FRESH = "a new run can start from only its weights: launch resume RUN save.export=safetensors, model.weights=RUN/export"
 PAUSED = Path("logs", "saving_paused.json")
 """Exists while saving is paused; in the run's ``logs/``, which may be on another disk than the checkpoints."""
@@ -187,12 +197,8 @@ def sizes(spec: RunSpec) -> JsonObject:
     """Return the settings that a checkpoint's tensors depend on: the model's sizes, the adapter and the optimizer."""
     found = {f"model.{key}": value for key, value in asdict(spec.model).items() if key not in NOT_SIZES}
     if spec.adapter.name != "none":
-        adapter = spec.adapter
-        found |= {"adapter.rank": adapter.rank, "adapter.targets": list(adapter.targets)}
-        found |= {"adapter.dora": adapter.dora, "adapter.modules_to_save": list(adapter.modules_to_save)}
-        found |= {"adapter.parameters": list(adapter.parameters), "adapter.pissa": adapter.pissa}
-        if adapter.name == "oft":
-            found["adapter.block_size"] = adapter.block_size
+        kept = {key: value for key, value in asdict(spec.adapter).items() if key not in _NOT_OF_ADAPTER}
+        found |= {f"adapter.{key}": list(value) if isinstance(value, tuple) else value for key, value in kept.items()}
     return {**found, "adapter.name": spec.adapter.name, "optimizer.name": spec.optimizer.name}
 
 
@@ -209,11 +215,13 @@ def obstacles(spec: RunSpec, state: Mapping[str, Any]) -> Iterator[ConfigError]:
 
 def _other_tensors(spec: RunSpec, there: Mapping[str, Any]) -> Iterator[ConfigError]:
     here = sizes(spec)
-    for path in [path for path in here if path in there or path.startswith("adapter.")]:
-        was = there.get(path)
-        if was != here[path]:
-            rule = f"the checkpoint holds tensors of {path}={typed(was)}"
-            yield ConfigError(path, here[path], rule, [edit.override(path, was)])
+    other = [path for path, value in here.items() if path in there and there[path] != value]
+    if "adapter.name" in other:  # Another adapter, or none: its own settings say nothing more.
+        other = [path for path in other if path == "adapter.name" or not path.startswith("adapter.")]
+    for path in other:
+        tensors = f"the checkpoint holds tensors of {path}={typed(there[path])}"
+        rule = f"{_ADAPTER[path]}; {FRESH}" if path in _ADAPTER else tensors
+        yield ConfigError(path, here[path], rule, [edit.override(path, there[path])])
 
 
 def _other_order(spec: RunSpec, state: Mapping[str, Any]) -> Iterator[ConfigError]:
