@@ -131,6 +131,13 @@ class StaticEvaluation:
                 return found
         return None
 
+    def _imported(self, name: str) -> Any:
+        """The literal that a module beside this one gives a name which this text imports."""
+        node, own = self._imports.get(name, (None, ""))
+        beside = module_beside(self._path, node.module, node.level) if node and node.module else ()
+        found = (constants(module_of(text, path).body) for text, path in beside)
+        return next((each[own] for each in found if own in each), OPEN)
+
     def _made(self, body: Sequence[ast.stmt], names: dict[str, Any], depth: int) -> Any:
         waiting = [*body]
         while waiting:
@@ -181,7 +188,7 @@ class StaticEvaluation:
         if isinstance(node, ast.Name) and node.id not in names and node.id in self._functions:
             return _of_a_row(self._functions[node.id])
         if isinstance(node, ast.Name):
-            return copy.deepcopy(names[node.id]) if node.id in names else OPEN
+            return copy.deepcopy(names[node.id]) if node.id in names else self._imported(node.id)
         if isinstance(node, ast.Attribute):
             held = self._value(node.value, names, depth)
             if node.attr == "text_config" and isinstance(held, dict) and "from_pretrained" in str(held.get("class")):
@@ -211,8 +218,8 @@ class StaticEvaluation:
             return self._returned(self._functions[name], positional, given, depth + 1)
         if name in self._rules and positional:
             return self._rules[name](positional[0])
-        if not name.startswith("_") and (found := self._elsewhere(name, positional, given, depth)) is not None:
-            return found
+        if "_common" not in name and (found := self._elsewhere(name, positional, given, depth)) is not None:
+            return found  # Those that recipes have in common, such as _pretrain_common, are known by their names.
         if name in ("replace", "dataclasses.replace") and len(positional) == 1:
             return {**positional[0], **given} if isinstance(positional[0], dict) else OPEN
         of_value = not name or isinstance(names.get(name.partition(".")[0]), dict)

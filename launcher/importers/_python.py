@@ -54,6 +54,10 @@ def literal(node: ast.expr, names: Mapping[str, Any]) -> Any:
     if isinstance(node, ast.Subscript):
         held, place = literal(node.value, names), str(literal(node.slice, names))
         return copy.deepcopy(held.get(place, OPEN)) if isinstance(held, dict) else OPEN
+    if isinstance(node, ast.Call) and called_last(node) == "join" and isinstance(node.func, ast.Attribute):
+        between, found = (literal(each, names) for each in (node.func.value, *node.args[:1]))
+        whole = isinstance(between, str) and isinstance(found, list) and all(isinstance(each, str) for each in found)
+        return between.join(found) if whole and OPEN not in (between, *found) else OPEN
     if isinstance(node, ast.IfExp) and (holds := decided(node.test, names)) is not None:
         return literal(node.body if holds else node.orelse, names)
     try:
@@ -76,10 +80,10 @@ _LONGEST = 10_000  # Parts of a list that text multiplies; the deepest models ha
 
 
 def product(kind: ast.operator, left: Any, right: Any) -> Any:
-    """The sum, product or quotient of two numbers, and lists that are joined or repeated; ``???`` for any other."""
+    """The sum, product or quotient of two numbers, and lists and words joined or repeated; ``???`` for any other."""
     compute = _OPERATORS.get(type(kind))
-    if type(left) is list and compute is not None:
-        joins = type(right) is list and isinstance(kind, ast.Add) and _size(left) + _size(right) <= _LONGEST
+    if type(left) in (list, str) and compute is not None and OPEN not in (left, right):
+        joins = type(right) is type(left) and isinstance(kind, ast.Add) and _size(left) + _size(right) <= _LONGEST
         repeats = type(right) is int and isinstance(kind, ast.Mult) and _size(left) * right <= _LONGEST
         return compute(left, right) if joins or repeats else OPEN
     if compute is None or not {type(left), type(right)} <= {int, float} or max(abs(left), abs(right)) > files.LARGEST:
@@ -93,7 +97,7 @@ def product(kind: ast.operator, left: Any, right: Any) -> Any:
 
 
 def _size(value: Any) -> int:
-    return sum(map(_size, value)) if isinstance(value, list) else 1
+    return sum(map(_size, value)) if isinstance(value, list) else len(value) if isinstance(value, str) else 1
 
 
 def called(node: ast.Call) -> str:

@@ -54,11 +54,8 @@ def _batch(reading: KeyReader) -> None:
     ranks = reading.count("parallelism.dp", 1)
     if ranks is not None:
         reading.say("parallelism.dp", {"train.global_batch_size": micro * steps * ranks})
-    reading.settings = {
-        "parallel.tensor": 1,
-        "parallel.pipeline": 1,
-        **reading.settings,
-    }  # Of parallel=3d they are others.
+    # The defaults of parallel=3d are others.
+    reading.settings = {"parallel.tensor": 1, "parallel.pipeline": 1, **reading.settings}
     degrees = [int(reading.settings.get(f"parallel.{name}", 1)) for name in ("tensor", "pipeline")]
     if ranks is not None:
         reading.notes.append(f"it runs on {ranks * degrees[0] * degrees[1]} GPUs")
@@ -138,10 +135,8 @@ def _folders(reading: KeyReader, block: str) -> bool:
     keys = (f"{block}.dataset_folder", f"{block}.dataset_weights")
     said = [{"path": each, "weight": weight} for each, weight in zip(folders, weights, strict=True)]
     _fine_tuning.say(reading, [_fine_tuning.DataSet(keys=keys, source="tokens", said=each) for each in said])
-    wide = (
-        max(reading.number(f"{block}.vocab_size") or 0, reading.number("model.model_config.vocab_size") or 0) > _SMALL
-    )
-    if folders and (wide or reading.number(f"{block}.token_size_in_bytes") == 4):
+    ids = [reading.number(f"{each}.vocab_size") or 0 for each in (block, "model.model_config")]
+    if folders and (max(ids) > _SMALL or reading.number(f"{block}.token_size_in_bytes") == 4):
         reading.settings["data.token_dtype"] = "uint32"
         for name in ("vocab_size", "token_size_in_bytes"):
             reading.ledger.say(f"{block}.{name}", "data.token_dtype")
