@@ -77,7 +77,7 @@ def descent(made: Any, spec: RunSpec, held: Any = None, *, steps: int = 4) -> li
     stepped, lost = torch.optim.SGD(held.parameters(), lr=0.1), list[float]()
     for tokens in batches(spec, steps):
         gradients = [torch.zeros_like(weight) for weight in held.parameters()]
-        ranks = tokens.split(spec.train.micro_batch_size)
+        ranks = torch.split(tokens, spec.micro_batch_size)
         for rows in ranks:
             logits = made(input_ids=rows[:, :-1]).logits.float()
             loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten()) / len(ranks)
