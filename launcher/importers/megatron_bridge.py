@@ -56,12 +56,10 @@ def read(text: str, path: str, *, variables: Mapping[str, str] | None = None) ->
     apply(TABLE, reading)
     enter(reading, _SECTIONS)
     common = {**_BASES.get(base, {}), **made, **_DEFAULTS}
-    for setting, without in (
-        ("optimizer.warmup_steps", "optimizer.warmup_ratio" in reading.settings),
-        ("save.every", values.get("checkpoint.save_interval", "") is None),
-    ):
-        if without:  # The recipe has another, or none.
-            common.pop(setting, None)
+    if "optimizer.warmup_ratio" in reading.settings:
+        common.pop("optimizer.warmup_steps", None)
+    if values.get("checkpoint.save_interval", "") is None:
+        common.pop("save.every", None)
     defaults(reading, common)
     _finish(reading)
     return imported(reading, reading.choose.get("model", "a model"), "Megatron Bridge")
@@ -75,7 +73,7 @@ def _annealed(content: JsonObject) -> dict[str, Any]:
     found, schedule = content.get("optimizer"), content.get("scheduler")
     if not isinstance(found, dict) or not str(found.get("class")).endswith(_ANNEALED):
         return {}
-    content["optimizer"] = {key.replace("max_lr", "lr"): each for key, each in found.items() if key in _OF_ADAM}
+    content["optimizer"] = {key.replace("max_lr", "lr"): each for key, each in found.items() if key not in _OF_RATES}
     if isinstance(schedule, dict) and schedule.get("class") == found["class"]:
         content["scheduler"] = {key: each for key, each in schedule.items() if key not in (*_OF_ADAM, "class")}
     lowest = _trainer.times(0.1, found["max_lr"] if isinstance(found.get("max_lr"), float) else 1e-4)
@@ -90,6 +88,8 @@ def _annealed(content: JsonObject) -> dict[str, Any]:
 
 
 _ANNEALED = "distributed_fused_adam_with_cosine_annealing"
+_OF_RATES = ("class", "lr_warmup_iters", "lr_decay_iters", "start_weight_decay", "end_weight_decay", "lr_decay_style",
+             "weight_decay_incr_style")  # fmt: skip
 _OF_ADAM = ("precision", "adam_beta1", "adam_beta2", "adam_eps", "weight_decay", "max_lr", "min_lr", "clip_grad")
 
 

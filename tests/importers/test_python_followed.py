@@ -59,3 +59,26 @@ def test_a_share_of_the_states_that_stay_on_the_gpu_is_refused_only_where_others
 
 def test_a_constant_that_no_module_beside_the_text_has_leaves_the_model_open(tmp_path: Path) -> None:
     assert "model.value" in left(one(tmp_path, '"Ett|tL"', base=BASE.replace("MODEL", "OTHER")))
+
+
+def test_what_is_set_of_an_optimizer_after_the_function_that_makes_it_and_its_schedule_holds(tmp_path: Path) -> None:
+    own = tmp_path / "own.py"
+    lines = [
+        "def one() -> ConfigContainer:",
+        "    cfg = _pretrain_common()",
+        '    cfg.model = AutoBridge.from_hf_pretrained("o/m").to_megatron_provider(load_weights=False)',
+        "    optimizer, rates = distributed_fused_adam_with_cosine_annealing(max_lr=9e-5, lr_warmup_iters=7)",
+        "    optimizer.lr = 1e-4",
+        "    cfg.optimizer = optimizer",
+        "    cfg.scheduler = rates",
+        "    cfg.optimizer.use_precision_aware_optimizer = True",
+        "    cfg.optimizer.exp_avg_dtype = torch.bfloat16",
+        "    cfg.optimizer.exp_avg_sq_dtype = torch.bfloat16",
+        "    cfg.optimizer.unheard_of = 3",
+        "    return cfg",
+    ]
+    own.write_text("\n".join(lines))
+    found = importing.read("megatron-bridge", own, {})
+    said = {"optimizer.lr=0.0001", "optimizer.warmup_steps=7", "precision.optimizer_states=bf16"}
+    assert said <= set(found.overrides)
+    assert left(found) == ["optimizer.unheard_of"]
