@@ -46,7 +46,7 @@ test-matrix: $(VENV)/.built-test ## run the cases of each matrix that `make test
 
 # They mostly wait, so each of the seven long files has a worker.
 test-slurm: $(VENV)/.built-test
-	$(PYTEST) -n 7 tests/slurm $(ARGS) || test $$? = 5
+	$(PYTEST) -n 7 -m "$(THOROUGH)" tests/slurm $(ARGS) || test $$? = 5
 
 # The browser is part of the system and not of .venv, so no file here records it: it is looked for each time.
 chromium: $(VENV)/.built-test ## install the browser for tests/browser if permitted; else these are skipped

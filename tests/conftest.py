@@ -106,8 +106,10 @@ _FULL = (
     "benchmarks/test_gpu::test_a_row_of_megatron_is_measured",
     "benchmarks/test_gpu::test_a_run_is_measured",
     "benchmarks/test_gpu::test_rank_0_of_a_world_without_peers",
-    "browser/test_several::test_a_hundred_thousand_steps",
+    "browser/test_narrow",
+    "browser/test_several",
     "browser/test_sweep::test_a_thousand_points",
+    "browser/test_table",
     "commands/test_resume::test_on_fewer_more_and_one_rank_a_run_trains_what_it_would_have_on_one[megatron",
     "commands/test_resume::test_on_fewer_more_and_one_rank_a_run_trains_what_it_would_have_on_one[zero",
     "commands/test_run_megatron",
@@ -115,6 +117,7 @@ _FULL = (
     "families/test_decoders::test_an_untied_model_whose_blocks_would_be_shared",
     "preflight/test_traced::test_the_recorded_numbers_of_a_7b_model",
     "preflight/test_traced::test_two_depths",
+    "slurm/test_measuring",
     "submission/test_evaluating::test_a_stop_while_tasks_are_tried",
     "submission/test_evaluating::test_a_task_that_fails",
     "submission/test_evaluating::test_an_adapter_that_trl_has_trained",
@@ -127,6 +130,7 @@ _FULL = (
     ),
     "worker/fsdp/test_lora_of_experts",
     "worker/fsdp/test_optimizers::test_a_run_goes_on_from_its_checkpoint",
+    "worker/fsdp/test_optimizers::test_one_rank_goes_on_from_two",
     *(
         f"worker/fsdp/test_rounding_in_four_bits::test_the_memory_is_the_predicted_one[{name}"
         for name in ("recomputed", "lora")
