@@ -87,7 +87,7 @@ def test_an_unknown_memory_refuses_nothing_and_is_said(capsys: pytest.CaptureFix
 def test_a_rank_on_the_cpu_is_no_gpu(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "facts", lambda: CPU_HOST)
     assert paragraphs(capsys, "model=tiny", "precision=bf16")[0].startswith(
-        "FITS: 34.0 MiB of 12.0 GiB on the fullest rank ("
+        "FITS: 34.3 MiB of 12.0 GiB on the fullest rank ("
     )
 
 

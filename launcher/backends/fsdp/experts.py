@@ -141,14 +141,10 @@ def waiting_head(rank: RankModel, head: int) -> MemoryTerm:
 
 def block_instants(rank: RankModel, kind: BlockKind, moments: Moments) -> Iterator[MemoryTerm]:
     """Instants of a block's backward pass, beside that of its MLP: experts gathered, reduced, the rest's gradients."""
-    own, z, tok = parts(rank, kind.elements), rank.engine.size, rank.tokens
-    early = ["mlp", "weight gradient"]
+    own, z, early = parts(rank, kind.elements), rank.engine.size, ["mlp", "weight gradient"]
     if own.expert:
         early += ["exchange", "expert gradients"]
-    yield content(rank, kind, moments).at("weight gradient")
-    values = {"inside": inside_mlp(rank, kind), "tok": tok, "z": z, "w": kind.elements.last_trained}
-    what, expression = "gradients inside the MLP and of its last weight", "inside * tok + z * w"
-    yield term("temporary", moments, what, expression, _TRACE, **values).at("weight gradient")
+    yield from weight_gradients(rank, kind, moments, "gradients of one block but its experts'", own.dense_trained)
     if own.expert:
         yield from _exchanged_gradients(rank, kind, moments)
     if own.expert and reshards(rank.spec):
@@ -161,7 +157,7 @@ def block_instants(rank: RankModel, kind: BlockKind, moments: Moments) -> Iterat
     if own.expert:
         yield from expert_gradients(rank, kind, moments)
         yield from _experts_reduction(rank, kind, moments)
-    yield from _block_gradients(rank, kind, moments)
+        yield from _reduced_experts(rank, own, moments)
     yield from _waiting(rank, moments & LATER_BLOCKS_BACKWARD, early if own.expert else [*early, "block gradients"])
 
 
@@ -272,20 +268,32 @@ def _shared_trained(rank: RankModel) -> int:
     return sum(weight.elements for weight in rows if "shared" in weight.name)
 
 
-def _block_gradients(rank: RankModel, kind: BlockKind, moments: Moments) -> Iterator[MemoryTerm]:
-    """The end: the first norm, all gradients of the block's own group, and the experts' reduction."""
-    own, z, z_red, instant = parts(rank, kind.elements), rank.engine.size, rank.dtypes.size("reduce"), "block gradients"
-    k, what = first_norm(rank, kind), "first norm of one block"
-    yield term("activations", moments, what, "k * tok", _TRACE, k=k, tok=rank.tokens).at(instant)
-    what, dense = "gradients of one block but its experts'", own.dense_trained
-    yield term("temporary", moments, what, "z * dense", _TRACE, z=z, dense=dense).at(instant)
-    if trained := own.expert_trained:
+def weight_gradients(
+    rank: RankModel, kind: BlockKind, moments: Moments, what: str, trained: int
+) -> Iterator[MemoryTerm]:
+    """The first of a block's gradients, beside all that it saved, and at the end all ``trained`` beside its first norm.
+
+    The last weight of the MLP has the first one.
+    """
+    z, tok, inside, k = rank.engine.size, rank.tokens, inside_mlp(rank, kind), first_norm(rank, kind)
+    yield content(rank, kind, moments).at("weight gradient")
+    values = {"inside": inside, "tok": tok, "z": z, "w": kind.elements.last_trained}
+    first, expression = "gradients inside the MLP and of its last weight", "inside * tok + z * w"
+    yield term("temporary", moments, first, expression, FSDP_TRACE, **values).at("weight gradient")
+    norm, instant = "first norm of one block", "block gradients"
+    yield term("activations", moments, norm, "k * tok", FSDP_TRACE, k=k, tok=tok).at(instant)
+    yield term("temporary", moments, what, "z * block", FSDP_TRACE, z=z, block=trained).at(instant)
+
+
+def _reduced_experts(rank: RankModel, own: Parts, moments: Moments) -> Iterator[MemoryTerm]:
+    """The experts' reduction beside the gradients of the rest of their block."""
+    if own.expert_trained:
         what, expression = "input of the experts' reduction", "z_red * expert - z * there"
-        there = 0 if reshards(rank.spec) else own.expert
-        values: dict[str, Value] = {"z_red": z_red, "expert": trained, "z": z, "there": there}
-        yield term("reduce_buffers", moments, what, expression, _TRACE, **values).at(instant)
+        values: dict[str, Value] = {"z_red": rank.dtypes.size("reduce"), "expert": own.expert_trained}
+        values |= {"z": rank.engine.size, "there": 0 if reshards(rank.spec) else own.expert}
+        yield term("reduce_buffers", moments, what, expression, _TRACE, **values).at("block gradients")
         what = "gradients of the experts"
-        yield term("gradients", moments, what, "z_acc * shard", _TRACE, **_shard(rank, own)).at(instant)
+        yield term("gradients", moments, what, "z_acc * shard", _TRACE, **_shard(rank, own)).at("block gradients")
 
 
 def _waiting(rank: RankModel, moments: Moments, instants: Sequence[str]) -> Iterator[MemoryTerm]:

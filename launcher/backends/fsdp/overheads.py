@@ -16,8 +16,8 @@ from launcher.backends.fsdp.traits import is_ddp, reduces_each, reshards, splits
 from launcher.base.formula import Value
 from launcher.estimate.memory import device, optimizer, states
 from launcher.estimate.memory.activations import (
+    block_input,
     content,
-    first_norm,
     fullest_in_forward,
     inside_mlp,
     places,
@@ -27,7 +27,6 @@ from launcher.estimate.memory.host import staged
 from launcher.estimate.memory.moments import (
     ALWAYS,
     BLOCK_BACKWARD,
-    LATER_BLOCKS_BACKWARD,
     LOAD,
     PASSES,
     ROOT_BACKWARD,
@@ -127,25 +126,29 @@ def kept_after_forward(rank: RankModel) -> Iterator[MemoryTerm]:
 def block_reduction(rank: RankModel) -> Iterator[MemoryTerm]:
     """Input of the previous block's reduce-scatter, in the reduce format, held until the next reduction: ``z block``.
 
-    Its output is the gradient shard, which ``gradients`` counts; an offloaded one is freed once it is on the host
-    (``foreach_reduce``, _fsdp_collectives.py). The unreduced gradient of the output projection is held as well.
+    Its output is the gradient shard, which ``gradients`` counts; an offloaded one is freed once it is on the host. The
+    unreduced gradient of the output projection is held as well. A reduction comes at the end of a block's backward
+    pass, when the block's activations and gathered weights are freed: ``foreach_reduce`` (_fsdp_collectives.py) holds
+    the gradients beside its input, which takes the place of the previous block's, then the input beside the output,
+    which it adds to earlier micro-batches' sums. Gloo sums a copy (``reduce_scatter_tensor_coalesced``).
     """
-    source, z_red = FSDP_TRACE, rank.dtypes.size("reduce")
+    z, z_red, k = rank.engine.size, rank.dtypes.size("reduce"), rank.token_bytes([block_input(rank)])
     head = rank.head.trained - rank.counts.shared.trained + (tied_table(rank) if rank.root.trained else 0)
-    what = "gradient of the output projection"
-    yield term("reduce_buffers", ("block_backward",), what, "z * head", source, z=rank.engine.size, head=head)
-    if rank.layers > 1:
-        what, expression = f"reduce-scatter input of a block, {what}", "z_red * block + z * head"
-        values = {"z_red": z_red, "z": rank.engine.size, "head": head}
-        found: dict[WeightCounts, list[Moment]] = {}
-        for moment, place in places(rank).items():
-            if moment in LATER_BLOCKS_BACKWARD:
-                behind = rank.blocks[rank.order[min(place + 1, len(rank.order) - 1)]]
-                found.setdefault(behind.elements, []).append(moment)
-        for counts, moments in found.items():
-            yield term("reduce_buffers", moments, what, expression, source, block=counts.trained, **values)
-            if rank.engine.gradients_leave:
-                yield leaving(rank, moments, counts.gradients)
+    values = {"z": z, "z_red": z_red, "k": k, "tok": rank.tokens}
+    values["copies"] = int(not rank.cuda and rank.spec.shard_degree > 1)
+    order = [rank.blocks[kind].elements for kind in rank.order] or [WeightCounts()]
+    for moment, place in places(rank).items():
+        own, behind, first = order[place], order[min(place + 1, len(order) - 1)], moment == "block_backward"
+        what, block = ("", 0) if first else ("reduce-scatter input of a block, ", behind.trained)
+        what, expression = f"{what}gradient of the output projection", "z_red * block + z * head"
+        yield term("reduce_buffers", (moment,), what, expression, FSDP_TRACE, z_red=z_red, block=block, z=z, head=head)
+        if rank.engine.gradients_leave and not first:
+            yield leaving(rank, (moment,), behind.gradients)
+        if not rank.engine.gradients_last:
+            what = "a block's reduction, beyond its gathered weights"
+            expression = "inputs * z_red * w + max(z * w, z_red * (shard + copies * w)) - z * block + k * tok"
+            sizes = {"w": own.trained, "shard": own.gradients, "block": rank.gathered_blocks(own), "inputs": int(first)}
+            yield term("reduce_buffers", (moment,), what, expression, FSDP_TRACE, **values, **sizes).at("reduction")
 
 
 def leaving(rank: RankModel, moments: Iterable[Moment], shard: int) -> MemoryTerm:
@@ -173,7 +176,8 @@ def root_reduction(rank: RankModel) -> Iterator[MemoryTerm]:
     reduction's input. The gradients are freed before the reduction's output, the root group's gradient shards, is made.
     """
     z, z_red, trained = rank.engine.size, rank.dtypes.size("reduce"), rank.root.trained
-    shards = 0 if rank.engine.gradients_leave else rank.elements.gradients - rank.root.gradients
+    shards = rank.elements.gradients - (rank.root.gradients if rank.spec.gradient_accumulation == 1 else 0)
+    shards = 0 if rank.engine.gradients_leave else shards
 
     def reduced(what: str, instant: str, expression: str, **values: Value) -> Iterator[MemoryTerm]:
         if instant != "all gradients":
@@ -209,22 +213,14 @@ def block_instants(rank: RankModel, kind: BlockKind, moments: Moments) -> Iterat
     early on it holds the last weight's gradient and all activations. DDP copies each gradient into its bucket by
     itself, under autocast through an fp32 copy, when half of the gradients inside the MLP exist.
     """
-    z, block = rank.engine.size, kind.elements
-    inside, tok = inside_mlp(rank, kind), rank.tokens
-    yield content(rank, kind, moments).at("weight gradient")
+    block = kind.elements
     if not rank.spec.parallel.shard:
-        yield _ddp_gradient(rank, moments, inside)
+        yield content(rank, kind, moments).at("weight gradient")
+        yield _ddp_gradient(rank, moments, inside_mlp(rank, kind))
         return
-    values = {"inside": inside, "tok": tok, "z": z, "w": block.last_trained}
-    what, expression = "gradients inside the MLP and of its last weight", "inside * tok + z * w"
-    yield term("temporary", moments, what, expression, FSDP_TRACE, **values).at("weight gradient")
     if experts.parts(rank, block).expert_trained and not block.stacked and experts.ends_with_routed(rank):
         yield from experts.expert_gradients(rank, kind, moments)
-    norm, source = first_norm(rank, kind), FSDP_TRACE
-    what = "first norm of one block"
-    yield term("activations", moments, what, "k * tok", source, k=norm, tok=tok).at("block gradients")
-    what = "gradients of one block"
-    yield term("temporary", moments, what, "z * block", source, z=z, block=block.trained).at("block gradients")
+    yield from experts.weight_gradients(rank, kind, moments, "gradients of one block", block.trained)
 
 
 def _ddp_gradient(rank: RankModel, moments: Moments, inside: Value) -> MemoryTerm:

@@ -14,7 +14,7 @@ from launcher.backends.fsdp.autocast import TRACE_OF_STAGES, copies_in_flight
 from launcher.base.formula import Value
 from launcher.estimate.memory.activations import block_input, content, running_blocks
 from launcher.estimate.memory.moments import PASSES, ROOT_BACKWARD, UNTIL_FIRST_GRADIENTS, Moments
-from launcher.estimate.memory.terms import MemoryTerm, Pile, term
+from launcher.estimate.memory.terms import MemoryTerm, term
 from launcher.estimate.rank import adapters
 from launcher.estimate.rank.counts import block_weights
 from launcher.estimate.rank.family import Family
@@ -54,9 +54,7 @@ def overheads(rank: RankModel) -> Iterator[MemoryTerm]:
     """Memory of split backward passes: the tensors kept for the weights' part, and under FSDP2 a whole stage."""
     yield from _starts(rank)
     yield from _last_chunk(rank)
-    what, n = "gradients that sends keep", sent_gradients(rank)
-    h, z_res = rank.spec.model.hidden_size * rank.view.residual, rank.engine.residual_size
-    yield term("activations", PASSES, what, "n * z_res * h * tok", _SENDS, n=n, z_res=z_res, h=h, tok=rank.tokens)
+    yield _messages(rank, "gradients that sends keep", sent_gradients(rank), _SENDS)
     for moments, kind in running_blocks(rank):
         yield content(rank, kind, moments).at("weight gradient")
         what, w, z = "gradient of one weight", rank.elements.largest_trained, rank.engine.size
@@ -178,12 +176,11 @@ def received(rank: RankModel) -> MemoryTerm:
     The last stage holds those of all micro-batches to the end of a step: the losses that the schedule keeps lead to
     them (``_internal_losses``, ``AccumulateGrad``). Other stages hold those in flight (``_forward_chunk_states``).
     """
-    f, v, engine = int(rank.view.in_flight), rank.spec.parallel.virtual_pipeline, rank.engine
+    f, v = int(rank.view.in_flight), rank.spec.parallel.virtual_pipeline
     n = rank.spec.gradient_accumulation if rank.view.head else 0 if rank.view.embedding or v > 1 else f
-    if rank.family.saves_input(rank.spec.model, engine) or any(BLOCK in kind.recomputed for kind in rank.blocks):
+    if rank.family.saves_input(rank.spec.model, rank.engine) or any(BLOCK in kind.recomputed for kind in rank.blocks):
         n -= min(n, f)
-    z_res, h = engine.residual_size, rank.spec.model.hidden_size * rank.view.residual
-    return _in_passes("activations", "received inputs", "n * z_res * h * tok", n=n, z_res=z_res, h=h, tok=rank.tokens)
+    return _messages(rank, "received inputs", n)
 
 
 def waiting_losses(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -195,17 +192,14 @@ def waiting_losses(rank: RankModel) -> Iterator[MemoryTerm]:
         return
     k, m = rank.token_bytes(rank.after_blocks), rank.spec.gradient_accumulation
     what, entries = "losses of micro-batches that wait", rank.vocabulary if rank.spec.train.loss == "full" else 0
-    yield _in_passes("logits", what, "(m - 1) * (k + 4 * V) * tok", m=m, k=k, V=entries, tok=rank.tokens)
+    expression, values = "(m - 1) * (k + 4 * V) * tok", {"m": m, "k": k, "V": entries, "tok": rank.tokens}
+    yield term("logits", PASSES, what, expression, TRACE_OF_STAGES, **values)
 
 
 def outputs(rank: RankModel) -> Iterator[MemoryTerm]:
     """Outputs that a DDP stage has sent, kept until backward, because DDP's hooks start from them (``stage.py``)."""
-    if rank.view.head:
-        return
-    h = rank.spec.model.hidden_size * rank.view.residual
-    z_res, f = rank.engine.residual_size, rank.view.in_flight
-    what, tok = "outputs of micro-batches in flight", rank.tokens
-    yield _in_passes("activations", what, "f * z_res * h * tok", z_res=z_res, f=f, h=h, tok=tok)
+    if not rank.view.head:
+        yield _messages(rank, "outputs of micro-batches in flight", rank.view.in_flight)
 
 
 def sent(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -215,10 +209,9 @@ def sent(rank: RankModel) -> Iterator[MemoryTerm]:
     the end, so that memory is fullest at the last forward pass. The last chunk of the model sends no output.
     """
     held = ceil(rank.view.in_flight * rank.spec.parallel.virtual_pipeline)
-    what, h = "messages that sends keep", rank.spec.model.hidden_size * rank.view.residual
-    n, z_res = held - rank.view.head + sent_gradients(rank), rank.engine.residual_size
-    yield _in_passes("activations", what, "n * z_res * h * tok", n=n, z_res=z_res, h=h, tok=rank.tokens)
+    yield _messages(rank, "messages that sends keep", held - rank.view.head + sent_gradients(rank))
 
 
-def _in_passes(pile: Pile, what: str, expression: str, **values: Value) -> MemoryTerm:
-    return term(pile, PASSES, what, expression, TRACE_OF_STAGES, **values)
+def _messages(rank: RankModel, what: str, n: Value, source: str = TRACE_OF_STAGES) -> MemoryTerm:
+    h, z_res = rank.spec.model.hidden_size * rank.view.residual, rank.engine.residual_size
+    return term("activations", PASSES, what, "n * z_res * h * tok", source, n=n, z_res=z_res, h=h, tok=rank.tokens)

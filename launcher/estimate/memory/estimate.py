@@ -58,8 +58,8 @@ class RankTerms:
 
     model: RankModel
     terms: tuple[MemoryTerm, ...]
-    # True if the allocator is simulated, which takes longer than all the rest; else it reserves just what it needs.
-    simulate: bool = False
+    # What the allocator is simulated with, which takes longer than all the rest; else it reserves just what it needs.
+    simulated: tuple[MemoryTerm, ...] = ()
 
     def allocated(self, moment: Moment) -> int:
         """Bytes allocated from torch's allocator at one moment."""
@@ -75,7 +75,11 @@ class RankTerms:
     def allocations(self) -> dict[Moment, int]:
         """Bytes allocated at every moment, at its fullest instant, in the order of a step."""
         sums = by_instant(term for term in self.terms if term.pile not in OUTSIDE_PILES)
-        return {moment: here.pop("", 0) + max(here.values(), default=0) for moment, here in sums.items()}
+        found = {moment: here.pop("", 0) + max(here.values(), default=0) for moment, here in sums.items()}
+        if self.model.layers < 3 and not self.model.engine.partition_buffer:  # One block is at two places.
+            place, last = activations.places(self.model), found["block_backward"]
+            found |= {moment: last for moment in place if place[moment] == place["block_backward"]}
+        return found
 
     def at(self, moment: Moment) -> list[MemoryTerm]:
         """The terms alive at one moment."""
@@ -90,7 +94,7 @@ class RankTerms:
         """Bytes that the caching allocator reserves where memory is ample, at least those that it needs."""
         allocated = self.peak[0]
         needed, idle = self.needed(allocated), self.allocated("idle")
-        return max(needed, device.reserved(self.model, self.terms, allocated, idle)) if self.simulate else needed
+        return max(needed, device.reserved(self.model, self.simulated, allocated, idle)) if self.simulated else needed
 
     def lost(self, allocated: int) -> MemoryTerm:
         """Fragmentation beside ``allocated`` bytes: the same share that the allocator loses at the peak."""
@@ -106,7 +110,7 @@ class RankTerms:
 def estimate(
     spec: RunSpec, *, family: Family, strategies: Iterable[Strategy], backend: Backend, simulate: bool = True
 ) -> MemoryEstimate:
-    """Predict the memory of a run whose parallel degrees divide evenly; ``simulate`` as in :class:`RankTerms`."""
+    """Predict the memory of a run whose parallel degrees divide evenly; ``simulate``: the allocator's as well."""
     ranks = rank_terms(spec, family=family, strategies=strategies, backend=backend, simulate=simulate)
     worst, error = worst_rank(ranks), error_band(spec, backend, family)
     needed, (allocated, moment) = _needs(ranks, error), worst.peak
@@ -138,8 +142,11 @@ def needs(
     spec: RunSpec, *, family: Family, strategies: Iterable[Strategy], backend: Backend, adjusted: Adjusted | None = None
 ) -> Needs:
     """The part of the estimate that decides the verdict, in half the time; the arguments are those of `estimate`."""
-    models = _fullest_models(spec, family, strategies, backend)
-    return _needs(_all_terms(models, backend, adjusted), error_band(spec, backend, family))
+    ranks = []
+    for one in _fullest_models(spec, family, strategies, backend):
+        terms = tuple(_terms(one, backend))
+        ranks.append(RankTerms(model=one, terms=terms if adjusted is None else tuple(adjusted(one, terms))))
+    return _needs(ranks, error_band(spec, backend, family))
 
 
 def needs_within(
@@ -200,8 +207,14 @@ def rank_terms(
     spec: RunSpec, *, family: Family, strategies: Iterable[Strategy], backend: Backend, simulate: bool = True
 ) -> tuple[RankTerms, ...]:
     """All terms of one rank of each pipeline stage."""
-    models = _models(views(spec, strategies), spec, family, backend)
-    return tuple(RankTerms(model=one, terms=tuple(fullest(_terms(one, backend))), simulate=simulate) for one in models)
+
+    def of(one: RankModel) -> RankTerms:
+        every = [*_terms(one, backend)]
+        # A reduction's gradients replace another stream's weights, and the next block's moment has its input.
+        seen = fullest(each for each in every if each.instant != "reduction") if simulate else ()
+        return RankTerms(model=one, terms=tuple(fullest(every)), simulated=tuple(seen))
+
+    return tuple(map(of, _models(views(spec, strategies), spec, family, backend)))
 
 
 def _models(stages: Iterable[RankView], spec: RunSpec, family: Family, backend: Backend) -> Iterator[RankModel]:
@@ -217,33 +230,20 @@ def _without_a_host(spec: RunSpec) -> RunSpec:
     return replace(spec, zero=replace(spec.zero, offload_parameters="none", offload_optimizer="none"))
 
 
-def _all_terms(
-    models: Iterable[RankModel], backend: Backend, adjusted: Adjusted | None = None
-) -> tuple[RankTerms, ...]:
-    found = ((one, tuple(_terms(one, backend))) for one in models)
-    return tuple(
-        RankTerms(model=one, terms=terms if adjusted is None else tuple(adjusted(one, terms))) for one, terms in found
-    )
-
-
-def _adapted(one: RankModel) -> Iterator[MemoryTerm]:
+def _changed(one: RankModel) -> Iterator[MemoryTerm]:
     if one.spec.adapter.name != "none":
-        from launcher.estimate.memory import adapted  # Late, because few runs need it.
+        from launcher.estimate.memory import adapted  # Late, as the next one, because few runs need it.
 
         yield from adapted.temporaries(one)
-
-
-def _rounded(one: RankModel) -> Iterator[MemoryTerm]:
     if one.engine.rounding is not None:
-        from launcher.estimate.memory import rounded  # Late, because few runs need it.
+        from launcher.estimate.memory import rounded
 
         yield from rounded.temporaries(one)
 
 
 _PARTS: tuple[Part, ...] = (
     states.parameters,
-    _adapted,
-    _rounded,
+    _changed,
     states.drawing,
     states.gradients,
     states.master_weights,

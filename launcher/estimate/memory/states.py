@@ -91,7 +91,7 @@ def gradients(rank: RankModel) -> Iterator[MemoryTerm]:
         yield _gradients(rank, moments, "gradients of earlier micro-batches", rank.elements.gradients)
         # A block's reduced gradients exist beside the sum of earlier micro-batches until they are added to it; without
         # FSDP each weight's is added as soon as it exists (``AccumulateGrad``).
-        if rank.spec.parallel.shard:
+        if rank.spec.parallel.shard and rank.spec.parallel.replicate > 1:
             yield _gradients(rank, LATER_BLOCKS_BACKWARD, "new gradients of one block", block)
         return
     yield from _complete(rank, after)

@@ -65,8 +65,17 @@ def test_without_resharding_every_block_stays_until_its_own_backward_pass() -> N
 
 def test_a_block_is_reduced_in_fp32_beside_the_output_projections_gradient() -> None:
     found = list(block_reduction(rank("parallel=fsdp")))
-    assert at(found, "block_backward") == 2 * HEAD
-    assert at(found, "next_block_backward") == 4 * BLOCK + 2 * HEAD
+    assert at(found, "block_backward", "") == 2 * HEAD
+    assert at(found, "next_block_backward", "") == 4 * BLOCK + 2 * HEAD
+
+
+def test_a_reduction_takes_its_input_and_the_gradients_in_place_of_the_gathered_block_and_gloos_copy() -> None:
+    """The gradient of the block's input stays; a later reduction's input takes the place of the one before."""
+    found, on_cpus = (list(block_reduction(rank("parallel=fsdp", *where))) for where in ((), ("hardware=cpu",)))
+    assert at(found, "block_backward", "reduction") == 4 * BLOCK + 2 * HIDDEN * TOKENS
+    assert at(found, "next_block_backward", "reduction") == 2 * HIDDEN * TOKENS
+    more = 4 * (BLOCK + BLOCK // 8) - 2 * BLOCK
+    assert at(on_cpus, "next_block_backward", "reduction") == 2 * HIDDEN * TOKENS + more
 
 
 def test_gradients_that_wait_for_the_last_micro_batch_are_whole_and_fp32() -> None:

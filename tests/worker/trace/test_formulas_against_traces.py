@@ -186,6 +186,7 @@ _FSDP = (
     *(f"llama/fsdp/{cell}/4/zero=2" for cell in ("fp32/none", "bf16/full")),
     "llama/ddp/bf16/none/4/train.global_batch_size=24",
     "llama/fsdp/bf16/none/4/train.global_batch_size=24",
+    *(f"llama/fsdp/bf16/none/4/train.global_batch_size=24/{_FEW}/model.num_hidden_layers={n}" for n in (1, 2)),
     "llama/fsdp/bf16/full/4/train.loss=chunked",
     "moe/ddp/bf16/full/4",
     "moe/fsdp/bf16/full/2/model.moe_intermediate_size=128",
