@@ -40,6 +40,7 @@ def layout_as_dict(plan: Plan, layout: Layout) -> JsonObject:
         "speed": None if layout.speed is None else layout.speed.as_dict(layout.spec),
         "used_bytes": layout.verdict.used_bytes,
         "capacity_bytes": layout.verdict.capacity_bytes,
+        "host_bytes": layout.verdict.host_bytes,
         "chance": layout.verdict.chance,
         "loses": layout.loses,
         "unmeasured": list(layout.unmeasured),

@@ -53,6 +53,7 @@ class Verdict:
     chance: float = 1.0
     # Bytes that must stay free in addition: the upper half of the band if the run should fit for certain.
     margin_bytes: int = 0
+    host_bytes: int = 0  # Host memory that the ranks of a node take together.
 
     @property
     def headroom_bytes(self) -> int | None:
@@ -104,6 +105,7 @@ def judge(spec: RunSpec, needs: Needs, *, safely: bool = False) -> Verdict:
         shortfall_by_moment=_shortfall_by_moment(spec, needs, margin),
         chance=0.0 if shortages else 1.0 if capacity is None else needs.chance(capacity),
         margin_bytes=margin,
+        host_bytes=needs.host.bytes_per_node,
     )
 
 

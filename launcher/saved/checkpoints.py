@@ -28,14 +28,9 @@ NOT_SIZES = frozenset(("name", "source", "weights", "attention", "dropout", "ini
 """Fields of the model that may differ between the run that saved and the run that loads."""
 
 _NOT_OF_ADAPTER = ("name", "dropout", "lora_plus")  # The name is among the sizes of every run; the others may change.
-_SCALES = "it scales what the adapter has learned"
 _BASE = "it determines the stored base weights on which the adapter was trained"
-_ADAPTER = {
-    "adapter.alpha": _SCALES,
-    "adapter.rslora": _SCALES,
-    "adapter.quant_type": _BASE,
-    "adapter.double_quant": _BASE,
-}
+_ADAPTER = dict.fromkeys(("adapter.alpha", "adapter.rslora"), "it scales what the adapter has learned")
+_ADAPTER |= dict.fromkeys(("adapter.quant_type", "adapter.double_quant"), _BASE)
 
 FRESH = "a new run can start from only its weights: launch resume RUN save.export=safetensors, model.weights=RUN/export"
 PAUSED = Path("logs", "saving_paused.json")

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from launcher.base.units import gib
 from launcher.planner import slower_because
 from launcher.planner.wording import layout as worded
 from launcher.views.plan import table
@@ -82,6 +83,14 @@ def test_a_layout_that_may_not_fit_says_how_likely_it_is_to() -> None:
     assert f"{worded(SECOND.spec)} · 77% likely to fit" in said
     assert "times the probability of fitting" in said
     assert "likely" not in table.text(plan_of(FIRST, SECOND))
+
+
+def test_a_layout_with_states_on_the_host_says_what_a_node_needs_for_them() -> None:
+    offloaded = layout("parallel=zero3", "zero.offload_optimizer=cpu")
+    size = gib(offloaded.verdict.host_bytes)
+    assert offloaded.verdict.host_bytes > 12 * 6.7e9 / offloaded.spec.cluster.nodes  # Adam and a master copy in fp32.
+    assert f"{worded(offloaded.spec)} · {size} of host memory a node" in joined(table.text(plan_of(offloaded)))
+    assert "host memory" not in table.text(PLAN)
 
 
 def test_the_layout_at_the_edge_is_told_with_its_gain_its_risk_and_the_way_to_know() -> None:

@@ -127,8 +127,7 @@ def _row(plan: Plan, number: int, layout: Layout, width: int, lines: bool) -> It
     told = (
         *wording.layout(layout.spec).split(wording.BETWEEN),
         *(str(value_at(layout.spec, key)) for key in _varied(plan)),
-        *_risk(layout),
-        *([f"nothing measured backs {', '.join(layout.unmeasured)}"] if layout.unmeasured else ()),
+        *_caveats(layout),
     )
     yield from filled(told, width, wording.BETWEEN, indent, f"{indent}  ")
     for text in (sentences.cost(layout, plan.length), layout.loses):
@@ -158,9 +157,14 @@ def _share(layout: Layout) -> str:
     return f"{used / capacity:.0%}" if used is not None and capacity else ""
 
 
-def _risk(layout: Layout) -> Iterator[str]:
+def _caveats(layout: Layout) -> Iterator[str]:
+    zero = layout.spec.zero
+    if "cpu" in (zero.offload_parameters, zero.offload_optimizer):
+        yield f"{gib(layout.verdict.host_bytes)} of host memory a node"
     if layout.verdict.chance < _LIKELY:
         yield f"{layout.verdict.chance:.0%} likely to fit"
+    if layout.unmeasured:
+        yield f"nothing measured backs {', '.join(layout.unmeasured)}"
 
 
 def exposed(layout: Layout) -> float:
