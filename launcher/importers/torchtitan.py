@@ -137,15 +137,13 @@ def _convert(content: JsonObject) -> None:
         content["lora"] = {"rank": 8, "alpha": 16, "target_modules": "all", **said}
         content["model"]["converters"] = converters = []
     if isinstance(converters, list):
-        names = [
-            str(each.get("class") if isinstance(each, dict) else each).partition("LinearConverter")[0]
-            for each in converters
-        ]
-        content["model"]["converters"] = [name.lower() for name in names]
+        kinds = [str(each.get("class") if isinstance(each, dict) else each) for each in converters]
+        content["model"]["converters"] = [kind.partition("LinearConverter")[0].lower() for kind in kinds]
         for each in converters:
             for start, name in (("Float8Linear", "float8"), ("MXFP8Linear", "mx"), ("NVFP4Linear", "mx")):
                 if isinstance(each, dict) and str(each.get("class")).startswith(start):
-                    content[name] = {key: each[key] for key in ("recipe_name", "filter_fqns", "fqns") if key in each}
+                    said = {key: each[key] for key in each if key not in ("class", "model_compile_enabled")}
+                    content[name] = ({"recipe_name": "rowwise"} if name == "float8" else {}) | said
 
 
 def _turns(messages: list[Any]) -> Any:
@@ -260,9 +258,8 @@ def _every_nth(reading: KeyReader, key: str) -> None:
     elif option.isdigit() and isinstance(layers := reading.settings.get("model.num_hidden_layers"), int):
         reading.say(key, {"checkpointing.method": "block", "checkpointing.layers": -(-layers // max(1, int(option)))})
     else:
-        reading.ledger.leave(
-            key, "torchtitan recomputes every n-th block, launch the first ones: set checkpointing.layers"
-        )
+        effect = "torchtitan recomputes every n-th block, launch the first ones: set checkpointing.layers"
+        reading.ledger.leave(key, effect)
 
 
 def _loads(reading: KeyReader, key: str) -> None:
@@ -281,6 +278,8 @@ def _converters(reading: KeyReader, key: str) -> None:
     found = {str(each) for each in reading.listed(key)}
     if found <= {"float8", "quantize.linear.float8", "quantize.dense.float8"} and found:
         choose(reading, key, {"precision": "fp8"})
+        if not any(reading.value(f"{each}.filter_fqns") for each in found):
+            reading.notes.append("the output projection computes in fp8 there, too, and in bf16 here")
     elif len(found) == 1 and (word := _SHARING.get(min(found))):
         choose(reading, key, {"precision": word})
         if word in found and not reading.value("mx.fqns"):

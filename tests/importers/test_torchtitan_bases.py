@@ -100,3 +100,22 @@ def test_the_chat_rows_of_that_model_stay_refused_for_the_empty_turn_that_their_
     made = "Backend.Config(hf_model='Qwen/Qwen3-0.6B', tokenizer=HFBackendTokenizer.Config())"
     found = registry.load("importers", "torchtitan").read(f"def one():\n    return {made}\n", "own.py")
     assert "tokenizer.class" in [each.key for each in found.left_out if each.matters]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "recipe", "whole", "left"),
+    [
+        ("model_compile_enabled=True", "rowwise", True, []),  # The default of torchtitan 0.3's class.
+        ("filter_fqns=['lm_head']", "rowwise", False, []),
+        ("recipe_name='rowwise_with_gw_hp'", "rowwise_with_gw_hp", True, []),
+        ("emulate=True", "rowwise", True, ["float8.emulate"]),
+    ],
+)
+def test_fp8_of_torchtitans_python_has_a_scale_a_row_unless_another_recipe_is_named(
+    arguments: str, recipe: str, whole: bool, left: list[str]
+) -> None:
+    made = f"Trainer.Config(model_spec=model_registry('8B', converters=[Float8LinearConverter.Config({arguments})]))"
+    found = registry.load("importers", "torchtitan").read(f"def llama3_one():\n    return {made}\n", "own.py")
+    assert {"model=llama3_8b", "precision=fp8", f"precision.recipe={recipe}"} <= set(found.overrides)
+    assert ("the output projection computes in fp8 there" in str(found.not_understood)) is whole
+    assert [each.key for each in found.left_out if each.matters] == left
