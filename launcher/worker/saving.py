@@ -131,7 +131,7 @@ def reason(error: BaseException) -> str:
         error = next((inner[0] for inner in error.failures.values()), error)
     if _SHORT_WRITE in str(error) or (isinstance(error, OSError) and error.errno == errno.EFBIG):
         return out_of_memory.SHORT
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {error}".removesuffix(": ")
 
 
 class Checkpoints:
@@ -156,9 +156,7 @@ class Checkpoints:
 
     def restore(self, engine: Stored) -> Position:
         """Load the run's newest checkpoint, or else ``save.load``; return its position in the data, or the start."""
-        source = newest(self._folder)
-        if source is None and self._spec.save.load is not None:
-            source = find(self._spec.save.load)
+        source = newest(self._folder) or (None if self._spec.save.load is None else find(self._spec.save.load))
         if source is None:
             return Position()
         state = load_json(source / STATE)
@@ -166,7 +164,9 @@ class Checkpoints:
         try:
             engine.load(source)
         except FAILURES as error:
-            raise CheckpointError(f"{source} cannot be read: {reason(error)}") from error
+            earlier = [found.path.name for found in worker_checkpoints(self._folder)[-2:-1]] or ["the start"]
+            way = f" (without it the run continues from {earlier[0]})" if source.parent == self._folder else ""
+            raise CheckpointError(f"{source} cannot be read{way}: {reason(error)}") from error
         self.newest = int(state["step"])
         samples = spikes.samples_behind(self._context.directory, self.newest, int(state["samples"]))
         self._start = Position(step=self.newest, samples=samples)
@@ -238,8 +238,7 @@ class Checkpoints:
 
 def newest(folder: Path) -> Path | None:
     """The newest complete checkpoint in a folder; a ``.partial`` that a kill left behind does not count."""
-    found = worker_checkpoints(folder)
-    return found[-1].path if found else None
+    return next((each.path for each in reversed(worker_checkpoints(folder))), None)
 
 
 def find(word: str) -> Path:

@@ -322,6 +322,16 @@ def test_a_hostile_checkpoint_runs_nothing_in_the_worker(runs: Runs, tmp_path: P
     assert not (tmp_path / "harmed").exists()
 
 
+def test_of_a_damaged_checkpoint_the_run_is_told_where_it_continues_without_it(runs: Runs, tmp_path: Path) -> None:
+    shutil.copytree(runs.folder / "whole", tmp_path / "whole")
+    before, newest = worker_checkpoints(tmp_path / "whole" / "checkpoints")[-2:]
+    for part in newest.path.glob("*.distcp"):
+        os.truncate(part, 100)
+    said = f"{newest.path} cannot be read (without it the run continues from {before.path.name}): RuntimeError: Pytorch"
+    with pytest.raises(AssertionError, match=re.escape(said)):
+        training.train_all(tmp_path, {"whole": BASE}, ranks=1)
+
+
 def test_a_folder_without_a_checkpoint_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         CheckpointError, match=r"has no complete checkpoint, neither in .* nor in its folder checkpoints"

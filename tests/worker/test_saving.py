@@ -44,3 +44,7 @@ def test_a_save_tells_its_bytes_and_seconds_and_of_a_background_one_those_that_t
         {"seconds": 4.0, "blocking_seconds": 1.5, "bytes": 700},
         {"seconds": 1.0, "blocking_seconds": None, "bytes": 700},
     ]
+
+
+def test_an_error_without_a_text_is_its_name() -> None:
+    assert saving.reason(EOFError()) == "EOFError"
