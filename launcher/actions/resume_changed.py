@@ -181,8 +181,9 @@ def _nothing_left(directory: Path, after: RunSpec, step: int) -> list[ConfigErro
     if status.read(directory).state != "finished" or after.steps != step or after.save.export != "none":
         return []
     rule = f"the run finished at step {step}: set more steps to continue it, or save.export=safetensors to export it"
-    way_out = edit.length_override(after, 2 * step)
-    return [ConfigError(edit.length_key(after), edit.length_value(after), rule, [way_out])]
+    return [
+        ConfigError(edit.length_key(after), edit.length_value(after), rule, [edit.length_override(after, 2 * step)])
+    ]
 
 
 def _names(before: RunSpec, after: RunSpec) -> list[ConfigError]:
@@ -202,8 +203,10 @@ def _judge(changed: _Changed, refused: Sequence[ConfigError], *, forced: bool, r
     refined = (lambda spec, formula: assess.estimated(assess.going_on(spec))) if resumed else None
     assessment = judge_run(request, Judging(refined=refined, measured=Measured()), resumed=resumed)
     lacks = obstacles(assessment.spec, machine.facts())
-    started_from = {"save.load"} if resumed else set()  # It may be gone, since the run has its own checkpoint.
-    errors = [*assessment.errors] or [error for error in lacks if error.path not in started_from]
+    errors = [*assessment.errors] or [error for error in lacks if error.path != "save.load" or not resumed]
+    if resumed:  # It has its own checkpoint: save.load may be gone, and another source of data would be refused.
+        kept = [[way for way in error.way_out if not way.startswith("data=")] for error in errors]
+        errors = [ConfigError(was.path, was.found, was.rule, ways) for was, ways in zip(errors, kept, strict=True)]
     raise_any(errors)
     if assessment.verdict.name == "does_not_fit" and not forced:
         say(as_text(assessment, width()))

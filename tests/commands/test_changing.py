@@ -89,6 +89,17 @@ def test_a_changed_run_keeps_its_jobs_folder_wherever_it_is_typed(
     assert lock.read(run).content["job"]["working_directory"] == str(folder)
 
 
+def test_a_resumed_run_whose_data_are_gone_is_offered_no_other_data(folder: Path) -> None:
+    corpus = folder / "corpus.txt"
+    corpus.write_text("some words to train on\n" * 200)
+    words = ("data=text", "data.path=corpus.txt", "model.vocab_size=300", "train.steps=4")
+    assert launch(*BASE, *words, "cluster.gpus_per_node=2", "run.name=a").status == 0
+    corpus.rename(folder / "corpus2.txt")
+    said = launch("resume", "a", "train.steps=8").err
+    assert "data.path=corpus2.txt" in said
+    assert "data=synthetic" not in said
+
+
 def test_a_run_whose_folder_is_gone_is_not_changed(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
