@@ -181,9 +181,8 @@ def _nothing_left(directory: Path, after: RunSpec, step: int) -> list[ConfigErro
     if status.read(directory).state != "finished" or after.steps != step or after.save.export != "none":
         return []
     rule = f"the run finished at step {step}: set more steps to continue it, or save.export=safetensors to export it"
-    return [
-        ConfigError(edit.length_key(after), edit.length_value(after), rule, [edit.length_override(after, 2 * step)])
-    ]
+    way_out = edit.length_override(after, 2 * step)
+    return [ConfigError(edit.length_key(after), edit.length_value(after), rule, [way_out])]
 
 
 def _names(before: RunSpec, after: RunSpec) -> list[ConfigError]:

@@ -47,7 +47,7 @@ class StepResult:
     """The result of one optimizer step; one-element tensors, so that the host does not wait for the device."""
 
     loss: torch.Tensor  # The mean over the whole global batch, the same on all ranks.
-    grad_norm: torch.Tensor  # The norm of all gradients before clipping, the same on all ranks.
+    grad_norm: torch.Tensor | None  # The norm of all gradients before clipping, the same on all ranks; None: unknown.
     learning_rate: float  # The learning rate of this step.
     loss_scale: LossScale | None = None  # In fp16 only.
 

@@ -27,7 +27,6 @@ from launcher.worker.engine import Context, StepResult
 
 SMALLEST_SCALE = 1.0  # As in DeepSpeed and Megatron-LM (``min_loss_scale``): below it gradients only vanish.
 
-
 type Losses = Mapping[str, torch.Tensor]
 """Losses of one evaluation by data set name, "" for an unnamed one."""
 
@@ -82,11 +81,16 @@ class Metrics:
     def step(self, step: int, result: StepResult, evaluate: Callable[[], Losses] | None = None) -> None:
         """Record a step, with the losses of ``evaluate`` if it is due; TrainingError or Spike if the loss spiked."""
         self._steps += 1
-        if step % self._context.spec.train.log_every and step != self._context.spec.steps and evaluate is None:
+        spec = self._context.spec
+        shown = step % spec.train.log_every == 0 or step == spec.steps or evaluate is not None
+        if not shown and (spec.save_every is None or step % spec.save_every):
             return
-        loss, norm = float(result.loss), float(result.grad_norm)
+        loss, norm = float(result.loss), math.nan if result.grad_norm is None else float(result.grad_norm)
         seconds = (time.perf_counter() - self._since) / self._steps
-        self._judge(step, loss)
+        # In fp16 a step whose gradients overflow is skipped, so its norm says nothing about the weights.
+        self._judge(step, loss, 0.0 if result.grad_norm is None or spec.precision.compute == "fp16" else norm)
+        if not shown:  # It is judged because it is saved: no checkpoint has weights that diverged.
+            return
         line: dict[str, float | None] = {
             "step": step,
             "loss": loss,
@@ -124,20 +128,20 @@ class Metrics:
             line |= {f"eval_perplexity{name}": _perplexity(loss) for name, loss in found.items()}
         return line
 
-    def _judge(self, step: int, loss: float) -> None:
-        """Act as ``train.on_spike`` says if the loss spiked; a non-finite loss ends the run or rolls it back."""
-        train = self._context.spec.train
-        text = self._losses.jump(step, loss) if math.isfinite(loss) else spikes.divergence_text(step, loss)
-        if text is None:
+    def _judge(self, step: int, loss: float, norm: float) -> None:
+        """Act as ``train.on_spike`` says if the loss spiked; a loss or norm that is not finite ends or rolls back."""
+        train, values = self._context.spec.train, {"loss": loss, "gradient norm": norm}
+        lost = [spikes.divergence_text(step, *each) for each in values.items() if not math.isfinite(each[1])]
+        if (text := lost[0] if lost else self._losses.jump(step, loss)) is None:
             return
         if self._context.rank == 0:
             events.add(self._context.directory, "spike", text, step=step, loss=loss if math.isfinite(loss) else None)
         if train.on_spike == "rollback":
             raise spikes.Spike(step, loss, text)
-        if train.on_spike == "stop" and math.isfinite(loss):
-            raise TrainingError(f"{text}; train.on_spike=stop: the last checkpoint is from before", "nan")
-        if not math.isfinite(loss):
+        if lost:
             raise TrainingError(text, "nan")
+        if train.on_spike == "stop":
+            raise TrainingError(f"{text}; train.on_spike=stop: the last checkpoint is from before", "nan")
         self._losses.forget()
 
     def _check_scale(self, step: int, scale: float, skipped: int) -> float:
@@ -187,8 +191,7 @@ def _predicted(directory: Path) -> dict[str, float]:
 
 
 def _memory_bytes(context: Context) -> int:
-    peak = context.memory.peak_of_line()
-    if peak is not None:
+    if (peak := context.memory.peak_of_line()) is not None:
         return peak
     return 4096 * int(Path("/proc/self/statm").read_text().split()[1])  # statm counts pages of 4096 bytes.
 
@@ -217,8 +220,7 @@ def _package(name: str) -> Any:
 
 def _tensorboard(context: Context) -> _Tracker:
     _package("tensorboard")
-    make = importlib.import_module("torch.utils.tensorboard").SummaryWriter
-    writer = make(log_dir=str(context.directory / "tensorboard"))
+    writer = importlib.import_module("torch.utils.tensorboard").SummaryWriter(str(context.directory / "tensorboard"))
 
     def log(numbers: dict[str, float], step: float | None) -> None:
         for key, value in numbers.items():

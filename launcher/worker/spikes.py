@@ -54,10 +54,10 @@ class SpikeDetector:
         self._before.clear()
 
 
-def divergence_text(step: int, loss: float) -> str:
-    """The error message for a loss that is not finite."""
+def divergence_text(step: int, what: str, value: float) -> str:
+    """The error message for a loss, or a gradient norm, that is not finite."""
     return (
-        f"the loss of step {step} is {loss}: training has diverged; try a lower optimizer.lr, more "
+        f"the {what} of step {step} is {value}: training has diverged; try a lower optimizer.lr, more "
         "optimizer.warmup_steps or optimizer.clip=1.0, and resume from the last checkpoint"
     )
 

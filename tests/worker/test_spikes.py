@@ -121,8 +121,28 @@ def judged(directory: Path, *words: str, resumed_at: int | None = None) -> Itera
     metrics.close()
 
 
-def result(loss: float) -> StepResult:
-    return StepResult(loss=torch.tensor(loss), grad_norm=torch.tensor(1.0), learning_rate=0.1)
+def result(loss: float, norm: float | None = 1.0) -> StepResult:
+    known = None if norm is None else torch.tensor(norm)
+    return StepResult(loss=torch.tensor(loss), grad_norm=known, learning_rate=0.1)
+
+
+@pytest.mark.parametrize("norm", [math.nan, math.inf])
+def test_a_gradient_that_is_not_finite_ends_the_run_before_its_step_is_saved(norm: float, tmp_path: Path) -> None:
+    with judged(tmp_path, "train.log_every=10", "save.every=3") as metrics:
+        metrics.step(44, result(1.0, norm))  # Neither shown nor saved: nothing is read from the device.
+        with pytest.raises(TrainingError, match=r"the gradient norm of step 45 is (nan|inf): training has diverged"):
+            metrics.step(45, result(1.0, norm))
+        with pytest.raises(TrainingError, match="the loss of step 48 is nan"):
+            metrics.step(48, result(math.nan))
+    with judged(tmp_path, "train.on_spike=rollback") as metrics, pytest.raises(spikes.Spike):
+        metrics.step(44, result(1.0, norm))
+
+
+def test_a_norm_that_is_unknown_or_of_a_step_that_fp16_skips_ends_nothing(tmp_path: Path) -> None:
+    for words, norm in (((), None), (("precision=fp16",), math.inf)):
+        with judged(tmp_path, *words) as metrics:
+            metrics.step(44, result(1.0, norm))
+        assert training.lines(tmp_path)[-1]["grad_norm"] is None
 
 
 @pytest.mark.parametrize(

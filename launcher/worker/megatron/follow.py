@@ -112,7 +112,7 @@ class MegatronHooks:
         self.step, norm = bound["iteration"], bound["grad_norm"]
         self._last = StepResult(
             loss=self._from_the_last_rank(losses),
-            grad_norm=torch.tensor(float("nan") if norm is None else float(norm)),
+            grad_norm=None if norm is None else torch.tensor(float(norm)),
             learning_rate=self._rate,
         )
         if not loop.due(self._spec.eval_every, self.step):

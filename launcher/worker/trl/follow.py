@@ -119,7 +119,7 @@ class TrainerHooks(TrainerCallback):  # type: ignore[misc]
             return
         result = StepResult(
             loss=torch.tensor(logs["loss"]),
-            grad_norm=torch.tensor(logs.get("grad_norm", float("nan"))),
+            grad_norm=torch.tensor(logs["grad_norm"]) if "grad_norm" in logs else None,
             learning_rate=self._rate,
         )
         self._recorded.line(state.global_step, result, self._evaluate)
