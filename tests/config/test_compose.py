@@ -105,7 +105,7 @@ KEYS = {
 }
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(st.fixed_dictionaries({}, optional=KEYS), st.sampled_from(["fsdp", "zero2", "3d"]))
 def test_values_put_in_place_give_what_hydra_gives(values: dict[str, object], preset: str) -> None:
     overrides, errors = read([f"parallel={preset}", *(f"{key}={value}" for key, value in values.items())], SHIPPED)
@@ -122,8 +122,8 @@ def test_options_composed_apart_give_what_hydra_gives_of_them_together() -> None
     options = [f"{group}={option}" for group, names in SHIPPED.groups.items() if group != "recipe" for option in names]
     assert len(options) > 80
     draw = random.Random(1)
-    for _ in range(4):
-        overrides, _ = read(draw.sample(options, 24), SHIPPED)
+    for _ in range(8):
+        overrides, _ = read(draw.sample(options, 12), SHIPPED)
         assert repr(module.compose(overrides, SHIPPED)) == repr(by_hydra(overrides))
 
 
