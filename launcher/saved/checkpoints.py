@@ -27,12 +27,12 @@ SCHEMA = 1
 NOT_SIZES = frozenset(("name", "source", "weights", "attention", "dropout", "initializer_range", "trust_remote_code"))
 """Fields of the model that may differ between the run that saved and the run that loads."""
 
+FRESH = "a new run can start from only its weights: launch resume RUN save.export=safetensors, model.weights=RUN/export"
 _NOT_OF_ADAPTER = ("name", "dropout", "lora_plus")  # The name is among the sizes of every run; the others may change.
-_BASE = "it determines the stored base weights on which the adapter was trained"
-_ADAPTER = dict.fromkeys(("adapter.alpha", "adapter.rslora"), "it scales what the adapter has learned")
+_BASE = f"it determines the stored base weights on which the adapter was trained; {FRESH}"
+_ADAPTER = dict.fromkeys(("adapter.alpha", "adapter.rslora"), f"it scales what the adapter has learned; {FRESH}")
 _ADAPTER |= dict.fromkeys(("adapter.quant_type", "adapter.double_quant"), _BASE)
 
-FRESH = "a new run can start from only its weights: launch resume RUN save.export=safetensors, model.weights=RUN/export"
 PAUSED = Path("logs", "saving_paused.json")
 """Exists while saving is paused; in the run's ``logs/``, which may be on another disk than the checkpoints."""
 
@@ -214,8 +214,7 @@ def _other_tensors(spec: RunSpec, there: Mapping[str, Any]) -> Iterator[ConfigEr
     if "adapter.name" in other:  # Another adapter, or none: its own settings say nothing more.
         other = [path for path in other if path == "adapter.name" or not path.startswith("adapter.")]
     for path in other:
-        tensors = f"the checkpoint holds tensors of {path}={typed(there[path])}"
-        rule = f"{_ADAPTER[path]}; {FRESH}" if path in _ADAPTER else tensors
+        rule = _ADAPTER.get(path, f"the checkpoint holds tensors of {path}={typed(there[path])}")
         yield ConfigError(path, here[path], rule, [edit.override(path, there[path])])
 
 

@@ -238,7 +238,8 @@ class Checkpoints:
 
 def newest(folder: Path) -> Path | None:
     """The newest complete checkpoint in a folder; a ``.partial`` that a kill left behind does not count."""
-    return next((each.path for each in reversed(worker_checkpoints(folder))), None)
+    found = worker_checkpoints(folder)
+    return found[-1].path if found else None
 
 
 def find(word: str) -> Path:
