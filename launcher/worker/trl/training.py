@@ -79,6 +79,7 @@ def _trainer(context: Context, own: samples.Samples, arguments: Sequence[str]) -
         # Before ZeRO 3 shards weights as they are loaded: accelerate connects only for GPUs, and on CPUs DeepSpeed
         # would see a world of one rank (``PartialState``).
         connect(context.device)
+        _decay_as_the_trainer()
     script, settings, model = _parsed(trl, name, arguments)
     if context.device.type == "cpu" and context.spec.parallel.shard:
         _shard_on_cpus()
@@ -138,6 +139,26 @@ def _shard_on_cpus() -> None:
     from accelerate import DistributedType, PartialState
 
     PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
+
+
+def _decay_as_the_trainer() -> None:
+    """Give DeepSpeed's optimizer the groups of the trainer's own: transformers gives it one, in which norms decay, too.
+
+    ``deepspeed_optim_sched`` of transformers 5.17 (``integrations/deepspeed.py``).
+    """
+    from transformers.integrations import deepspeed
+
+    made = deepspeed.deepspeed_optim_sched
+
+    def in_groups(trainer: Any, *arguments: Any) -> Any:
+        optimizer, schedule = made(trainer, *arguments)
+        groups = trainer.create_optimizer().param_groups
+        optimizer.params = [
+            {key: group[key] for key in ("params", "weight_decay")} for group in groups if group["params"]
+        ]
+        return optimizer, schedule
+
+    deepspeed.deepspeed_optim_sched = in_groups
 
 
 def _rewards(script: Any) -> list[Callable[..., Any] | str]:

@@ -20,7 +20,8 @@ pytestmark = pytest.mark.thorough
 
 LENGTH = 32
 SAME = 1e-5  # Relative: torch's operations and TRL's own loss add up in another order.
-COMMON = ("train.steps=4", "save.every=2", "save.last=true", "train.micro_batch_size=2")
+DECAYING = "optimizer.weight_decay=100"  # So much that it shows in the loss which weights decay.
+COMMON = ("train.steps=4", "save.every=2", "save.last=true", "train.micro_batch_size=2", DECAYING)
 EVALUATED = ("train.eval_every=2", "train.eval_steps=2")
 SMALL_BUCKETS = ("zero.reduce_bucket_size=1000000", "zero.allgather_bucket_size=1000000")
 ROWS = [{"prompt": f"{n} + {n}?", "chosen": f" {2 * n}", "rejected": f" {2 * n + 1}, or so"} for n in range(24)]
