@@ -27,7 +27,8 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     yield from _network(spec)
     if transformers_config(families.of(spec.model), spec.model) is None:
         return
-    yield from _folders(spec)
+    rule = "this version does not run code shipped with weights or a tokenizer"
+    yield from edit.refused(spec, "model.trust_remote_code", rule)
     yield from check_adapters(spec)
 
 
@@ -63,11 +64,6 @@ def _built(spec: RunSpec) -> list[str]:
     found: dict[str, Family] = {name: registry.load("families", name) for name in registry.shipped("families")}
     built = [name for name, family in found.items() if family.transformers_config(spec.model) is not None]
     return sorted(built, key=lambda name: -len(found[name].traits.model_types))
-
-
-def _folders(spec: RunSpec) -> Iterator[ConfigError]:
-    rule = "this version does not run code shipped with weights or a tokenizer"
-    yield from edit.refused(spec, "model.trust_remote_code", rule)
 
 
 def tensor_degrees(spec: RunSpec) -> Iterator[str]:

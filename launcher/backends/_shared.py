@@ -149,13 +149,9 @@ def check_worker(spec: RunSpec) -> Iterator[ConfigError]:
     yield from _kernels(spec)
     if spec.parallel.tensor > 1 or spec.parallel.pipeline > 1:
         rule = "it needs the whole vocabulary and the embeddings on one rank: one tensor and one pipeline rank"
-        yield from _regularised(spec, rule, ["parallel.tensor=1 parallel.pipeline=1"])
-
-
-def _regularised(spec: RunSpec, rule: str, ways: list[str]) -> Iterator[ConfigError]:
-    for path in ("train.label_smoothing", "train.z_loss", "train.neftune_alpha"):
-        if value := edit.value_at(spec, path):
-            yield ConfigError(path, value, rule, [f"{path}=0.0", *ways])
+        for path in ("train.label_smoothing", "train.z_loss", "train.neftune_alpha"):
+            if value := edit.value_at(spec, path):
+                yield ConfigError(path, value, rule, [f"{path}=0.0", "parallel.tensor=1 parallel.pipeline=1"])
 
 
 def _kernels(spec: RunSpec) -> Iterator[ConfigError]:

@@ -310,11 +310,8 @@ def _is_random(value: str) -> bool:
 
 
 def _named(name: str) -> TokenForm:
-    return TokenForm(f"the value of {name}, a secret by its name", _variable(name), (), "")
-
-
-def _variable(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9]", "_", name.rpartition(".")[2]).strip("_").upper() or "TOKEN"
+    variable = re.sub(r"[^A-Za-z0-9]", "_", name.rpartition(".")[2]).strip("_").upper() or "TOKEN"
+    return TokenForm(f"the value of {name}, a secret by its name", variable, (), "")
 
 
 @cache

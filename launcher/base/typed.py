@@ -116,7 +116,13 @@ def reader(kind: Any, scalars: Scalars = WRITTEN) -> Reader:
         return _mapping_of(None if arguments[1] is Any else reader(arguments[1], scalars), scalars)
     if is_dataclass(kind):
         return _object_of(kind, scalars)
-    readers = {type(None): _null, int: scalars.whole, float: scalars.number, str: scalars.text, Any: scalars.anything}
+    readers = {
+        type(None): lambda value: (value is None, None),
+        int: scalars.whole,
+        float: scalars.number,
+        str: scalars.text,
+        Any: scalars.anything,
+    }
     return readers.get(kind, lambda value: (type(value) is kind, value))
 
 
@@ -160,10 +166,6 @@ def _limited(reader: Reader, limit: Limit) -> Reader:
         return (accepted and limit.holds(result)), result
 
     return read
-
-
-def _null(value: Any) -> tuple[bool, Any]:
-    return value is None, None
 
 
 def _items_of(readers: list[Reader], *, repeated: bool) -> Reader:

@@ -28,8 +28,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Write the page."""
-    if options.output is not None:
-        _require_page(options.output)
+    if options.output is not None and options.output.suffix.lower() != _SUFFIX:
+        rule, way = f"the name of a page must end in {_SUFFIX}", f"-o {options.output.with_suffix(_SUFFIX)}"
+        raise ConfigErrors([ConfigError("--output", str(options.output), rule, [way])])
     library.require("--output", options.output or Path(f"page{_SUFFIX}"))
     if not options.runs:
         raise ConfigErrors([ConfigError("RUN", None, "name the run to report on", ["launch status"])])
@@ -64,9 +65,3 @@ def _page(directories: list[Path], sweep: Path | None) -> str:
 
     [directory] = directories
     return of_run(directory, lambda words: takes(directory, words))
-
-
-def _require_page(path: Path) -> None:
-    if path.suffix.lower() != _SUFFIX:
-        rule = f"the name of a page must end in {_SUFFIX}"
-        raise ConfigErrors([ConfigError("--output", str(path), rule, [f"-o {path.with_suffix(_SUFFIX)}"])])

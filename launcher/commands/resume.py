@@ -9,14 +9,14 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher.actions.find_runs import FoundRuns, named
+from launcher.actions.find_runs import named
 from launcher.actions.requests import folder
 from launcher.actions.trust_records import require_own
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.terminal import say
 from launcher.commands._options import add_shared, print_json
 from launcher.rundir import attempts, contents, home, provenance, results, run_names, status
-from launcher.spec import RunSpec, edit
+from launcher.spec import edit
 from launcher.submission import interrupts, submit
 from launcher.submission.submit import resubmit
 
@@ -37,8 +37,10 @@ def run(options: argparse.Namespace) -> int:
     statuses = [0]
     found = named(names, ask=not options.json)
     directories = found.runs
-    if words:
-        _require_one(found, names, words)
+    if words and (len(found.places) > 1 or found.sweep is not None):
+        rule = "settings can be changed for only one run at a time"
+        ways = [f"launch resume {run_names.name_of(run, folder())} {' '.join(words)}" for run in found.runs[:1]]
+        raise ConfigErrors([ConfigError("RUN", " ".join(names), rule, ways)])
     sweeps = [place for place in found.places if run_names.is_sweep(place)]
     require_own([*sweeps, *(run for run in directories if run.parent not in sweeps)], trusted=options.trust)
     for directory in sweeps:
@@ -60,13 +62,6 @@ def _is_folder(word: str) -> bool:
     return any((place / word).is_dir() for place in (folder(), folder() / "runs"))
 
 
-def _require_one(found: FoundRuns, names: Sequence[str], words: Sequence[str]) -> None:
-    if len(found.places) > 1 or found.sweep is not None:
-        rule = "settings can be changed for only one run at a time"
-        ways = [f"launch resume {run_names.name_of(run, folder())} {' '.join(words)}" for run in found.runs[:1]]
-        raise ConfigErrors([ConfigError("RUN", " ".join(names), rule, ways)])
-
-
 def _resume(directory: Path, words: Sequence[str], *, trusted: bool, quiet: bool) -> int:
     if not words and status.read(directory).state == "finished":
         name, steps = run_names.name_of(directory, folder()), results.read_progress(directory).step or 0
@@ -75,7 +70,10 @@ def _resume(directory: Path, words: Sequence[str], *, trusted: bool, quiet: bool
         return 0
     spec = contents.spec_of(directory)
     _say_if_moved(directory, words)
-    _say_if_edited(directory, spec)
+    if spec.script is not None and provenance.is_script_edited(directory, spec, home.working_folder(directory)):
+        copy = provenance.script_copy(directory, spec.script)
+        say(f"launch: {spec.script} has changed since it was recorded; the run continues with its own copy, {copy}")
+        say("launch: a new run would use the script as it is now")
     with interrupts.held():  # A submitted run must also be followed.
         if words:
             from launcher.actions.resume_changed import submit_changed
@@ -100,13 +98,6 @@ def _say_if_moved(directory: Path, words: Sequence[str]) -> None:
     where = submit.working_folder(directory, words)
     if (was := Path(contents.job_of(directory)["working_directory"])) != where:
         say(f"launch: the working folder {was} is gone; the run has the same place in {where} and starts from there")
-
-
-def _say_if_edited(directory: Path, spec: RunSpec) -> None:
-    if spec.script is not None and provenance.is_script_edited(directory, spec, home.working_folder(directory)):
-        copy = provenance.script_copy(directory, spec.script)
-        say(f"launch: {spec.script} has changed since it was recorded; the run continues with its own copy, {copy}")
-        say("launch: a new run would use the script as it is now")
 
 
 def _warn_of_margin(directory: Path, margin_s: int) -> None:

@@ -116,8 +116,9 @@ def _is_open(value: object) -> bool:
 
 def imported(reading: KeyReader, name: str, program: str) -> Imported:
     """The four lists of a program's file that is read, less settings that no run here takes."""
-    for setting in [each for each in (*reading.settings, *reading.choose) if not _accepted(reading, each)]:
-        _leave_setting(reading, setting)
+    for setting in (*reading.settings, *reading.choose):
+        if "." in setting and not setting.startswith(OPEN_NODES) and not accepts(setting, reading.settings[setting]):
+            _leave_setting(reading, setting)
     return reading.ledger.imported(
         summary=f"{name} by {program}",
         source=f"{'an' if program[0] in 'aeiou' else 'a'} {program} configuration",
@@ -126,10 +127,6 @@ def imported(reading: KeyReader, name: str, program: str) -> Imported:
         not_understood=reading.notes,
         errors=reading.errors,
     )
-
-
-def _accepted(reading: KeyReader, setting: str) -> bool:
-    return "." not in setting or setting.startswith(OPEN_NODES) or accepts(setting, reading.settings[setting])
 
 
 def _leave_setting(reading: KeyReader, setting: str) -> None:

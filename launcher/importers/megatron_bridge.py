@@ -122,16 +122,12 @@ def _finish(reading: KeyReader) -> None:
         reading.choose.pop("zero")
         _beside_adapter(reading, degree)
     if "model" not in reading.choose:
-        _sized(reading)
+        if "model.hidden_size" in reading.settings:  # As long as a sequence (``training/config.py``).
+            longest = reading.settings.get("train.sequence_length", 1024)
+            reading.settings.setdefault("model.max_position_embeddings", longest)
         reading.notes.append("its model is not named: add model=ORGANISATION/NAME, or one of launch show model")
     if reading.choose.get("data") == "synthetic":
         reading.settings.pop("data.tokenizer", None)
-
-
-def _sized(reading: KeyReader) -> None:
-    if "model.hidden_size" in reading.settings:  # As long as a sequence (``training/config.py``).
-        longest = reading.settings.get("train.sequence_length", 1024)
-        reading.settings.setdefault("model.max_position_embeddings", longest)
 
 
 def _model(reading: KeyReader, key: str) -> None:

@@ -236,17 +236,14 @@ def _data(reading: KeyReader, key: str) -> None:
 
 def _evaluates(reading: KeyReader, key: str) -> None:
     word = str(reading.value(key))
-    if not _validating(reading, key.split(".")[0]):
+    block = key.partition(".")[0]
+    if not (reading.value(f"{block}.enable") or reading.value(f"{block}.enabled")):
         reading.idle("validation is off", key)
     elif word in ("c4_validation", "c4_test"):
         choose(reading, key, {"data.eval_path": _SETS[word]["data.path"]} | (
             {"data.eval_split": "validation"} if word == "c4_validation" else {}))  # fmt: skip
     else:
         reading.ledger.leave(key, f"only torchtitan knows where {word} is: set data.eval_path")
-
-
-def _validating(reading: KeyReader, block: str) -> bool:
-    return bool(reading.value(f"{block}.enable") or reading.value(f"{block}.enabled"))
 
 
 def _every_nth(reading: KeyReader, key: str) -> None:

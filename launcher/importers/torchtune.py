@@ -29,20 +29,13 @@ def read(text: str, path: str) -> Imported:
     kept = {} if reading.choose.get("optimizer") != "sgd" else {"optimizer.beta2": 0.95}
     length = {} if "train.steps" in reading.settings else {"train.epochs": 1}
     defaults(reading, {**_DEFAULTS, **kept, **length})
-    _pure(reading)
+    if reading.choose.get("precision") == "bf16" and "task" not in reading.choose:
+        _fine_tuning.say_pure(reading, "dtype")
+    elif reading.choose.get("precision") == "bf16" and "adapter" not in reading.choose:
+        reading.ledger.leave("dtype", "TRL trains fp32 copies of weights that FSDP2 shards: set precision.parameters")
     if "model" in reading.choose:
         reading.settings.setdefault("data.tokenizer", reading.choose["model"])
     return imported(reading, name_from(reading.choose.get("model", path)), "torchtune")
-
-
-def _pure(reading: KeyReader) -> None:
-    if reading.choose.get("precision") == "bf16" and "task" in reading.choose:
-        if "adapter" not in reading.choose:
-            reading.ledger.leave(
-                "dtype", "TRL trains fp32 copies of weights that FSDP2 shards: set precision.parameters"
-            )
-    elif reading.choose.get("precision") == "bf16":
-        _fine_tuning.say_pure(reading, "dtype")
 
 
 def _model(reading: KeyReader, key: str) -> None:

@@ -256,7 +256,8 @@ def biggest(*, without: Container[int] = (), count: int = 5) -> tuple[JsonObject
         with contextlib.suppress(OSError, ValueError, IndexError):
             if pid not in without:
                 folder = _PROC / str(pid)
-                found.append({"pid": pid, "name": _name(folder), "bytes": _resident(folder)})
+                pages = int((folder / "statm").read_text().split()[1])
+                found.append({"pid": pid, "name": _name(folder), "bytes": pages * os.sysconf("SC_PAGE_SIZE")})
     found.sort(key=lambda process: -int(process["bytes"]))
     return tuple(process for process in found[:count] if process["bytes"])
 
@@ -277,10 +278,6 @@ def name_of(pid: int) -> str:
     with contextlib.suppress(OSError):
         return _name(_PROC / str(pid))
     return ""
-
-
-def _resident(folder: Path) -> int:
-    return int((folder / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _name(folder: Path) -> str:

@@ -136,7 +136,9 @@ def _in_words(profile: dict[str, object]) -> str:
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
     """Yield warnings about settings that never take effect in a run this short, and about work that is never saved."""
-    yield from _fresh_base(spec)
+    if spec.adapter.name != "none" and spec.model.weights is None and spec.save.load is None:
+        rule = f"adapter={spec.adapter.name} keeps the weights frozen, and these are random: name a checkpoint"
+        yield ConfigError("model.weights", None, rule, ["model.weights=path/to/model", "adapter=none"])
     train, save, warmup = spec.train, spec.save, spec.warmup_steps
     if warmup >= spec.steps and warmup:
         rule = f"the learning rate is still rising when the run ends after {edit.length_text(spec)}"
@@ -196,9 +198,3 @@ def _adapter(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError(path, edit.value_at(spec, path), "peft computes it from whole weights, only under TRL", ways)
     rule = "this version trains no adapter with expert parallelism"
     yield from edit.refused(spec, "parallel.expert", rule, "adapter=none")
-
-
-def _fresh_base(spec: RunSpec) -> Iterator[ConfigError]:
-    if spec.adapter.name != "none" and spec.model.weights is None and spec.save.load is None:
-        rule = f"adapter={spec.adapter.name} keeps the weights frozen, and these are random: name a checkpoint"
-        yield ConfigError("model.weights", None, rule, ["model.weights=path/to/model", "adapter=none"])

@@ -133,7 +133,8 @@ def _slowest(run: Path) -> SlowestRank | None:
     means = [statistics.fmean(each) for each in zip(*rows, strict=True)]
     rank = max(range(len(means)), key=lambda each: means[each])
     median = statistics.median_low(means)
-    log = _newest_log(run, rank)
+    printed = output.of_rank(run, rank)
+    log = max(printed.ranks, key=lambda path: path.stat().st_mtime_ns, default=None) if printed else None
     return SlowestRank(
         rank=rank,
         slower=round(means[rank] / median - 1, 4) if median > 0 else None,
@@ -148,8 +149,3 @@ def _newest_times(run: Path) -> list[list[float]]:
         with contextlib.suppress(ValueError, TypeError, KeyError):
             found.append([float(each) for each in row["seconds"]])
     return [times for times in found if times]
-
-
-def _newest_log(run: Path, rank: int) -> Path | None:
-    printed = output.of_rank(run, rank)
-    return max(printed.ranks, key=lambda path: path.stat().st_mtime_ns, default=None) if printed else None

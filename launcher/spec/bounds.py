@@ -6,7 +6,7 @@ a real run. A key without a row here would be bounded only by 64 bits; ``tests/s
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from launcher.base.files import JsonObject
@@ -40,7 +40,9 @@ _NAMES = frozenset({"run.name", "model.name", "parallel.name", "hardware.name"})
 def wrong(path: str, value: object) -> tuple[str, list[str]] | None:
     """Return the size limit that a value of the right type breaks, with overrides that respect it; None if it fits."""
     if isinstance(value, str):
-        too_long = path in _NAMES and any(len(part) > LONGEST_NAME for part in _parts(value))
+        too_long = path in _NAMES and any(
+            len(part) > LONGEST_NAME for part in value.encode(errors="surrogateescape").split(b"/")
+        )
         rule = f"must be at most {LONGEST_NAME} bytes, since it names a folder"
         return (f"{rule}, and file systems allow 255 bytes for a name", []) if too_long else None
     if isinstance(value, bool) or not isinstance(value, int | float) or (bound := BOUNDS.get(path)) is None:
@@ -52,7 +54,3 @@ def wrong(path: str, value: object) -> tuple[str, list[str]] | None:
         rule = f"must be 0 or at least {bound.least:g}: fp32 does not resolve what a smaller value leaves"
         return rule, [f"{path}={bound.least}"]
     return None
-
-
-def _parts(name: str) -> Iterable[bytes]:
-    return name.encode(errors="surrogateescape").split(b"/")

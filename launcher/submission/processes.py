@@ -152,7 +152,7 @@ class OomKillDetector:
             return
         kind, message = found
         rank, pid = killed[0]
-        last = None if rank is None else _last(self._directory, rank)
+        last = next((each for each in newest(self._directory)[::-1] if each.rank == rank), None)
         logged, doing = _log_line(pid), None if rank is None else self._beats.get(rank)
         record = OutOfMemory(
             kind=kind,
@@ -215,8 +215,3 @@ def _log_line(pid: int | None) -> str | None:
         lines = [line for line in log.stdout.splitlines() if f"Killed process {pid} " in line]
         return lines[-1].strip()[:_LONGEST] if lines else None
     return None
-
-
-def _last(directory: Path, rank: int) -> MemoryRecord | None:
-    own = [each for each in newest(directory) if each.rank == rank]
-    return own[-1] if own else None

@@ -99,7 +99,9 @@ def of_rank(own: Sequence[MemoryRecord]) -> Growth | None:
         first=start.step,
         last=end.step,
         grown_bytes=grown[pile],
-        total_bytes=_peak(end),
+        total_bytes=max(
+            (peak.allocated_bytes for peak in end.phases.values()), default=sum((end.static or {}).values())
+        ),
         capacity_bytes=end.device_bytes,
         longer=bool(tokens) and tokens[-1] > tokens[0],
     )
@@ -110,10 +112,6 @@ def _piles(record: MemoryRecord) -> Mapping[str, int] | None:
         return record.static
     of_steps = [peak for name, peak in record.phases.items() if name in ("forward", "backward", "optimizer")]
     return max(of_steps, key=lambda peak: peak.allocated_bytes).piles if of_steps else None
-
-
-def _peak(record: MemoryRecord) -> int:
-    return max((peak.allocated_bytes for peak in record.phases.values()), default=sum((record.static or {}).values()))
 
 
 def _rises(sizes: Sequence[int]) -> bool:

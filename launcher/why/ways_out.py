@@ -21,7 +21,7 @@ from launcher.estimate.memory.estimate import needs
 from launcher.estimate.memory.moments import ALWAYS, MOMENTS, TRAINING, Moments
 from launcher.estimate.memory.terms import PILES, MemoryTerm, Pile, term
 from launcher.estimate.rank.model import RankModel
-from launcher.job.memory import OutOfMemory, PileRow
+from launcher.job.memory import OutOfMemory
 from launcher.preflight import assess, verdict
 from launcher.preflight.fixes import Fix, Search
 from launcher.preflight.measured.known import Measured
@@ -105,7 +105,12 @@ def carried(spec: RunSpec, found: Comparison, oom: OutOfMemory, moments: Moments
             unusable = row.grown_bytes
         elif row.pile == OTHER_PROCESSES:
             added.append(AddedBytes(pile="context", moments=frozenset(MOMENTS), bytes=row.grown_bytes))
-        elif _keeps_ratio(row, oom) and not (grows and row.pile == found.pile):
+        elif (
+            row.pile in BY_SIZE
+            and row.predicted_bytes
+            and oom.phase in _STEADY
+            and not (grows and row.pile == found.pile)
+        ):
             ratios[row.pile] = Fraction(row.measured_bytes or 0, row.predicted_bytes or 1)
         else:
             added.append(
@@ -116,10 +121,6 @@ def carried(spec: RunSpec, found: Comparison, oom: OutOfMemory, moments: Moments
     if not lacking:
         return rule
     return replace(rule, added=(*rule.added, AddedBytes(pile="temporary", moments=moments, bytes=lacking)))
-
-
-def _keeps_ratio(row: PileRow, oom: OutOfMemory) -> bool:
-    return row.pile in BY_SIZE and bool(row.predicted_bytes) and oom.phase in _STEADY
 
 
 def _pile(name: str) -> Pile:

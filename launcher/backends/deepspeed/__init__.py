@@ -75,7 +75,11 @@ def fullest_rank(spec: RunSpec) -> int:
 def changes(spec: RunSpec, kind: EngineChange) -> Iterator[Change]:
     """Smaller buckets, higher stages of ZeRO, AutoTP and Ulysses."""
     if kind == "buffers":
-        yield from _smaller_buckets(spec)
+        if spec.zero.reduce_bucket_size > _SMALLER_BUCKET:
+            settings: dict[str, object] = {"zero.reduce_bucket_size": _SMALLER_BUCKET}
+            if spec.zero.stage == 3:
+                settings |= {"zero.max_reuse_distance": _SMALLER_BUCKET, "zero.max_live_parameters": _SMALLER_BUCKET}
+            yield set_to(spec, "more and smaller collectives", settings, stays=True)
     elif kind == "sharding":
         yield from _stages(spec)
     elif kind == "tensor":
@@ -84,15 +88,6 @@ def changes(spec: RunSpec, kind: EngineChange) -> Iterator[Change]:
         yield from sequence_ranks(spec, "ulysses")
     else:
         yield from recomputed_modules(spec)
-
-
-def _smaller_buckets(spec: RunSpec) -> Iterator[Change]:
-    if spec.zero.reduce_bucket_size > _SMALLER_BUCKET:
-        settings: dict[str, object] = {"zero.reduce_bucket_size": _SMALLER_BUCKET}
-        if spec.zero.stage == 3:
-            settings["zero.max_reuse_distance"] = _SMALLER_BUCKET
-            settings["zero.max_live_parameters"] = _SMALLER_BUCKET
-        yield set_to(spec, "more and smaller collectives", settings, stays=True)
 
 
 def _stages(spec: RunSpec) -> Iterator[Change]:

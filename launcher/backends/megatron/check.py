@@ -42,18 +42,14 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     yield from _training(spec)
     yield from _graphs(spec)
     yield from checkout.check_data(spec)
-    yield from _packing(spec)
+    if spec.data.packed == "documents":
+        rule = "this version does not tell Megatron-LM's attention where documents end (core/packed_seq_params.py)"
+        yield ConfigError("data.packing", "documents", rule, ["data.packing=concat", "backend=fsdp", "parallel=fsdp"])
     rule = "Megatron-LM evaluates on one data set, data.eval_path; FSDP, DDP, DeepSpeed and TRL on several"
     yield from edit.refused(spec, "data.eval_sets", rule, "parallel=fsdp", "parallel=zero3")
     yield from checkout.check_saving(spec)
     yield from checkout.check_conversion(spec)
     yield from extra.check(spec)
-
-
-def _packing(spec: RunSpec) -> Iterator[ConfigError]:
-    if spec.data.packed == "documents":
-        rule = "this version does not tell Megatron-LM's attention where documents end (core/packed_seq_params.py)"
-        yield ConfigError("data.packing", "documents", rule, ["data.packing=concat", "backend=fsdp", "parallel=fsdp"])
 
 
 def _degrees(spec: RunSpec) -> Iterator[ConfigError]:

@@ -73,7 +73,8 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
         if argument == "cross-entropy-fusion-impl" and value == "te" and not spec.backend.path:
             rule = f"megatron-core {options.VERSION} refuses Transformer Engine's loss, which older checkouts have"
             yield ConfigError(path, value, rule, [without])
-        if least is not None and value not in (None, False) and not _is_count(value, least):
+        count = isinstance(value, int) and value is not True
+        if least is not None and value not in (None, False) and not (count and value >= least):
             yield ConfigError(path, found, f"must be a whole number of at least {least}", [without])
         if setting is not None and value is not None and value not in BEYOND.get(argument, ()):
             rule = f"the setting {setting} gives it, and the memory estimate reads that setting"
@@ -126,10 +127,6 @@ def _parameters_refused(spec: RunSpec, word: str) -> str | None:
     if spec.zero.offload_optimizer == "cpu" and recipe(spec) != "delayed":
         return "with zero.offload_optimizer=cpu parameters are in fp8 only with precision.recipe=delayed"
     return None
-
-
-def _is_count(value: Any, least: int) -> bool:
-    return isinstance(value, int) and value is not True and value >= least
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:

@@ -82,10 +82,6 @@ def total(parts: Iterable[WeightCounts]) -> WeightCounts:
     return WeightCounts(**{name: of(column) for (name, of), column in zip(_OF_SEVERAL.items(), columns, strict=False)})
 
 
-def _last(numbers: Iterable[int]) -> int:
-    return next(filter(None, reversed(tuple(numbers))), 0)
-
-
 def _joined(tuples: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
     return tuple(chain.from_iterable(tuples))
 
@@ -94,7 +90,7 @@ _LARGEST = ("largest", "largest_trained", "drawn", "largest_quantised", "drawn_q
 _OF_SEVERAL: dict[str, Callable[[Iterable[Any]], Any]] = {
     **{field.name: sum for field in fields(WeightCounts)},
     **dict.fromkeys(_LARGEST, max),
-    "last_trained": _last,
+    "last_trained": lambda numbers: next(filter(None, reversed(tuple(numbers))), 0),
     "matrices": _joined,
     "stepped": _joined,
     "frozen": _joined,

@@ -124,7 +124,8 @@ def _terms(speed: SpeedEstimate) -> list[SpeedTerm]:
 
 def _parts(speed: SpeedEstimate) -> Iterator[str]:
     form = "  {:<22}{:>10}{:>10}{:>8}"
-    where = f" of stage {_slowest(speed.stages)}, the slowest" if len(speed.stages) > 1 else ""
+    slowest = max(speed.stages, key=lambda stage: stage.seconds, default=None)
+    where = f" of stage {slowest.stage}, the slowest" if slowest and len(speed.stages) > 1 else ""
     yield f"the parts of a step{where}:"
     yield form.format("", "seconds", "exposed", "share")
     for part, terms in speed.parts():
@@ -133,10 +134,6 @@ def _parts(speed: SpeedEstimate) -> Iterator[str]:
         share = f"{exposed / speed.step_seconds:.1%}"
         yield form.format(name_of(part), rounded(seconds), rounded(exposed), share)
     yield form.format("step", "", rounded(speed.step_seconds), "100.0%")
-
-
-def _slowest(stages: Sequence[StageTime]) -> int:
-    return max(stages, key=lambda stage: stage.seconds).stage
 
 
 def _traffic(speed: SpeedEstimate) -> Iterator[str]:

@@ -101,17 +101,14 @@ def _ingredients(source: Source) -> Iterator[Html | str]:
     machine = [(key, _short(value)) for key, value in recorded.items() if key.startswith(("hardware.", "environment."))]
     yield from _otherwise(found, recorded)
     yield details(f"versions: {_main(recorded)}", table(["", "then"], versions))
-    yield details(f"machine and environment: {_node(recorded)}", table(["", "then"], machine))
+    node = ", ".join(_short(value) for key, value in recorded.items() if key.startswith("hardware.") and value)[:100]
+    yield details(f"machine and environment: {node}", table(["", "then"], machine))
 
 
 def _main(recorded: JsonObject) -> str:
     names = ("python", "packages.torch", "packages.llm-launch", "git.commit")
     known = ((name.rpartition(".")[2], recorded.get(f"versions.{name}")) for name in names)
     return ", ".join(f"{name} {_short(value)[:16]}" for name, value in known if value is not None)
-
-
-def _node(recorded: JsonObject) -> str:
-    return ", ".join(_short(value) for key, value in recorded.items() if key.startswith("hardware.") and value)[:100]
 
 
 def _otherwise(found: Lock, recorded: JsonObject) -> Iterator[Html | str]:

@@ -188,11 +188,12 @@ def _over_time(source: Source) -> Iterator[Chart | Html | str]:
     rows = [row for rank in shown for row in _rows_of(stepped, rank, unit, MOST // len(shown))]
     left_out = f" Of {len(sizes)} ranks those {_RANKS} with the largest peaks are here." * (len(sizes) > _RANKS)
     title = f"allocated at a step's peak, {name}"
+    warned = "".join(f" {event['text']}." for event in source.events if event["kind"] == "memory_growth")
     yield Chart(
         title="Over time, by pile",
         spec=areas(rows, piles.COLOURS, title=title, ranks=[str(rank) for rank in shown]),
         said=f"Memory of a rank by pile over {len({record.step for record in stepped})} sampled steps.",
-        note=f"The fullest phase of each sampled step.{left_out}{_warned(source)}",
+        note=f"The fullest phase of each sampled step.{left_out}{warned}",
         zoom="step",
     )
 
@@ -208,11 +209,6 @@ def _rows_of(records: Sequence[MemoryRecord], rank: int, unit: int, most: int) -
             size = peak.piles.get(pile, 0)
             place = {"step": steps[number], "rank": str(rank), "pile": piles.name_of(pile)}
             yield place | {"bytes": round(size / unit, 4), "size": gib(size), "phase": phase.replace("_", " ")}
-
-
-def _warned(source: Source) -> str:
-    found = [str(event["text"]) for event in source.events if event["kind"] == "memory_growth"]
-    return "".join(f" {text}." for text in found)
 
 
 def _host(source: Source) -> Iterator[Chart | Html | str]:

@@ -328,16 +328,14 @@ def _twin(module: nn.Module, depth: int = 1) -> nn.Module:
     twin: nn.Module = object.__new__(type(module))  # ``__new__`` of a class made by FSDP would build another object.
     twin.__dict__ |= module.__dict__
     twin._parameters = {
-        name: None if each is None else nn.Parameter(_empty(each, -1 if _is_matrix(module, each) else depth), False)
+        name: None
+        if each is None
+        else nn.Parameter(_empty(each, -1 if isinstance(module, _PLAIN) and len(_shape(each)) > 1 else depth), False)
         for name, each in module._parameters.items()
     }
     twin._buffers = {name: None if each is None else _empty(each, depth) for name, each in module._buffers.items()}
     twin._modules = {name: None if each is None else _twin(each, depth - 1) for name, each in module._modules.items()}
     return twin
-
-
-def _is_matrix(module: nn.Module, tensor: torch.Tensor) -> bool:
-    return isinstance(module, _PLAIN) and len(_shape(tensor)) > 1
 
 
 def _empty(like: torch.Tensor, depth: int) -> torch.Tensor:

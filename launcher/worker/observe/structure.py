@@ -65,7 +65,7 @@ def sizes(config: Any) -> JsonObject:
     own = config.get_text_config()
     for key, neutral in _SIZES.items():
         names = (key, *_OTHERS.get(key, ()))
-        value = next((each for name in names if _plain(each := _value(own, name))), neutral)
+        value = next((each for name in names if isinstance(each := _value(own, name), int | float) and each), neutral)
         made[key] = None if value == "" else made.get("hidden_size", 1) if value is None else value
     if not made["num_experts"]:
         return {**made, "num_experts_per_tok": 0, "moe_intermediate_size": 0}
@@ -84,10 +84,6 @@ def _value(config: Any, name: str) -> object:
     except Exception:  # transformers raises if layers differ in the value.
         return None
     return value[0] if isinstance(value, list) and value and value.count(value[0]) == len(value) else value
-
-
-def _plain(value: object) -> bool:
-    return isinstance(value, bool | int | float) and value != 0
 
 
 _READ = re.compile(r"config\.([a-z_]\w*)|(?:getattr\((?:self\.)?config, |kwargs\.(?:pop|get)\()['\"](\w+)")
