@@ -17,11 +17,13 @@ def samples_drawn(sizes: Sequence[int], weights: Sequence[float]) -> list[int]:
 
     Without weights each data set contributes its own samples. With weights the numbers are proportional to the weights,
     and the smallest for which every sample occurs at least once: sets that are small for their weight are repeated.
+    A set of weight 0 has none.
     """
     if not weights:
         return list(sizes)
-    most = max(size / weight for size, weight in zip(sizes, weights, strict=True))
-    return [max(size, round(weight * most)) for size, weight in zip(sizes, weights, strict=True)]
+    weighted = list(zip(sizes, weights, strict=True))
+    most = max(size / weight for size, weight in weighted if weight)
+    return [max(size, round(weight * most)) if weight else 0 for size, weight in weighted]
 
 
 def sizes_of(spec: RunSpec, survey: Survey) -> list[int] | None:
@@ -80,15 +82,10 @@ def trained(spec: RunSpec, sizes: Sequence[int]) -> int:
     return sum(samples_drawn([max(0, size - held_out(spec, size)) for size in sizes], spec.data.weights))
 
 
-def is_counted(spec: RunSpec) -> bool:
-    """True if a number of the run depends on the samples of an epoch."""
-    return any(each is not None for each in (spec.train.epochs, spec.train.evals_per_epoch, spec.save.per_epoch))
-
-
 def with_samples(spec: RunSpec, looking: DataLook = look.look) -> RunSpec:
     """The run with ``data.samples`` from a survey of its data, if it uses epochs and does not set it."""
     data, unread = spec.data, spec.data.source == "rows" and not spec.task.rows  # A rule refuses such rows.
-    if not is_counted(spec) or data.samples is not None or spec.script is not None or unread:
+    if not spec.counts_epochs or data.samples is not None or spec.script is not None or unread:
         return spec
     try:
         survey = looking(data, spec.task.name)
@@ -114,7 +111,7 @@ def is_exact(spec: RunSpec, survey: Survey) -> bool:
 
 def steps_of(spec: RunSpec, found: TokenFolder) -> int | None:
     """The steps of a run whose token ids exist; None if they do not depend on the data."""
-    if not is_counted(spec):
+    if not spec.counts_epochs:
         return None
     spans = found.spans[: len(spec.data.trained)]
     return counted(spec, max(1, trained(spec, [_samples_in(found, span, spec) for span in spans]))).steps
@@ -131,4 +128,4 @@ def _samples_in(found: TokenFolder, span: Span, spec: RunSpec) -> int:
 
 def counted(spec: RunSpec, samples: int) -> RunSpec:
     """The run with the samples of an epoch as counted when its data was opened."""
-    return edit.changed(spec, "data.samples", samples) if is_counted(spec) else spec
+    return edit.changed(spec, "data.samples", samples) if spec.counts_epochs else spec

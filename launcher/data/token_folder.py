@@ -38,8 +38,8 @@ _DIGITS = 16
 _NAME = re.compile(rf"[0-9a-f]{{{_DIGITS}}}(\..+\.partial|\.lock)?")
 _ELSEWHERE = frozenset((
     *("path", "revision", "config", "samples", "packing", "tokenizer", "token_dtype"),
-    *("eval_fraction", "workers", "shuffle", "preview", "mix", "eval_path", "eval_split", "eval_config"),
-    "eval_sets",
+    *("eval_fraction", "workers", "shuffle", "preview", "mix", "stages", "eval_path", "eval_split"),
+    *("eval_config", "eval_sets"),
 ))
 """Keys of ``data`` that do not change the ids, or that are hashed by content instead of value."""
 

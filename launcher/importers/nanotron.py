@@ -4,6 +4,9 @@ Its ranks are laid out like Megatron-LM's: tensor and pipeline parallel ranks, a
 is said by all of its three numbers, since ``parallelism.dp`` is what the ranks make of them.
 """
 
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from launcher.config.ledger import Ledger, name_from
@@ -88,59 +91,85 @@ def _schedule(reading: KeyReader) -> None:
 
 
 def _data_sets(reading: KeyReader) -> None:
+    """Say the data of one stage by ``data.path`` or ``data.mix``, of several by ``data.stages``."""
     stages = parts(reading.ledger.values, "data_stages")
-    block = f"{stages[0]}.data" if stages else "data"
-    for stage in stages[1:]:
-        if _of(reading, stage) == _of(reading, stages[0]):
+    blocks = [f"{stage}.data" for stage in stages] or ["data"]
+    found = [[*_sets(reading, f"{block}.dataset")] for block in blocks]
+    for stage in stages:
+        if reading.value(f"{stage}.sequence_length") == reading.value("tokens.sequence_length"):
+            reading.default(f"{stage}.sequence_length")
+        reading.idle("a name only", f"{stage}.name")
+    reading.idle("the run begins with it", *(f"{stage}.start_training_step" for stage in stages[:1]))
+    for stage, earlier, block in zip(stages[1:], blocks, blocks[1:], strict=False):
+        reading.idle("as in the first stage, in that program's order", f"{block}.num_loading_workers", f"{block}.seed")
+        if (reading.number(f"{stage}.start_training_step") or 0) > (reading.number("tokens.train_steps") or math.inf):
+            reading.idle("the run ends before it", stage)
+        elif _of(reading, f"{block}.dataset") == _of(reading, f"{earlier}.dataset"):
             reading.idle("the same data continue, in that program's order", stage)
-        else:
-            reading.leave("launch reads one data set from beginning to end: set data.mix", stage)
-    if stages:
-        length = f"{stages[0]}.sequence_length"
-        if reading.value(length) == reading.value("tokens.sequence_length"):
-            reading.default(length)
-        reading.idle("for the only stage", f"{stages[0]}.name", f"{stages[0]}.start_training_step")
-    splits = reading.value(f"{block}.dataset.hf_dataset_splits")
-    names = {"hf_dataset_or_datasets": "path", "hf_dataset_splits": "split", "hf_dataset_config_name": "config",
-             "text_column_name": "column"}  # fmt: skip
-    hubs = [each for each in reading.listed(f"{block}.dataset.hf_dataset_or_datasets") if isinstance(each, str)]
-    sets = []
-    for each in hubs:
-        said = {
-            "path": each,
-            "split": splits if isinstance(splits, str) else None,
-            "config": reading.value(f"{block}.dataset.hf_dataset_config_name"),
-            "column": reading.value(f"{block}.dataset.text_column_name"),
-        }
-        keys = tuple(f"{block}.dataset.{name}" for name in names)
-        source = _fine_tuning.source_of(each, chat=False)
-        sets.append(_fine_tuning.DataSet(keys=keys, source=source, said=said))
-    _fine_tuning.say(reading, sets)
-    if not _folders(reading, f"{block}.dataset") and reading.ledger.values.get(f"{block}.dataset", "") is None:
-        choose(reading, f"{block}.dataset", {"data": "synthetic"})
-    reading.say_count(f"{block}.num_loading_workers", "data.workers")
-    reading.say_count(f"{block}.seed", "train.seed")
-    apply(under(_OF_DATA, f"{block}."), reading)
+    if len(stages) < 2 or not _staged(reading, stages, found):
+        _fine_tuning.say(reading, found[0])
+    if not found[0] and reading.ledger.values.get(f"{blocks[0]}.dataset", "") is None:
+        choose(reading, f"{blocks[0]}.dataset", {"data": "synthetic"})
+    reading.say_count(f"{blocks[0]}.num_loading_workers", "data.workers")
+    reading.say_count(f"{blocks[0]}.seed", "train.seed")
+    apply(under(_OF_DATA, *(f"{block}." for block in blocks)), reading)
 
 
-def _of(reading: KeyReader, stage: str) -> dict[str, Any]:
-    start = f"{stage}.data."
-    return {key.removeprefix(start): value for key, value in reading.ledger.values.items() if key.startswith(start)}
+def _staged(reading: KeyReader, stages: Sequence[str], found: Sequence[Sequence[_fine_tuning.DataSet]]) -> bool:
+    """Say the data of stages that differ; False if they do not, or if launch cannot say them."""
+    starts = [f"{stage}.start_training_step" for stage in stages]
+    opened = [place for place, key in enumerate(starts) if reading.ledger.is_open(key) or not place]
+    steps = [reading.count(starts[place], 1) or 1 if place else 1 for place in opened]
+    batch = ("micro_batch_size", "batch_accumulation_per_replica", "sequence_length")
+    sizes = [reading.count(f"tokens.{key}", 1) for key in batch] + [reading.count("parallelism.dp", 1)]
+    sets = [
+        {(each.source, *(said for key, said in each.said.items() if key != "weight")): each for each in found[place]}
+        for place in opened
+    ]
+    every = list(dict.fromkeys(name for each in sets for name in each))
+    unweighted = any(len(each) > 1 and None in (one.said.get("weight") for one in each.values()) for each in sets)
+    if len(every) < 2 or None in sizes or unweighted or not all(sets) or len({name[0] for name in every}) > 1:
+        return False
+    parts_of = {name: each for stage in reversed(sets) for name, each in stage.items()}
+    keys = tuple(key for stage in sets for each in stage.values() for key in each.keys)
+    alone = [replace(parts_of[name], keys=keys, said={**parts_of[name].said, "weight": None}) for name in every]
+    _fine_tuning.say(reading, alone)
+    given = [{name: each.said.get("weight") for name, each in stage.items()} for stage in sets]
+    weights = [[1.0 if (share := each.get(name, 0.0)) is None else share for name in every] for each in given]
+    tokens = math.prod(size for size in sizes if size)
+    said = [{"after_tokens": (step - 1) * tokens, "weights": each} for step, each in zip(steps, weights, strict=True)]
+    reading.say_together({"data.stages": said}, *(starts[place] for place in opened[1:]))
+    return True
 
 
-def _folders(reading: KeyReader, block: str) -> bool:
-    shares = reading.value(f"{block}.dataset_weights")
+def _sets(reading: KeyReader, block: str) -> Iterator[_fine_tuning.DataSet]:
+    """The data sets of one stage: folders of token ids, or data sets of the Hub."""
+    splits, shares = reading.value(f"{block}.hf_dataset_splits"), reading.value(f"{block}.dataset_weights")
+    said = {
+        "split": splits if isinstance(splits, str) else None,
+        "config": reading.value(f"{block}.hf_dataset_config_name"),
+        "column": reading.value(f"{block}.text_column_name"),
+    }
+    names = ("hf_dataset_or_datasets", "hf_dataset_splits", "hf_dataset_config_name", "text_column_name")
+    keys = tuple(f"{block}.{name}" for name in names)
+    for each in reading.listed(keys[0]):
+        if isinstance(each, str):
+            source = _fine_tuning.source_of(each, chat=False)
+            yield _fine_tuning.DataSet(keys=keys, source=source, said={"path": each, **said})
     folders = [each for each in reading.listed(f"{block}.dataset_folder") if isinstance(each, str)]
     weights = shares if isinstance(shares, list) and len(shares) == len(folders) else [None] * len(folders)
     keys = (f"{block}.dataset_folder", f"{block}.dataset_weights")
-    said = [{"path": each, "weight": weight} for each, weight in zip(folders, weights, strict=True)]
-    _fine_tuning.say(reading, [_fine_tuning.DataSet(keys=keys, source="tokens", said=each) for each in said])
+    for path, weight in zip(folders, weights, strict=True):
+        yield _fine_tuning.DataSet(keys=keys, source="tokens", said={"path": path, "weight": weight})
     ids = [reading.number(f"{each}.vocab_size") or 0 for each in (block, "model.model_config")]
     if folders and (max(ids) > _SMALL or reading.number(f"{block}.token_size_in_bytes") == 4):
         reading.settings["data.token_dtype"] = "uint32"
         for name in ("vocab_size", "token_size_in_bytes"):
             reading.ledger.say(f"{block}.{name}", "data.token_dtype")
-    return bool(folders)
+
+
+def _of(reading: KeyReader, block: str) -> dict[str, Any]:
+    return {key.removeprefix(block): value for key, value in reading.ledger.values.items() if key.startswith(block)}
 
 
 _OF_DATA = rows("nanotron_data")

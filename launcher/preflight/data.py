@@ -13,7 +13,7 @@ from launcher.base.errors import ConfigError
 from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
 from launcher.data import look
-from launcher.data.epoch import DataLook, held_out, is_counted, is_exact, sizes_of, tokens_needed, trained, untrained
+from launcher.data.epoch import DataLook, held_out, is_exact, sizes_of, tokens_needed, trained, untrained
 from launcher.data.files import files_of, is_on_hub
 from launcher.data.packing import bins
 from launcher.data.survey import Survey
@@ -33,8 +33,8 @@ class DataFindings:
 
     @cached_property
     def samples(self) -> int | None:
-        """Samples in one epoch, without held-out ones; None if the number of tokens is unknown."""
-        found = None if self.survey is None else sizes_of(self.spec, self.survey)
+        """Samples in one epoch, without held-out ones; None in stages, or if the number of tokens is unknown."""
+        found = None if self.survey is None or self.spec.data.stages else sizes_of(self.spec, self.survey)
         return None if found is None else trained(self.spec, found)
 
     @cached_property
@@ -120,7 +120,7 @@ def _errors(spec: RunSpec, survey: Survey) -> Iterator[ConfigError]:
 
         yield ConfigError("task.name", spec.task.name, rule, task_rows.other_tasks(survey.columns, spec.task.name))
         return
-    if is_counted(spec) and not backends.of(spec).profile.counts_epochs and not is_exact(spec, survey):
+    if spec.counts_epochs and not backends.of(spec).profile.counts_epochs and not is_exact(spec, survey):
         rule = "the engine needs the number of steps before it opens the data, and only part of the data was counted"
         yield ConfigError(
             edit.length_key(spec), edit.length_value(spec), rule, [f"train.steps={spec.steps} train.epochs=null"]
@@ -176,7 +176,7 @@ def _cut_off(spec: RunSpec, survey: Survey) -> Iterator[ConfigError]:
 
 
 def _warnings(spec: RunSpec, survey: Survey) -> Iterator[ConfigError]:
-    if is_counted(spec) and not is_exact(spec, survey) and spec.data.samples is not None:
+    if spec.counts_epochs and not is_exact(spec, survey) and spec.data.samples is not None:
         rule = (
             "this is an estimate of an epoch from part of the data; the job counts all samples and sets its steps by it"
         )

@@ -87,20 +87,12 @@ _VARIANTS = "adapter.dora adapter.rslora adapter.lora_plus adapter.modules_to_sa
 _LOW_RANK = "adapter.rank adapter.alpha adapter.dropout"
 
 
-def _offloads_to_nvme(spec: RunSpec) -> bool:
-    return "nvme" in (spec.zero.offload_optimizer, spec.zero.offload_parameters)
-
-
 def _rounds_by_chance(spec: RunSpec) -> bool:
     return spec.optimizer.name in ("adamw_8bit", "adamw_4bit") and spec.precision.parameters == "bf16"
 
 
 def _reads_text(spec: RunSpec) -> bool:
     return spec.data.source in ("text", "chat", "huggingface", "rows")
-
-
-def _counts_epochs(spec: RunSpec) -> bool:
-    return spec.train.epochs is not None or spec.train.evals_per_epoch is not None or bool(spec.save.per_epoch)
 
 
 REFUSED: tuple[Row, ...] = (
@@ -118,7 +110,8 @@ REFUSED: tuple[Row, ...] = (
     *(OfAnEngine(path) for path in OF_ENGINES.split()),
     *_rows(_VARIANTS, lambda spec: spec.adapter.low_rank, "adapter=lora", "by LoRA"),
     *_rows("adapter.quant_type", lambda spec: spec.adapter.name == "qlora", "adapter=qlora", "by qlora"),
-    *_rows("zero.nvme_path", _offloads_to_nvme, "zero.offload_optimizer=nvme", "when something is offloaded to NVMe"),
+    *_rows("zero.nvme_path", lambda spec: "nvme" in (spec.zero.offload_optimizer, spec.zero.offload_parameters),
+           "zero.offload_optimizer=nvme", "when something is offloaded to NVMe"),
     *_rows("optimizer.adamw_lr",
            lambda spec: spec.optimizer.name == "muon", "optimizer=muon", "with Muon, for the weights that AdamW steps"),
     *_rows("optimizer.stochastic_rounding", _rounds_by_chance,
@@ -144,12 +137,14 @@ REFUSED: tuple[Row, ...] = (
            lambda spec: spec.tracking.kind in ("wandb", "mlflow"), "tracking=mlflow", "by wandb and mlflow"),
     *_rows("data.revision data.config",
            lambda spec: spec.data.of_the_hub, "data=huggingface", "for a data set on the Hugging Face Hub"),
-    *_rows("data.samples", _counts_epochs, "train.epochs=1", "when something is counted in epochs"),
+    *_rows("data.samples", lambda spec: spec.counts_epochs, "train.epochs=1", "when something is counted in epochs"),
     *_rows("data.max_samples data.packing", _reads_text, "data=text", "when data consists of rows or documents"),
     *_rows("data.columns",
            lambda spec: spec.data.source in ("chat", "rows"), "data=chat", "when rows are conversations, or a task's"),
     *_rows("data.path data.mix data.eval_path data.eval_split data.eval_config data.eval_sets",
            lambda spec: spec.data.source != "synthetic", "data=text", "when data has a source"),
+    *_rows("data.stages", lambda spec: bool(spec.data.mix), "data=text data.mix=[{path:a},{path:b}]",
+           "for the data sets of data.mix"),
     *_rows("model.trust_remote_code", lambda spec: spec.model.weights is not None or spec.data.tokenizer != "bytes",
            "model.weights=path/to/model", "when a folder of weights or a tokenizer is loaded"),
 )  # fmt: skip

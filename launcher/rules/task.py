@@ -1,5 +1,6 @@
 """Rules about the task: the backend that trains it, the data sets that it reads, and keys of other tasks."""
 
+import itertools
 from collections.abc import Iterator, Mapping
 
 from launcher.base import registry
@@ -92,6 +93,7 @@ def _data_sets(spec: RunSpec) -> Iterator[ConfigError]:
         rule = f"data.source={data.source} needs a path to read from"
         yield ConfigError("data.path", data.path, rule, [f"data.path={_EXAMPLES[data.source]}", "data=synthetic"])
     yield from _mix(spec)
+    yield from _stages(spec)
     yield from _evaluation(data)
 
 
@@ -109,9 +111,34 @@ def _mix(spec: RunSpec) -> Iterator[ConfigError]:
         rule = "weights are shares of the samples: set all of them, or none, which sees each sample once"
         ways = ["data.mix=[{path: a, weight: 1}, {path: b, weight: 2}]"]
         yield ConfigError("data.mix", edit.plain(data.mix), rule, ways)
-    elif data.weights and not data.shuffle:
+    elif (data.weights or data.stages) and not data.shuffle:
         rule = "without shuffling, data sets are read one after the other, whatever their weights"
         yield ConfigError("data.shuffle", False, rule, ["data.shuffle=true"])
+
+
+def _stages(spec: RunSpec) -> Iterator[ConfigError]:
+    data = spec.data
+    if not data.stages or not data.mix:
+        return
+    if data.weights:
+        rule = "each stage of data.stages has weights of its own"
+        parts = [{key: value for key, value in part.said.items() if key != "weight"} for part in data.mix]
+        yield ConfigError("data.mix", edit.plain(data.mix), rule, [edit.override("data.mix", parts), "data.stages=[]"])
+    for place, stage in enumerate(data.stages):
+        if len(stage.weights) != len(data.mix) or not any(stage.weights):
+            rule = f"a weight for each of the {len(data.mix)} data sets of data.mix is needed, and one above 0"
+            yield ConfigError(f"data.stages.{place}.weights", [*stage.weights], rule, ["data.stages=[]"])
+    starts, end = [stage.after_tokens for stage in data.stages], spec.steps * spec.tokens_per_step
+    if starts[0] or any(later <= earlier for earlier, later in itertools.pairwise(starts)):
+        rule = "the first stage begins after 0 tokens, and each further one after more than the one before"
+        yield ConfigError("data.stages", starts, rule, ["data.stages=[]"])
+    elif starts[-1] >= end:
+        rule = f"the run ends after {end} tokens, before this stage begins"
+        yield ConfigError(f"data.stages.{len(starts) - 1}.after_tokens", starts[-1], rule,
+                          [f"train.steps=null train.tokens={2 * starts[-1]}"])  # fmt: skip
+    if spec.counts_epochs:
+        rule = "a run in stages has no epoch to count: its length and intervals are steps or tokens"
+        yield ConfigError("data.stages", starts, rule, ["data.stages=[]"])
 
 
 def _evaluation(data: DataSpec) -> Iterator[ConfigError]:

@@ -15,7 +15,7 @@ from launcher.base.errors import ConfigError, typed
 from launcher.base.files import JsonObject
 from launcher.base.package import __version__, shipped
 from launcher.spec import RunSpec
-from launcher.spec.training import DataSet
+from launcher.spec.training import ListItem
 from launcher.spec.values import by_identity
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def _getter(path: str) -> Callable[[RunSpec], object]:
 def plain(value: object) -> object:
     """Return a key's value as plain data, for an error to show."""
     if isinstance(value, tuple):
-        return [item.said if isinstance(item, DataSet) else item for item in value]
+        return [item.said if isinstance(item, ListItem) else item for item in value]
     return value
 
 
@@ -181,12 +181,11 @@ def addition(path: str, value: object) -> str:
 
 def values(text: str) -> dict[str, object]:
     """Return the plain values of overrides ``group.key=value`` by key, skipping words of any other form."""
-    words = (word.partition("=") for word in text.split())
-    return {path: _read(value) for path, _, value in words if path.count(".") == 1 and _is_plain(path, value)}
-
-
-def _is_plain(path: str, value: str) -> bool:
-    return not path.startswith("+") and value[:1] not in ("[", "{", "'", '"')
+    words = (word.partition("=") for word in text.split() if word[:1] != "+")
+    plain = (
+        (path, value) for path, _, value in words if path.count(".") == 1 and value[:1] not in ("[", "{", "'", '"')
+    )
+    return {path: _read(value) for path, value in plain}
 
 
 def _read(text: str) -> bool | int | float | str | None:

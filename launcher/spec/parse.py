@@ -19,7 +19,7 @@ from launcher.base.terminal import CONTROL
 from launcher.base.typed import Reader, Scalars, bare, describe, reader
 from launcher.base.units import bytes_of, count_of, seconds_of
 from launcher.spec import RunSpec, bounds, edit
-from launcher.spec.training import PART_KEYS, EvalSet, MixPart, ProfileSpec
+from launcher.spec.training import PART_KEYS, DataStage, EvalSet, MixPart, ProfileSpec
 
 MISSING = "???"  # OmegaConf's marker for a mandatory value that is not set.
 OPEN_NODES = ("backend.extra", "cluster.extra", "cluster.environment", "data.columns", "data.special_tokens",
@@ -38,11 +38,13 @@ _WORDS = {
     type(None): "null",
     Mapping: "a mapping of names to values",
     MixPart: f"{{path: a, weight: 1}}, optionally with {', '.join(PART_KEYS[1:])}",
+    DataStage: "{after_tokens: 0, weights: [1, 0.5]}",
     EvalSet: f"{{name: code, path: a}}, optionally with {', '.join(PART_KEYS[1:])}",
     ProfileSpec: "{start: 10, steps: 3, ranks: [0]}, of which only start is required,",
 }
 _LISTS: Mapping[type, str] = {
     MixPart: "[{path:a,weight:1},{path:b,weight:1}]",
+    DataStage: "[{weights:[1,0]},{after_tokens:1000000,weights:[1,1]}]",
     EvalSet: "[{name:code,path:a},{name:math,path:b}]",
 }
 _MODULES = {key: package for package, key in registry.KEYS.items()}

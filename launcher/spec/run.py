@@ -181,6 +181,11 @@ class RunSpec:
         return self.backend.count(ROUND) or self.parallel.pipeline
 
     @property
+    def counts_epochs(self) -> bool:
+        """True if a number of the run depends on the samples of an epoch."""
+        return any(each is not None for each in (self.train.epochs, self.train.evals_per_epoch, self.save.per_epoch))
+
+    @property
     def tokens_per_step(self) -> int:
         """Tokens per optimizer step, over all ranks."""
         return self.global_batch_size * self.sequence_length * self.task.sequences

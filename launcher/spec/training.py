@@ -159,7 +159,22 @@ type Source = Literal["synthetic", "text", "chat", "tokens", "huggingface", "row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DataSet:
+class ListItem:
+    """An item of a list in ``data``."""
+
+    @property
+    def said(self) -> dict[str, object]:
+        """All keys that are set in it, as plain data."""
+        found = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in found.items()
+            if value is not None
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSet(ListItem):
     """One of several data sets; keys that it leaves out are those of ``data``."""
 
     path: str
@@ -177,17 +192,20 @@ class DataSet:
         """The settings of ``data`` that this data set overrides, by key."""
         return {name: value for name in PART_KEYS if (value := getattr(self, name)) is not None}
 
-    @property
-    def said(self) -> dict[str, object]:
-        """All keys that are set for this data set, as plain data."""
-        return {each.name: value for each in fields(self) if (value := getattr(self, each.name)) is not None}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixPart(DataSet):
     """One data set of ``data.mix``."""
 
     weight: Positive | None = None  # Its share of the samples, relative to the others.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataStage(ListItem):
+    """One stage of ``data.stages``."""
+
+    weights: tuple[NonNegative, ...]  # The share of each data set of ``data.mix``, relative to the others.
+    after_tokens: Natural = 0  # Tokens trained before it begins.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,6 +251,7 @@ class DataSpec:
     samples: Count | None = None
     packing: Literal["none", "concat", "documents"] | None = None
     mix: tuple[MixPart, ...] = ()
+    stages: tuple[DataStage, ...] = ()
     eval_path: str | None = None
     eval_split: str | None = None
     eval_config: str | None = None
@@ -253,7 +272,7 @@ class DataSpec:
     @property
     def trained(self) -> tuple["DataSpec", ...]:
         """The data sets that are trained on, each as if it were the only one."""
-        alone = replace(self, mix=(), eval_path=None, eval_split=None, eval_config=None, eval_sets=())
+        alone = replace(self, mix=(), stages=(), eval_path=None, eval_split=None, eval_config=None, eval_sets=())
         return tuple(replace(alone, **part.own) for part in self.mix) or (alone,)
 
     @property
@@ -310,8 +329,8 @@ class DataSpec:
 
 
 SYNTHETIC: dict[str, object] = {
-    "data.source": "synthetic", "data.path": None, "data.mix": (), "data.eval_path": None, "data.eval_split": None,
-    "data.eval_config": None, "data.eval_sets": (),
+    "data.source": "synthetic", "data.path": None, "data.mix": (), "data.stages": (), "data.eval_path": None,
+    "data.eval_split": None, "data.eval_config": None, "data.eval_sets": (),
 }  # fmt: skip
 """Settings with which a run reads no data."""
 

@@ -17,7 +17,7 @@ from launcher.preflight import findings, plan
 from launcher.rules.dependencies import REFUSED, WARNED
 from launcher.spec import RunSpec, edit
 from launcher.spec.parse import known_keys, parse, to_dict
-from launcher.spec.training import EvalSet, MixPart, ProfileSpec
+from launcher.spec.training import DataStage, EvalSet, MixPart, ProfileSpec
 from launcher.submission.slurm_jobs import sbatch_text
 from tests.support.helpers import composed_once
 from tests.support.settings_read import keys_read_by
@@ -91,6 +91,7 @@ CONTEXT = {
     "data.eval_path": ("data=text", "data.path=words/*.jsonl"),
     "data.eval_split": ("data=huggingface", "data.path=org/name"),
     "data.mix": ("data=text", "data.mix=[{path: words/*.jsonl}]"),
+    "data.stages": ("data=text", "data.mix=[{path: words/*.jsonl}]"),
     "data.packing": ("data=text", "data.path=words/*.jsonl"),
     "data.samples": ("train.epochs=1", "data.samples=1000"),
     "save.per_epoch": ("data.samples=1000", "save.per_epoch=2"),
@@ -177,6 +178,7 @@ OTHER: dict[str, tuple[object, ...]] = {
     "data.template_values": ({"enable_thinking": False},),
     "data.eval_sets": ((EvalSet(name="code", path="code.jsonl"),),),
     "data.mix": ((MixPart(path="other/*.jsonl"),),),
+    "data.stages": ((DataStage(weights=(1.0,)),),),
     "data.tokenizer": ("path/to/tokenizer",),
     "hardware.dtypes": (("fp32",),),
     "cluster.cpus_per_node": (4,),

@@ -21,7 +21,8 @@ HARMLESS = {
     "interface kind licenses memory memory_request network_bandwidth network_latency nodelist nodes partition "
     "price_per_gpu_hour probe qos requeues reservation save_margin_s shared_folder storage_bandwidth time_limit_min",
     "data": "column columns config eval_config eval_fraction eval_split max_samples on_bad_row packing preview "
-    "revision samples shuffle special_tokens split template template_values token_dtype train_on workers",
+    "revision samples shuffle special_tokens split stages template template_values token_dtype train_on "
+    "workers",
     "hardware": "card compute_capability cores device disk_bytes dtypes flops_bf16 flops_fp16 flops_fp32 flops_fp4 "
     "flops_fp8 host_memory_bytes link_bandwidth link_gpus memory_bandwidth memory_bytes name network_bandwidth "
     "nvme_bandwidth pcie_bandwidth reserved_bytes source title",

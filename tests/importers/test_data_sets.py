@@ -166,6 +166,38 @@ def test_a_later_stage_matters_where_its_data_are_others(second: str, matters: b
     assert found.recipe["set"]["data.path"] == "/d/a"
 
 
+STAGES = """tokens: {train_steps: 40, micro_batch_size: 2, batch_accumulation_per_replica: 3, sequence_length: 8}
+parallelism: {dp: 4}
+data_stages:
+  - {name: a, start_training_step: 1, data: {dataset: {dataset_folder: [/d/a], dataset_weights: null}, seed: 1}}
+  - {name: b, start_training_step: 11, data: {dataset: {dataset_folder: [/d/a, /d/b], dataset_weights: [0.7, 0.3]}}}
+  - {name: c, start_training_step: 21, data: {dataset: {dataset_folder: [/d/b, /d/c], dataset_weights: [1, 0]}}}
+  - {name: d, start_training_step: 31, data: {dataset: {dataset_folder: [/d/a]}}}
+  - {name: e, start_training_step: 41, data: {dataset: {dataset_folder: [/d/e]}}}
+"""
+
+
+def test_stages_of_other_data_are_said_by_the_tokens_trained_before_each() -> None:
+    found = read("nanotron", STAGES)
+    assert found.recipe["set"]["data.mix"] == [{"path": f"/d/{name}"} for name in "abc"]
+    assert found.recipe["set"]["data.stages"] == [
+        {"after_tokens": 0, "weights": [1.0, 0.0, 0.0]},
+        {"after_tokens": 10 * 192, "weights": [0.7, 0.3, 0.0]},
+        {"after_tokens": 20 * 192, "weights": [0.0, 1, 0]},
+        {"after_tokens": 30 * 192, "weights": [1.0, 0.0, 0.0]},
+    ]
+    assert not [each for each in found.left_out if each.matters]
+    assert not [each for each in found.said if each.key.startswith("data_stages.4")], "the run ends before it"
+
+
+@pytest.mark.parametrize("change", ["parallelism: {dp: 4}", "[0.7, 0.3]"])
+def test_stages_without_a_batch_or_weights_are_left_out(change: str) -> None:
+    found = read("nanotron", STAGES.replace(change, "" if change.startswith("parallelism") else "null"))
+    assert "data.stages" not in found.recipe["set"]
+    assert found.recipe["set"]["data.path"] == "/d/a"
+    assert {each.key for each in found.left_out if each.matters} >= {"data_stages.1.data.dataset.dataset_folder"}
+
+
 COLUMNS: dict[str, tuple[str, str, dict[str, str]]] = {
     "torchtune": (
         "checkpointer: {checkpoint_dir: /tmp/Qwen2.5-7B}\nmodel: {_component_: torchtune.models.qwen2_5.qwen2_5_7b}\n"

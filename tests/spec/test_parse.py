@@ -126,6 +126,7 @@ def test_the_hash_is_that_of_all_groups_as_one_text_of_json(clip: float) -> None
     kept = make_spec("model=tiny").data
     for key in (
         "mix",
+        "stages",
         "eval_path",
         "eval_split",
         "eval_config",

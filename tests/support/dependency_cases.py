@@ -93,6 +93,7 @@ data=synthetic data.path=words.txt
 data.revision=v2
 data.config=small
 data=synthetic data.mix=[{path:x}]
+data=text data.path=x data.stages=[{weights:[1]}]
 data=synthetic data.eval_path=x
 data=synthetic data.eval_split=test
 data=synthetic data.eval_config=small

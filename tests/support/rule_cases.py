@@ -110,6 +110,12 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         precision=fp16 precision.loss_scale=8 precision.initial_loss_scale=8
         hardware=v100_32g
         adapter=lora adapter.targets=[] eval.tasks=[mmlu]
+        data=text data.mix=[{path:a,weight:2},{path:b,weight:1}] data.stages=[{weights:[1,0]}]
+        data=text data.mix=[{path:a},{path:b}] data.stages=[{weights:[1,0]},{after_tokens:64,weights:[1]}]
+        data=text data.mix=[{path:a},{path:b}] data.stages=[{weights:[0,0]}] data.shuffle=false
+        data=text data.mix=[{path:a},{path:b}] data.stages=[{after_tokens:64,weights:[1,0]}]
+        data=text data.mix=[{path:a},{path:b}] data.stages=[{weights:[1,0]},{after_tokens:9000000000,weights:[1,1]}]
+        data=text data.mix=[{path:a},{path:b}] data.stages=[{weights:[1,0]}] train.epochs=1 data.samples=90
         data=text data.path=a train.eval_every=9 data.eval_path=b data.eval_sets=[{name:code,path:c}]
         data=text data.path=a train.eval_every=9 data.eval_sets=[{name:x,path:c},{name:x,path:d},{name:a/b,path:e}]
         data=text data.path=a train.eval_every=9 data.eval_sets=[{name:code,path:c,source:chat}]
@@ -310,6 +316,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         backend.path=/opt/Megatron-LM
         backend.path=/opt/Megatron-LM train.on_hang=restart train.spike_deviations=3
         backend.path=/opt/Megatron-LM train.enforce_memory=true
+        backend.path=/opt/Megatron-LM data=tokens data.mix=[{path:a},{path:b}] data.stages=[{weights:[1,0]}]
         data=tokens data.path=a.bin train.eval_every=10 data.eval_sets=[{name:code,path:c.bin},{name:math,path:m.bin}]
         """,
         *NODE,

@@ -32,7 +32,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.backend.path is None:
         return
     rule = "only the launcher's worker reads it; a checkout's pretrain_gpt.py shuffles its indexed data set"
-    yield from edit.refused(spec, "data.shuffle data.token_dtype", rule, "backend.path=null")
+    yield from edit.refused(spec, "data.shuffle data.token_dtype data.stages", rule, "backend.path=null")
     rule = "a checkout's pretrain_gpt.py runs on its own: only the launcher's worker is monitored"
     yield from edit.refused(spec, _WATCHED, rule, "backend.path=null")
 

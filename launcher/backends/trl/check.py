@@ -34,6 +34,7 @@ _DROPPED = {
     "checkpointing.modules": "transformers recomputes every block or none",
     "checkpointing.method": "transformers recomputes every block or none",
     "checkpointing.offload": _NO_ARGUMENT,
+    "data.stages": "TRL mixes data sets once, before it trains",
     "optimizer.decay_steps": "transformers' schedules end with the run",
     "optimizer.foreach": _NO_ARGUMENT,
     "optimizer.warmup": "transformers' schedules rise linearly, from 0",
@@ -71,7 +72,10 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     if layouts := [*_layout(spec)]:
         yield from layouts
         return
-    yield from _packing(spec)
+    if spec.data.packed == "documents" and spec.micro_batch_size > 1:
+        rule = "TRL's collator would join the samples of a micro-batch into one long row, which is not counted"
+        ways = ["train.micro_batch_size=1", "data.packing=null"]
+        yield ConfigError("train.micro_batch_size", spec.micro_batch_size, rule, ways)
     yield from backend_of(spec).check(as_engine(spec))
     for asked in (_dropped, _optimizer, _quantised, _experts, _begun_whole, _rounded, _precision, _zero, _task, _extra):
         yield from asked(spec)
@@ -249,13 +253,6 @@ def _generation(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError(
             "train.eval_every", spec.eval_every, rule, ["train.eval_every=null train.evals_per_epoch=null"]
         )
-
-
-def _packing(spec: RunSpec) -> Iterator[ConfigError]:
-    if spec.data.packed == "documents" and spec.micro_batch_size > 1:
-        rule = "TRL's collator would join the samples of a micro-batch into one long row, which is not counted"
-        ways = ["train.micro_batch_size=1", "data.packing=null"]
-        yield ConfigError("train.micro_batch_size", spec.micro_batch_size, rule, ways)
 
 
 def _extra(spec: RunSpec) -> Iterator[ConfigError]:

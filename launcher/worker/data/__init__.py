@@ -32,7 +32,7 @@ from launcher.data.prepare import prepared
 from launcher.data.token_folder import CACHE, TOKENS, Span, TokenFolder
 from launcher.spec import RunSpec
 from launcher.worker.data.corpus import Corpus, Documents, Mix, Synthetic, TokenFiles, mapped, split
-from launcher.worker.data.order import Order, Position
+from launcher.worker.data.order import Order, Position, Stage
 from launcher.worker.engine import Context
 
 _FIRST = Position()
@@ -109,9 +109,12 @@ class Batches:
 
     def training_stream(self, start: Position = _FIRST) -> tuple[Corpus, Order]:
         """The training samples and their order, for an engine that iterates over them itself."""
-        return self._training, order_of(
-            self._context, self._training.size, shuffle=self._context.spec.data.shuffle, start=start
-        )
+        spec = self._context.spec
+        order = order_of(self._context, self._training.size, shuffle=spec.data.shuffle, start=start)
+        if isinstance(self._training, Mix) and spec.data.stages:
+            starts = (-(-each.after_tokens // spec.sequence_length) for each in spec.data.stages)
+            order = replace(order, stages=tuple(map(Stage, starts, *self._training.ranges)))
+        return self._training, order
 
     def held_out_stream(self, name: str = "") -> tuple[Corpus, Order] | None:
         """The held-out samples of a data set and their order; None if the run does not evaluate."""
@@ -154,7 +157,9 @@ def batches(context: Context, opened: Sequence[Corpus] | None = None) -> Batches
     elif not held_out:
         pairs = [split(each, data.eval_fraction) for each in training]
         training, held_out = [first for first, _ in pairs], {"": _joined([last for _, last in pairs], ())}
-    return Batches(context, _joined(opened, ()), _joined(training, data.weights), held_out)
+    stages = [Mix(training, stage.weights) for stage in data.stages]
+    joined = Mix(stages, ()) if stages else _joined(training, data.weights)
+    return Batches(context, _joined(opened, ()), joined, held_out)
 
 
 def _joined(corpora: Sequence[Corpus], weights: Sequence[float]) -> Corpus:
@@ -166,7 +171,7 @@ def counted(context: Context) -> tuple[Context, Sequence[Corpus] | None]:
 
     Called by all ranks together, before the engine, which needs the steps, is made. Else corpora are opened after it.
     """
-    if not epoch.is_counted(context.spec):
+    if not context.spec.counts_epochs:
         return context, None
     opened = open_corpora(context)
     samples = batches(context, opened).training_stream()[0].size

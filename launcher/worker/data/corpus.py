@@ -206,9 +206,10 @@ class Mix:
 
     def __init__(self, parts: Sequence[Corpus], weights: Sequence[float]) -> None:
         """Join corpora with samples of one length; without weights each sample occurs once."""
-        self._parts = parts
-        self._ends = np.cumsum(samples_drawn([part.size for part in parts], weights))
+        self._parts, drawn = parts, samples_drawn([part.size for part in parts], weights)
+        self._ends = np.cumsum(drawn)
         self.size = int(self._ends[-1])
+        self.ranges = [0, *map(int, self._ends[:-1])], drawn  # The first sample of each corpus, and how many it has.
 
     @property
     def sha256(self) -> str | None:

@@ -1,5 +1,7 @@
 """The order of samples, a pure function of the seed that is the same for any number of ranks."""
 
+from typing import NamedTuple
+
 from launcher.base.frozen import dataclass
 
 _ROUNDS = 4  # Feistel rounds: four give a strong permutation (Luby, Rackoff, SIAM J. Comput. 17(2), 1988).
@@ -49,6 +51,14 @@ class Position:
         return self.samples + (step - self.step) * batch
 
 
+class Stage(NamedTuple):
+    """A range of samples that is read from a position in the stream on, epoch after epoch."""
+
+    position: int
+    first: int  # Its first sample.
+    size: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
     """The assignment of samples to steps and ranks."""
@@ -61,6 +71,7 @@ class Order:
     data_rank: int  # This rank's index among the ``data_ranks`` that read different samples.
     data_ranks: int
     start: Position = Position()  # Where the run started or resumed.
+    stages: tuple[Stage, ...] = ()  # What is read from which position on; none reads all samples.
 
     def positions(self, step: int) -> list[list[int]]:
         """Positions in the endless stream of samples that this rank reads at a step, one list per micro-batch.
@@ -73,9 +84,13 @@ class Order:
         return [list(range(start, start + self.micro_batch_size)) for start in starts]
 
     def sample(self, position: int) -> int:
-        """The sample at a position in the stream; every epoch has each sample once, in its own order."""
-        epoch, index = divmod(position, self.size)
-        return permuted(index, self.size, mixed(self.seed, epoch)) if self.shuffle else index
+        """The sample at a position in the stream; every epoch of a stage has each sample once, in its own order."""
+        begun = (stage for stage in reversed(self.stages) if stage.position <= position)
+        begin, first, size = next(begun, (0, 0, self.size))
+        epoch, index = divmod(position - begin, size)
+        if not self.shuffle:
+            return first + index
+        return first + permuted(index, size, mixed(self.seed, epoch, *([first] if first else [])))
 
     def samples(self, step: int) -> list[list[int]]:
         """The samples of this rank at a step, one list per micro-batch."""
