@@ -20,49 +20,12 @@ from launcher.spec.parse import accepts, closest
 BEYOND: Mapping[str, tuple[str, ...]] = {"position-embedding-type": ("yarn",)}
 """Values of such arguments that no setting can express: only those are passed on."""
 
-_GRAPHS, _MOVED = "train.cuda_graphs=attention", "checkpointing.offload=true"
-
-_WORDS: Mapping[str, Mapping[object, str]] = {
-    "bf16": {True: "precision=bf16"},
-    "cuda-graph-impl": {"transformer_engine": _GRAPHS, "local": _GRAPHS, "none": "train.cuda_graphs=none"},
-    "data-parallel-sharding-strategy": {"optim": "zero=1", "optim_grads": "zero=2", "optim_grads_params": "zero=3"},
-    "enable-cuda-graph": {True: _GRAPHS},
-    "external-cuda-graph": {True: _GRAPHS},
-    "fine-grained-activation-offloading": {True: f"{_MOVED} checkpointing.offload_modules=[core_attn]"},
-    "fp16": {True: "precision=fp16"},
-    "optimizer": {
-        "adam": "optimizer=adamw",
-        "sgd": "optimizer=sgd",
-        "lion": "optimizer=lion",
-        "muon": "optimizer=muon",
-    },
-    "optimizer-cpu-offload": {True: "zero=1 zero.offload_optimizer=cpu"},
-    "recompute-granularity": {"full": "checkpointing=full", "selective": "checkpointing=selective"},
-    "use-distributed-optimizer": {True: "zero=1"},
-    "use-megatron-fsdp": {True: "zero=3"},
-}
-"""Overrides for values of such arguments that the setting spells differently."""
-
-_BESIDE = {"cpu-offloading-num-layers": _MOVED, "recompute-num-layers": "checkpointing=full"}
-"""Overrides without which the setting of an argument is not read."""
-
-_INVERSE = ("disable-bias-linear", "untie-embeddings-and-output-weights")  # True is the setting's false.
-
-_NUMBERS = {
-    "make-vocab-size-divisible-by": 1,
-    "microbatch-group-size-per-virtual-pipeline-stage": 1,
-    "num-layers-at-end-in-bf16": 0,
-    "num-layers-at-start-in-bf16": 0,
-    "wgrad-deferral-limit": 0,
-}
-"""Arguments whose numbers the memory estimate reads, with the minimum of each."""
-
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
     """Errors for arguments that are unknown, that a setting gives, or whose memory is not counted."""
     for key, value in spec.backend.extra.items():
         path, argument, found = f"backend.extra.{key}", name(key), _plain(value)
-        without, setting, least = f"+{path}=null", SETTINGS.get(argument), _NUMBERS.get(argument)
+        without, setting, least = f"+{path}=null", SETTINGS.get(argument), options.NUMBERS.get(argument)
         if value is not None and _is_unknown(spec, argument):
             rule, near = f"megatron-core {options.VERSION} has no argument --{argument}", closest(argument, _KNOWN)
             ways = [edit.addition(f"backend.extra.{each}", value) for each in near]
@@ -147,14 +110,13 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _by_setting(spec: RunSpec, argument: str, setting: str, value: Any) -> str:
-    if (words := _WORDS.get(argument, {}).get(value)) is not None:
-        return words
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if number and argument in _BESIDE:
-        return f"{_BESIDE[argument]} {edit.override(setting, value)}"
-    switched = isinstance(value, bool) and argument not in _INVERSE
-    if (number or switched or isinstance(value, str)) and accepts(setting, value):
-        return edit.override(setting, value)
+    known = options.WORDS.get(argument, {})
+    if isinstance(value, bool | str) and value in known:
+        return known[value]
+    if argument not in options.OTHER_UNITS.split() and accepts(setting, _plain(value)):
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        beside = f"{options.BESIDE[argument]} " if number and argument in options.BESIDE else ""
+        return beside + edit.override(setting, value)
     return f"launch show {setting.partition('.')[0]}"
 
 

@@ -8,44 +8,35 @@ where another parser reads it.
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from launcher.base import files
 
 VERSION = "0.19.2"  # The release whose arguments are listed here.
-_TABLES: Mapping[str, Mapping[str, str]] = files.load_own(Path(__file__).with_suffix(".yaml"))
+_TABLES: Mapping[str, Any] = files.load_own(Path(__file__).with_suffix(".yaml"))
 SETTINGS = {name: setting for setting, names in _TABLES["settings"].items() for name in names.split()}
 """Arguments that a setting gives, which the memory estimate and the record of the run read as well."""
 
 NO_MEMORY, REFUSED = _TABLES["no_memory"], _TABLES["refused"]
 """Other arguments: names separated by blanks, by the reason of their class."""
 
-INSTEAD: Mapping[str, str] = {
-    "distribute-saved-activations": "parallel.sequence=true",
-    "group-query-attention": "model.num_key_value_heads=4",
-    "hybrid-context-parallel": "parallel.context=2",
-    "optimizer-offload-fraction": "zero.offload_optimizer=cpu",
-    "recompute-activations": "checkpointing=selective",
-    "sft": "data=chat",
-    "use-flash-attn": "model.attention=flash",
-    "use-precision-aware-optimizer": "precision.optimizer_states=bf16",
-    "use-rotary-position-embeddings": "model.position_embedding=rope",
-    "use-torch-fsdp2": "parallel=fsdp",
-}
+INSTEAD: Mapping[str, str] = _TABLES["instead"]
 """The closest override for a refused argument."""
 
-LET_THROUGH: Mapping[str, tuple[object, ...]] = {
-    "ckpt-format": ("torch_dist", "fsdp_dtensor"),
-    "moe-token-dispatcher-type": ("allgather", "alltoall", "flex"),
-    "muon-scalar-optimizer": ("adam",),
-    "muon-tp-mode": ("blockwise",),
-    "non-persistent-ckpt-type": ("global",),
-    "optimizer-offload-fraction": (1, 1.0),
-    "outer-dp-sharding-strategy": ("no_shard",),
-    "softmax-type": ("vanilla",),
-    "vocab-extra-ids": (0,),
-}
+LET_THROUGH: Mapping[str, list[object]] = _TABLES["let_through"]
 """Values of refused arguments that change nothing."""
 
+WORDS: Mapping[str, Mapping[object, str]] = _TABLES["words"]
+"""Overrides for values of an argument that its setting spells differently."""
+
+BESIDE: Mapping[str, str] = _TABLES["beside"]
+"""Overrides without which the setting of an argument is not read."""
+
+NUMBERS: Mapping[str, int] = _TABLES["numbers"]
+"""Arguments whose numbers the memory estimate reads, with the minimum of each."""
+
+OTHER_UNITS: str = _TABLES["other_units"]
+"""Arguments whose number is not that of the setting: layers for chunks, a width for a count, samples for steps."""
 
 _CLASSES = {
     name: (reason, table is REFUSED)
