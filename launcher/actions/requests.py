@@ -19,6 +19,7 @@ from launcher.config.request import CommandLine, Request, request_of
 from launcher.preflight import assess, evidence, findings
 from launcher.preflight.assess import Assessment, Refinement
 from launcher.preflight.assess_here import Judging, assess_here
+from launcher.preflight.fixes import Fix
 from launcher.preflight.measured.known import Measured
 from launcher.rules.model import not_named
 from launcher.spec import ClusterSpec, RunSpec, edit
@@ -73,14 +74,17 @@ def as_model(path: Path) -> str:
 def compose_run(line: CommandLine, own: Measured | None, facts: Machine | None = None) -> Request:
     """Compose the one run of a command line, with the best layout for ``plan=best``, without its recipe's sweep."""
     words, has_auto = synonyms.without_auto(line.words)
+    line = line if words == line.words else replace(line, words=words)
     words, has_best = synonyms.without_best(words)
     if has_auto and not has_best:
-        line = replace(line, words=(*words, *_least_recomputation(replace(line, words=words), own)))
+        line = replace(line, words=(*words, *_least_recomputation(line, own)))
     if has_best:
         from launcher.actions.layout_search import choose_layout  # Late, because few command lines request a layout.
 
         line = replace(line, words=choose_layout(words, line.catalog, own))
     found = request_of(line, facts)
+    if has_auto or has_best:
+        found = replace(found, chosen=tuple(word for word in line.words if word not in words))
     if not found.errors and line.recipe is not None and line.recipe[1].sweep:
         axes = ", ".join(line.recipe[1].sweep)
         say(f"launch: this is one run, without the recipe's sweep of {axes}: -m runs that")
@@ -138,18 +142,28 @@ def judge_run(found: Request, judging: Judging, *, resumed: bool = False) -> Ass
     judged = assess_here(spec, judging, earlier=(*found.errors, *missing))
     if judging.measured is not None:
         judging.measured.tell(say)
-    catalog = Catalog(folder=folder())
     return replace(
         judged,
-        errors=_tried(found, spec, choices.keeping_backend(found.backend, judged.errors, catalog), catalog),
-        warnings=choices.keeping_backend(found.backend, (*found.warnings, *judged.warnings), catalog),
+        errors=_tried(found, spec, judged.errors, judged.errors),
+        warnings=_tried(found, spec, (*found.warnings, *judged.warnings), judged.errors),
+        fixes=tuple(_beside(found.chosen, fix) for fix in judged.fixes),
+        nearest=judged.nearest and _beside(found.chosen, judged.nearest),
         rehearsed=None if judged.errors else evidence.read(spec),
     )
 
 
-def _tried(found: Request, spec: RunSpec, errors: tuple[ConfigError, ...], catalog: Catalog) -> tuple[ConfigError, ...]:
-    """The errors with only the ways out that cause no others; a preset that a typed key outdoes becomes that key."""
-    known = {error.path for error in errors}
+def _beside(chosen: tuple[str, ...], fix: Fix) -> Fix:
+    """The fix with the overrides beside which it was judged, in place of the word that chose them."""
+    keys = {text.partition("=")[0] for text in fix.overrides}
+    kept = (text for text in chosen if text.partition("=")[0] not in keys)
+    return replace(fix, overrides=(*kept, *fix.overrides))
+
+
+def _tried(
+    found: Request, spec: RunSpec, raised: tuple[ConfigError, ...], errors: tuple[ConfigError, ...]
+) -> tuple[ConfigError, ...]:
+    """Findings with only the ways out that cause no error; a preset that a typed key outdoes becomes that key."""
+    catalog, known = Catalog(folder=folder()), {error.path for error in errors}
 
     def typed(way: str, *but: str) -> Request:
         left = {word.partition("=")[0] for word in way.split()} | {*but}
@@ -161,7 +175,8 @@ def _tried(found: Request, spec: RunSpec, errors: tuple[ConfigError, ...], catal
             return True
         changed = applied(spec, way)
         after = typed(way) if changed is None else replace(found, spec=changed, errors=())
-        left = {error.path for error in (*after.errors, *(findings.errors(after.spec) if after.spec else ()))}
+        unread = after.errors if raised is errors else ()  # A warning may name a folder that is still to be filled in.
+        left = {error.path for error in (*unread, *(findings.errors(after.spec) if after.spec else ()))}
         return left <= known - {path}
 
     def by_key(way: str, path: str) -> str:
@@ -170,7 +185,7 @@ def _tried(found: Request, spec: RunSpec, errors: tuple[ConfigError, ...], catal
         return way if after is None else edit.override(path, edit.value_at(after, path))
 
     tried = []
-    for error in errors:
+    for error in choices.keeping_backend(found.backend, raised, catalog):
         sound = [way for way in error.way_out if is_sound(way, error.path)]
         if not sound and any(word.startswith(f"{error.path}=") for word in found.overrides):
             ways = dict.fromkeys(by_key(way, error.path) for way in error.way_out)

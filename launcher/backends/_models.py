@@ -14,6 +14,7 @@ from launcher.estimate.rank import adapters
 from launcher.estimate.rank.adapters import module
 from launcher.estimate.rank.family import Family, transformers_config
 from launcher.spec import RunSpec, edit
+from launcher.spec.parse import closest
 
 
 def by_megatron(spec: RunSpec) -> list[str]:
@@ -98,11 +99,13 @@ def _targets(spec: RunSpec) -> Iterator[ConfigError]:
         rule = f"this version builds no adapters for the family {spec.model.family}"
         yield ConfigError("adapter.name", spec.adapter.name, rule, ["adapter=none"])
         return
-    unknown = [target for target in spec.adapter.targets if target not in known]
+    targets = spec.adapter.targets
+    unknown = [target for target in targets if target not in known]
     if unknown:
-        rule = f"the linear layers of this model are {', '.join(known)}; {', '.join(unknown)} are not among them"
-        way_out = [edit.override("adapter.targets", known)]
-        yield ConfigError("adapter.targets", list(spec.adapter.targets), rule, way_out)
+        rule = f"the linear layers of this model are {', '.join(known)}; not among them: {', '.join(unknown)}"
+        meant = dict.fromkeys(near for name in targets for near in (name, *closest(name, known)[:1]) if near in known)
+        ways = [edit.override("adapter.targets", [*names]) for names in (meant, known) if names]
+        yield ConfigError("adapter.targets", list(targets), rule, ways)
 
 
 def _parameters(spec: RunSpec) -> Iterator[ConfigError]:
@@ -112,7 +115,7 @@ def _parameters(spec: RunSpec) -> Iterator[ConfigError]:
     if unknown := [name for name in wanted if name not in known]:
         rule = f"the formulas know no experts in this model (family {spec.model.family})"
         if known:
-            rule = f"the experts' weights of this model are {', '.join(known)}; {', '.join(unknown)} are not among them"
+            rule = f"the experts' weights of this model are {', '.join(known)}; not among them: {', '.join(unknown)}"
         yield ConfigError(path, list(wanted), rule, [*([edit.override(path, known)] if known else []), none])
     if spec.checkpointing.mode != "full":
         rule = "autograd would save the sum of weights and adapter for the experts of every layer"
@@ -138,7 +141,7 @@ def _modules_to_save(spec: RunSpec) -> Iterator[ConfigError]:
             rule = f"for the family {spec.model.family} this version trains no modules outside the blocks"
         yield ConfigError(path, list(wanted), rule, [none])
         return
-    rule = f"with an adapter only {', '.join(known)} can be trained in full; {', '.join(unknown)} are not among them"
+    rule = f"with an adapter only {', '.join(known)} can be trained in full; not among them: {', '.join(unknown)}"
     yield ConfigError(path, list(wanted), rule, [edit.override(path, known), none])
 
 

@@ -160,7 +160,9 @@ def _unknown_key(key: str, value: str, catalog: Catalog) -> ConfigError:
         return ConfigError(key, value, rule, [f"cluster.pass_environment=[{variable.upper()}]"])
     if value == "best" and closest(key, [synonyms.BEST_KEY]):
         return ConfigError(key, value, rule, [synonyms.BEST])
-    ways = other_words(key, value, catalog)
+    above, _, below = key.rpartition(".")
+    is_entry = accepts(above, {below: _read_as_typed(key, value)})
+    ways = [f"{above}={{{below}:{value}}}"] if is_entry else other_words(key, value, catalog)
     if not ways:
         names = _near_keys(key, catalog)
         taking = [name for name in names if value in catalog.groups.get(name, ())]

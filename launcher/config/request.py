@@ -61,7 +61,7 @@ class Request:
     ``spec`` may be set together with errors: it then comes from the remaining overrides, so that the rules can be
     checked too and all errors of a configuration are reported at once. ``warnings`` are about values that were assumed.
     ``backend`` is the one that the command line or its recipe names, which no way out may change. ``said`` are notes
-    on defaults that differ on this run's device.
+    on defaults that differ on this run's device. ``chosen`` are the overrides that ``auto`` and ``best`` stand for.
     """
 
     overrides: tuple[str, ...]
@@ -70,6 +70,7 @@ class Request:
     warnings: tuple[ConfigError, ...] = ()
     backend: str | None = None
     said: tuple[str, ...] = ()
+    chosen: tuple[str, ...] = ()
 
     def require(self) -> RunSpec:
         """Return the specification; raises ConfigErrors if there were errors."""

@@ -101,15 +101,18 @@ def without_best(texts: Sequence[str]) -> tuple[tuple[str, ...], bool]:
 
 
 def without_auto(texts: Sequence[str]) -> tuple[tuple[str, ...], bool]:
-    """Return the words without ``checkpointing=auto``, and True if it was there; ConfigErrors if its keys are set."""
-    rest = tuple(text for text in texts if text != AUTO)
-    if len(rest) < len(texts):
-        rule = f"{AUTO} sets the keys of this group"
-        beside = [text for text in rest if text.startswith("checkpointing")]
-        if beside:
-            pairs = (text.partition("=") for text in beside)
-            raise ConfigErrors(ConfigError(key, value, rule, [AUTO, beside[0]]) for key, _, value in pairs)
-    return rest, len(rest) < len(texts)
+    """Return the words without ``checkpointing=auto``, and True if that is the group's last choice.
+
+    Raises ConfigErrors: Keys of the group are set beside it.
+    """
+    *_, last = ("", *(text for text in texts if text.startswith("checkpointing=")))
+    if last != AUTO:
+        return tuple(text for text in texts if text != AUTO), False
+    rest = tuple(text for text in texts if not text.startswith("checkpointing="))
+    if beside := [text.partition("=") for text in rest if text.startswith("checkpointing.")]:
+        rule, ways = f"{AUTO} sets the keys of this group", ["checkpointing=full", "checkpointing=selective"]
+        raise ConfigErrors(ConfigError(key, value, rule, ways) for key, _, value in beside)
+    return rest, True
 
 
 def best_refused(value: str) -> ConfigError:

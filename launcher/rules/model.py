@@ -54,7 +54,8 @@ def _heads(spec: RunSpec) -> Iterator[ConfigError]:
         path = "model.num_attention_heads"
         legal = edit.nearest(spec, path, edit.divisors(hidden), lambda run: not list(_heads(run)), limit=2)
         head_dim = edit.override("model.head_dim", max(1, hidden // heads))
-        yield ConfigError(path, heads, rule, chain(legal, (head_dim,)))
+        wider = (edit.override("model.hidden_size", size) for size in edit.multiples_around(hidden, heads, 1))
+        yield ConfigError(path, heads, rule, chain(legal, (head_dim,), wider))
     if key_value is not None and heads % key_value:
         path = "model.num_key_value_heads"
         rule = f"must divide the {heads} attention heads: every group of them shares one key and value head"

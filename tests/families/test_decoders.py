@@ -133,7 +133,7 @@ def test_no_adapter_wraps_a_linear_whose_weight_a_kernel_reads() -> None:
     spec = make_spec("model=tiny", *overrides, "adapter=lora", "adapter.targets=[in_proj,out_proj]")
     [error] = _models.check_adapters(spec)
     assert error.path == "adapter.targets"
-    assert error.rule.endswith("; out_proj are not among them")
+    assert error.rule.endswith("; not among them: out_proj")
 
 
 @pytest.mark.parametrize("kind", [kind for kind, found in TYPES.items() if found.layers and not found.shared])

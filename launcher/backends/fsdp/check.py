@@ -220,8 +220,8 @@ def _offload(spec: RunSpec) -> Iterator[ConfigError]:
     for part in ("parameters", "optimizer"):
         path, where = f"zero.offload_{part}", getattr(zero, f"offload_{part}")
         if where == "nvme":
-            rule = "FSDP2 offloads only to host memory"
-            yield ConfigError(path, where, rule, ["zero.offload_parameters=cpu", "parallel=zero3"])
+            ways = ["zero.offload_parameters=cpu", "parallel=zero3 zero.max_reuse_distance=0"]
+            yield ConfigError(path, where, "FSDP2 offloads only to host memory", ways)
     if zero.offload_optimizer == "cpu" and zero.offload_parameters == "none":
         rule = "FSDP2 offloads parameters, gradients and optimizer states together (CPUOffloadPolicy)"
         way_out = ["zero.offload_parameters=cpu", "zero.offload_optimizer=none", "parallel=zero2"]

@@ -63,12 +63,13 @@ def _untried(spec: RunSpec) -> Iterator[ConfigError]:
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
     """Warn about uneven routing, which nothing prevents."""
     degree = spec.parallel.expert
-    if spec.script is None and degree > 1:
+    if spec.script is None and degree > 1 and spec.model.num_experts:
         rule = (
             "memory and time assume even routing, and no loss balances the experts: a rank may get up to"
             f" {degree} times as many tokens for its experts as assumed"
         )
-        yield ConfigError(_PATH, degree, rule, ["checkpointing=full", _BACK])
+        less = ["checkpointing=full"] if spec.checkpointing.mode != "full" else []
+        yield ConfigError(_PATH, degree, rule, [*less, _BACK])
 
 
 def _in_replica(spec: RunSpec) -> bool:

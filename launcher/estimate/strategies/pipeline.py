@@ -86,7 +86,9 @@ def _uneven(spec: RunSpec) -> ConfigError:
     legal = [way for way in legal if (after := applied(spec, way)) and after.gpus % after.model_parallel == 0] or legal
     if first is None and last is None:
         rule = f"pipeline stages must divide the {layers} layers, or the first and last stage need explicit sizes"
-        own = edit.nearest(spec, "parallel.first_stage_layers", range(1, layers), _shares_out, limit=1)
+        path = "parallel.first_stage_layers"
+        even = edit.changed(spec, path, -(-layers // stages))
+        own = edit.nearest(even, path, range(1, layers), _shares_out, limit=1)
         return ConfigError("parallel.pipeline", stages, rule, chain(own, legal))
     path = "parallel.first_stage_layers" if first is not None else "parallel.last_stage_layers"
     rule = f"the {layers} layers without those of the first and last stage must divide equally among the other stages"
