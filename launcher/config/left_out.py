@@ -13,7 +13,7 @@ from launcher.base.errors import ConfigError
 from launcher.config.ledger import Imported, LeftOut
 
 NO_EFFECT = "no effect: "  # Prefix of the effect of a key that does not change the training.
-_SETTING = re.compile(r"\bset ([a-z_]+\.[a-z_][\w.]*\w)(?: \(with ([a-z_]+=\w+)\))?")
+_SETTING = re.compile(r"\bset ([a-z_]+\.[a-z_][\w.]*\w)(=\d+(?![.\w]))?(?: \(with ([a-z_]+=\w+)\))?")
 _HANDED_ON = re.compile(r"\+(backend\.extra\.[\w.-]+)=[^\s;,()]+")
 _VARIABLE = re.compile(r"--set (?:[A-Za-z_]\w*|[1-9]\d?)(?:=[^\s;,()]+)?")
 _LONGEST = 100  # Characters of a value in a message.
@@ -33,7 +33,7 @@ def errors(file: str, left_out: Iterable[LeftOut], given: Collection[str], *, pa
     found = []
     for left in _in_blocks(_mattering(left_out, given)):
         handed_on = (match[0] for match in _HANDED_ON.finditer(left.effect))
-        asked = (f"{choice} {key}=...".lstrip() for key, choice in _SETTING.findall(left.effect))
+        asked = (f"{choice} {key}{to or '=...'}".lstrip() for key, to, choice in _SETTING.findall(left.effect))
         ways = [*dict.fromkeys((*_VARIABLE.findall(left.effect), *handed_on, *asked)), partial]
         found.append(ConfigError(f"{file}: {left.key}", short(left.value), f"it is left out: {left.effect}", ways))
     return found

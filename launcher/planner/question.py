@@ -148,7 +148,7 @@ def _value(word: str, key: str, catalog: Catalog, facts: machine.Machine) -> obj
 def _require_open(vary: Sequence[str], fixed: frozenset[str]) -> None:
     said_too = [group for group in vary if any(key == group or key.startswith(f"{group}.") for key in fixed)]
     if said_too:
-        rule = "a varied group must be left open, but the words set it"
+        rule = "a varied group must be left open, but the words set it: leave those words out"
         raise ConfigErrors(ConfigError(f"--vary {group}", None, rule) for group in said_too)
 
 

@@ -88,9 +88,8 @@ def seen(spec: RunSpec, looking: DataLook = look.look) -> DataFindings:
         if this_machine.is_meant(spec, machine.facts()):
             return DataFindings(spec, errors=(error.finding,))
         rule = "it is not on this machine, so it was not checked; the job checks it before it builds the model"
-        return DataFindings(
-            spec, warnings=(ConfigError(error.finding.path, error.finding.found, rule, ["data=synthetic"]),)
-        )
+        ways = ["data=synthetic data.path=null"]
+        return DataFindings(spec, warnings=(ConfigError(error.finding.path, error.finding.found, rule, ways),))
     except Unusable as error:
         return DataFindings(spec, errors=(error.finding,))
     if survey is None:

@@ -239,7 +239,7 @@ def test_what_a_job_elsewhere_will_read_is_looked_for_before_the_queue(capsys: p
     rule = "there is no such file or folder on this machine; the nodes of the job must have it"
     assert found["model.weights"]["rule"] == rule
     rule = "it is not on this machine, so it was not checked; the job checks it before it builds the model"
-    expected = {"path": "data.path", "found": "nowhere", "rule": rule, "way_out": ["data=synthetic"]}
+    expected = {"path": "data.path", "found": "nowhere", "rule": rule, "way_out": ["data=synthetic data.path=null"]}
     assert found["data.path"] == expected
 
 

@@ -204,7 +204,7 @@ def test_an_import_of_a_folder_has_its_weights_and_one_of_a_file_has_not(capsys:
             "model=./other",
             "model_type=bert: this is an encoder, which predicts masked words, and launch trains only models",
         ),
-        ("model=./other", "only models that predict the next token try script=path/to/train.py"),
+        ("model=./other", "only models that predict the next token try script=path/to/train.py without model="),
         ("model=./broken", "a config.json must be valid JSON: Expecting value"),
         ("model=./mine/large", "this is not a config.json: these have a few kilobytes, and it has 1,048,577"),
         ("model=./nothing/", "there is no such folder"),

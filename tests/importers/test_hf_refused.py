@@ -43,7 +43,10 @@ def test_an_unknown_model_type_is_named_by_what_is_known_of_it_and_not_by_its_sp
     [error] = errors_of(json.dumps({"model_type": "xlnet", "d_model": 256}))
     assert str(error["rule"]).startswith("no model family reads it, so its memory is unknown: transformers 5")
     assert "has XLNetLMHeadModel for it" in str(error["rule"])
-    assert error["way_out"] == ["script=path/to/train.py", BY_HAND.replace("hidden_size=...", "hidden_size=256")]
+    assert error["way_out"] == [
+        "script=path/to/train.py without model=",
+        BY_HAND.replace("hidden_size=...", "hidden_size=256"),
+    ]
     [error] = errors_of(json.dumps({"model_type": "lama", "hidden_size": 256}))
     assert "has no language model of this type" in str(error["rule"])
     assert not [way for way in error["way_out"] if "llama" in way]  # type: ignore[attr-defined]

@@ -279,4 +279,4 @@ def _extra(spec: RunSpec) -> Iterator[ConfigError]:
                 "memory and leave data, evaluation and checkpoints to the launcher"
             )
             near = [edit.addition(f"backend.extra.{each}", value) for each in closest(name, given)[:2]]
-            yield ConfigError(path, value, rule, near)
+            yield ConfigError(path, value, rule, [*near, f"+{path}=null"])

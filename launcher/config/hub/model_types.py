@@ -9,7 +9,7 @@ from launcher.config.hub import keys
 from launcher.estimate import families
 from launcher.job import versions
 
-_OWN_SCRIPT = "script=path/to/train.py"
+_OWN_SCRIPT = "script=path/to/train.py without model="
 """The way to train a model that no family describes; a family may also be added (docs/architecture.md)."""
 
 _LIKE = {**dict.fromkeys(("aquila", "skywork", "xverse", "yi"), "llama"), "mimo": "qwen2"}
