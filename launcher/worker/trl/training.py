@@ -8,6 +8,7 @@ import importlib
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,9 @@ def _trainer(context: Context, own: samples.Samples, arguments: Sequence[str]) -
     script, settings, model = _parsed(trl, name, arguments)
     if context.device.type == "cpu" and context.spec.parallel.shard:
         _shard_on_cpus()
+    has_logits = name == "GRPO" or (name == "SFT" and settings.loss_type != "chunked_nll")
+    if context.spec.parallel.shard and (settings.use_liger_kernel or not has_logits):
+        _return_in_fp32()
     kind = getattr(trl, f"{name}Trainer")
     settings.model_init_kwargs = {
         "attn_implementation": model.attn_implementation,
@@ -139,6 +143,23 @@ def _shard_on_cpus() -> None:
     from accelerate import DistributedType, PartialState
 
     PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
+
+
+def _return_in_fp32() -> None:
+    """Have accelerate's FSDP2 return losses and log-probabilities in fp32, as autocast does for its DDP.
+
+    ``set_mixed_precision`` (``accelerate/utils/dataclasses.py``, 1.15) rounds them to the compute format, in which DPO
+    and KTO would compare sums over a completion, and ranks without a chosen one exchange fp32 with those in bf16.
+    """
+    fsdp: Any = importlib.import_module("torch.distributed.fsdp")
+    shard = fsdp.fully_shard
+
+    def fully_shard(module: Any, *, mp_policy: Any, **options: Any) -> Any:
+        if hasattr(module, "base_model"):  # The whole model, of transformers or peft.
+            mp_policy = replace(mp_policy, output_dtype=torch.float32)
+        return shard(module, mp_policy=mp_policy, **options)
+
+    fsdp.fully_shard = fully_shard
 
 
 def _decay_as_the_trainer() -> None:

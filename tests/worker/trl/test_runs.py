@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from launcher.preflight import assess
 from launcher.spec.parse import parse
@@ -37,6 +38,18 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("judged") / "judged.jsonl"
+    kinds = [
+        {"prompt": row["prompt"], "completion": row[key], "label": key == "chosen"}
+        for row in ROWS
+        for key in ("chosen", "rejected")
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in kinds))
+    return path
+
+
+@pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("texts") / "texts.jsonl"
     path.write_text("".join(json.dumps({"text": f"word{n} " * (1 + n % 4)}) + "\n" for n in range(400)))
@@ -44,7 +57,9 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, rows: Path, texts: Path) -> tuple[Path, dict[str, list[float]]]:
+def trained(
+    tmp_path_factory: pytest.TempPathFactory, rows: Path, judged: Path, texts: Path
+) -> tuple[Path, dict[str, list[float]]]:
     """Runs of TRL on FSDP2; the last one goes on from the half of the first."""
     folder = tmp_path_factory.mktemp("trl")
     runs = {
@@ -52,6 +67,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory, rows: Path, texts: Path) -
         "dpo": ("task=dpo", "data=rows", f"data.path={rows}", *TRL),
         "adapter": ("task=dpo", "adapter=lora", "data=rows", f"data.path={rows}", *TRL),
         "precomputed": ("task=dpo", "task.precompute_reference=true", "data=rows", f"data.path={rows}", *TRL),
+        "dpo_bf16": ("task=dpo", "precision=bf16", "data=rows", f"data.path={rows}", *TRL),
+        "kto_bf16": ("task=kto", "precision=bf16", "data=rows", f"data.path={judged}", *TRL),
+        "kto": ("task=kto", "data=rows", f"data.path={judged}", *TRL),
         "packed": ("task=sft", *TRL, *PACKED, f"data.path={texts}"),
         "resumed": ("task=sft", *TRL, *EVALUATED, f"save.load={folder}/sft@2"),
     }
@@ -110,6 +128,16 @@ def test_preferences_begin_where_both_answers_are_as_likely_as_for_the_reference
     assert trained[1]["precomputed"] == pytest.approx(trained[1]["dpo"], rel=SAME)
 
 
+@pytest.mark.parametrize("task", ["dpo", "kto"])
+def test_half_the_bits_leave_the_losses_of_preferences_whole(
+    task: str, trained: tuple[Path, dict[str, list[float]]]
+) -> None:
+    """accelerate's FSDP2 rounds what a model returns: log-probabilities of whole answers would differ by percents."""
+    losses = trained[1][f"{task}_bf16"]
+    assert losses == pytest.approx(trained[1][task], rel=1e-2)
+    assert [torch.tensor(loss, dtype=torch.bfloat16).item() for loss in losses] != losses
+
+
 def test_rows_and_what_the_trainer_makes_of_them_are_files_of_the_run_that_all_ranks_map(
     trained: tuple[Path, dict[str, list[float]]],
 ) -> None:
@@ -138,16 +166,9 @@ def test_the_run_directory_has_the_files_of_every_run(trained: tuple[Path, dict[
 
 
 def test_every_engine_below_gives_the_same_losses(
-    trained: tuple[Path, dict[str, list[float]]], tmp_path: Path, rows: Path
+    trained: tuple[Path, dict[str, list[float]]], tmp_path: Path, judged: Path
 ) -> None:
     """DeepSpeed sees both CPU ranks, and ZeRO 3 cuts the weights as they are loaded."""
-    judged = tmp_path / "judged.jsonl"
-    kinds = [
-        {"prompt": row["prompt"], "completion": row[key], "label": key == "chosen"}
-        for row in ROWS
-        for key in ("chosen", "rejected")
-    ]
-    judged.write_text("".join(json.dumps(row) + "\n" for row in kinds))
     runs = {
         "ddp": ("task=sft", "parallel=ddp", *TRL, *EVALUATED),
         "zero2": ("task=sft", "parallel=zero2", *TRL, *SMALL_BUCKETS, *EVALUATED),
