@@ -58,10 +58,8 @@ class Catalog:
                     options.setdefault(group, set()).add(option.removesuffix(".yaml"))
         bases = (name.partition("/") for name in self._names[self.conf[-1]])
         groups = sorted(group for group, _, option in bases if option == _BASE)
-        return {group: _in_order(options[group]) for group in groups} | {"recipe": self._recipe_names()}
-
-    def _recipe_names(self) -> tuple[str, ...]:
-        return tuple(sorted({path.stem for folder in self.recipes for path in folder.glob("*.yaml")}))
+        recipes = tuple(sorted({path.stem for folder in self.recipes for path in folder.glob("*.yaml")}))
+        return {group: _in_order(options[group]) for group in groups} | {"recipe": recipes}
 
     def recipe(self, name: str) -> Path:
         """Return the file of a recipe; raises ConfigErrors if there is none."""

@@ -82,8 +82,8 @@ def unusable(
         found = f"{package} {version} is installed{at.where}"
         if not is_driven(package, version):
             rule = f"{found}; this version of launch supports {package} {span(package)}"
-            way_out = [f"{at.pip} install '{package}{_range(package)}'"]
-            yield ConfigError("backend.name", spec.backend.name, rule, way_out)
+            taken = f">={OLDEST[package]}" + (f",<{BELOW[package]}" if package in BELOW else "")
+            yield ConfigError("backend.name", spec.backend.name, rule, [f"{at.pip} install '{package}{taken}'"])
         for need in needs:
             if need.package == package and need.asked(spec) and numbers(version) < numbers(need.since):
                 rule = f"{found}, which {need.because}; {need.since} and later can"
@@ -101,10 +101,6 @@ def is_driven(package: str, version: str) -> bool:
 def span(package: str) -> str:
     """The range in words: ``from 0.17, below 0.20``."""
     return f"from {OLDEST[package]}" + (f", below {BELOW[package]}" if package in BELOW else "")
-
-
-def _range(package: str) -> str:
-    return f">={OLDEST[package]}" + (f",<{BELOW[package]}" if package in BELOW else "")
 
 
 def numbers(text: str) -> tuple[int, ...]:

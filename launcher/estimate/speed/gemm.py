@@ -90,8 +90,7 @@ def kernel_seconds(m: int, n: int, k: int, kernel: Kernel) -> float:
     for height, width, wave in kernel.tiles:
         tiles = -(-m // height) * -(-n // width)
         waves = (1 - smooth) * -(-tiles // cores) + smooth * tiles / cores if tiles > cores else 1.0
-        if waves * wave < best:
-            best = waves * wave
+        best = min(best, waves * wave)
     best *= k + kernel.depth
     tiles = -(-m // _SPLIT_TILE) * -(-n // _SPLIT_TILE)
     if 2 * tiles <= cores:

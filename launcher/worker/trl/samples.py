@@ -19,14 +19,13 @@ from launcher.base.files import JsonObject
 from launcher.data import epoch, task_rows
 from launcher.data.epoch import samples_drawn
 from launcher.data.template import ALPACA, in_alpacas_words
-from launcher.spec import DataSpec, edit
+from launcher.spec import DataSpec, RunSpec, edit
 from launcher.worker import data, files, marks
 from launcher.worker.data.corpus import Corpus
 from launcher.worker.data.order import Order, Position
 from launcher.worker.engine import Context
 
 type Sample = dict[str, Any]
-type Row = dict[str, Any]
 
 
 class Stream(Dataset[Sample]):
@@ -123,7 +122,7 @@ class Rows:
         sets = [[_worded(row, each) for row in task_rows.rows(each, task)] for each in own.sets]
         evaluated = sets[len(own.trained) :]
         del sets[len(own.trained) :]
-        ends = list[Row]()
+        ends = list[Sample]()
         for rows in sets:
             count = epoch.held_out(self._spec, len(rows))
             ends += rows[len(rows) - count :]
@@ -138,11 +137,11 @@ class Rows:
             tables = [self._shuffled(rows) for rows in tables]
         return _identity(tables[0]), [self._folder(rows) for rows in tables]
 
-    def _shuffled(self, rows: list[Row]) -> list[Row]:
+    def _shuffled(self, rows: list[Sample]) -> list[Sample]:
         order = data.order_of(self._context, len(rows), shuffle=True)
         return [rows[order.sample(place)] for place in range(len(rows))]
 
-    def _folder(self, rows: list[Row]) -> Path:
+    def _folder(self, rows: list[Sample]) -> Path:
         found = datasets.Dataset.from_list(rows)
         folder: Path = self._context.directory / "rows" / found._fingerprint
         if not folder.is_dir():
@@ -169,13 +168,13 @@ class Rows:
         } or None
 
 
-def _identity(rows: list[Row]) -> JsonObject:
+def _identity(rows: list[Sample]) -> JsonObject:
     """The number of rows and a hash of three."""
     text = json.dumps([rows[place] for place in (0, len(rows) // 2, len(rows) - 1)], sort_keys=True, default=str)
     return {"samples": len(rows), "sha256": hashlib.sha256(text.encode()).hexdigest()[:16]}
 
 
-def _worded(row: Row, own: DataSpec) -> Row:
+def _worded(row: Sample, own: DataSpec) -> Sample:
     """The row with the values for its template, and in Alpaca's wording if ``data.template`` asks for it."""
     if own.template_values:  # TRL's trainers read them from a column of this name, GRPO's from an argument.
         row = {**row, "chat_template_kwargs": dict(own.template_values)}
@@ -184,9 +183,8 @@ def _worded(row: Row, own: DataSpec) -> Row:
     return {name: in_alpacas_words(value) if isinstance(value, list) else value for name, value in row.items()}
 
 
-def _left(spec: Any, start: Position) -> int:
-    steps: int = (spec.steps - start.step) * spec.global_batch_size
-    return max(1, steps)
+def _left(spec: RunSpec, start: Position) -> int:
+    return max(1, (spec.steps - start.step) * spec.global_batch_size)
 
 
 type Samples = Tokens | Rows

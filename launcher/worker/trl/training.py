@@ -163,10 +163,7 @@ def _return_in_fp32() -> None:
 
 
 def _decay_as_the_trainer() -> None:
-    """Give DeepSpeed's optimizer the groups of the trainer's own: transformers gives it one, in which norms decay, too.
-
-    ``deepspeed_optim_sched`` of transformers 5.17 (``integrations/deepspeed.py``).
-    """
+    """Give DeepSpeed's optimizer the groups of the trainer's own; transformers gives it one, norms included."""
     from transformers.integrations import deepspeed
 
     made = deepspeed.deepspeed_optim_sched
@@ -184,15 +181,8 @@ def _decay_as_the_trainer() -> None:
 
 def _rewards(script: Any) -> list[Callable[..., Any] | str]:
     known = importlib.import_module("trl.rewards")
-    found: list[Callable[..., Any] | str] = []
-    for word in script.reward_funcs or ():
-        if "/" in word:
-            found.append(word)
-        elif hasattr(known, word):
-            found.append(getattr(known, word))
-        else:
-            found.append(_function(word))
-    return found
+    words = script.reward_funcs or ()
+    return [word if "/" in word else getattr(known, word, None) or _function(word) for word in words]
 
 
 def _function(word: str) -> Callable[..., Any]:
