@@ -9,6 +9,7 @@ from math import gcd
 from pathlib import Path
 
 from launcher.backends import _optimizers
+from launcher.backends._shared import given
 from launcher.backends.trl import config
 from launcher.backends.trl.traits import as_engine, backend_of, engine_of
 from launcher.base import files
@@ -24,34 +25,24 @@ PRESETS = ("parallel=fsdp", "parallel=ddp", "parallel=zero1", "parallel=zero2", 
 
 _AXES = ("tensor", "pipeline", "virtual_pipeline", "context", "expert", "ulysses", "replicate")
 
-_NO_ARGUMENT = "TRL's configuration has no argument for it in this version"
-_OWN_LOSS = "TRL's loss computes logits for some tokens and words at a time and never holds all of them"
-_AUTOCAST = "accelerate decides the formats: trained weights in fp32, computation in precision.compute"
-
 _DROPPED = {
-    "adapter.lora_plus": _NO_ARGUMENT,
-    "checkpointing.layers": "transformers recomputes every block or none",
-    "checkpointing.modules": "transformers recomputes every block or none",
-    "checkpointing.method": "transformers recomputes every block or none",
-    "checkpointing.offload": _NO_ARGUMENT,
-    "data.stages": "TRL mixes data sets once, before it trains",
-    "optimizer.decay_steps": "transformers' schedules end with the run",
-    "optimizer.foreach": _NO_ARGUMENT,
-    "optimizer.warmup": "transformers' schedules rise linearly, from 0",
-    "optimizer.warmup_lr": "transformers' schedules rise linearly, from 0",
-    "save.async": "transformers writes a checkpoint while training waits",
-    "train.compile": "this version compiles no blocks under TRL",
-    "train.loss": _OWN_LOSS,
-    "train.label_smoothing": "TRL smooths labels with a second forward pass over all logits, which is not counted",
-    "train.z_loss": _NO_ARGUMENT,
-    "train.on_spike": "its trainer continues after a spike, which is reported; NaN ends the run",
-    "precision.gradients": _AUTOCAST,
-    "precision.accumulate": _AUTOCAST,
-    "precision.optimizer_states": _AUTOCAST,
-    "precision.reduce": _AUTOCAST,
-    "precision.master": _AUTOCAST,
+    "TRL's configuration has no argument for it in this version": (
+        "adapter.lora_plus checkpointing.offload optimizer.foreach train.z_loss"
+    ),
+    "transformers recomputes every block or none": "checkpointing.layers checkpointing.modules checkpointing.method",
+    "TRL mixes data sets once, before it trains": "data.stages",
+    "transformers' schedules end with the run": "optimizer.decay_steps",
+    "transformers' schedules rise linearly, from 0": "optimizer.warmup optimizer.warmup_lr",
+    "transformers writes a checkpoint while training waits": "save.async",
+    "this version compiles no blocks under TRL": "train.compile",
+    "TRL's loss computes logits for some tokens and words at a time and never holds all of them": "train.loss",
+    "TRL smooths labels with a second forward pass over all logits, which is not counted": "train.label_smoothing",
+    "its trainer continues after a spike, which is reported; NaN ends the run": "train.on_spike",
+    "accelerate decides the formats: trained weights in fp32, computation in precision.compute": (
+        "precision.gradients precision.accumulate precision.optimizer_states precision.reduce precision.master"
+    ),
 }
-"""Settings that TRL would drop, and the reason."""
+"""Settings that TRL would drop, by the reason."""
 
 _LOSSES = {
     "sft": ("nll", "dft"),
@@ -100,8 +91,8 @@ def _layout(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _dropped(spec: RunSpec) -> Iterator[ConfigError]:
-    for path, rule in _DROPPED.items():
-        yield from edit.refused(spec, path, rule)
+    for rule, paths in _DROPPED.items():
+        yield from edit.refused(spec, paths, rule)
     if spec.checkpointing.mode == "selective":
         rule = "transformers recomputes every block or none"
         yield ConfigError("checkpointing.mode", "selective", rule, ["checkpointing=full", "checkpointing=none"])
@@ -189,6 +180,9 @@ def _precision(spec: RunSpec) -> Iterator[ConfigError]:
     if loaded not in (None, "fp32") and not (loaded == compute == "bf16" and whole):
         rule = "only DDP trains whole models in bf16: accelerate converts what FSDP2 shards to fp32"
         yield ConfigError("precision.parameters", loaded, rule, ["precision.parameters=null", "parallel=ddp"])
+    elif loaded is not None and spec.adapter.name != "none" and compute != loaded:
+        rule = "the adapter's frozen weights are loaded in the format of precision.compute"
+        yield ConfigError("precision.parameters", loaded, rule, ["precision.parameters=null", "precision=fp32"])
     if compute not in ("fp32", "bf16"):
         yield ConfigError("precision.compute", compute, "TRL computes in bf16 or fp32 in this version", ways)
     if spec.hardware.device == "cpu" and compute == "bf16" and engine_of(spec) == "deepspeed":
@@ -257,12 +251,12 @@ def _generation(spec: RunSpec) -> Iterator[ConfigError]:
 
 def _extra(spec: RunSpec) -> Iterator[ConfigError]:
     """Errors for arguments of TRL that a setting gives, and for those that a run may not be given."""
-    task, extra = spec.task.name, spec.backend.extra
+    task, extra = spec.task.name, given(spec.backend.extra)
     if not extra:
         return
     table = files.load_own(Path(__file__).with_name("arguments.yaml"))
     by_setting = {name: key for key, names in table["settings"].items() for name in names.split()}
-    given = f"{table['given']['all']} {table['given'][task]}".split()
+    taken = f"{table['given']['all']} {table['given'][task]}".split()
     ours = config.build(edit.changed(spec, "backend.extra", {})).keys()
     for name, value in sorted(extra.items()):
         path = f"backend.extra.{name}"
@@ -273,10 +267,10 @@ def _extra(spec: RunSpec) -> Iterator[ConfigError]:
         elif name in ours:
             rule = f"the launcher's settings give TRL's {name}; `launch show` prints its value"
             yield ConfigError(path, value, rule, [f"launch show task={task}"])
-        elif name not in given:
+        elif name not in taken:
             rule = (
                 f"not among the arguments of TRL 1.16 that a run of {task} may be given: those that hold no uncounted "
                 "memory and leave data, evaluation and checkpoints to the launcher"
             )
-            near = [edit.addition(f"backend.extra.{each}", value) for each in closest(name, given)[:2]]
+            near = [edit.addition(f"backend.extra.{each}", value) for each in closest(name, taken)[:2]]
             yield ConfigError(path, value, rule, [*near, f"+{path}=null"])

@@ -7,6 +7,7 @@ them.
 
 from typing import Any
 
+from launcher.backends._shared import given
 from launcher.backends.trl.traits import engine_of, loaded
 from launcher.base.files import JsonObject
 from launcher.job import RUN
@@ -49,7 +50,7 @@ def build(spec: RunSpec) -> JsonObject:
         "disable_tqdm": True,
         "push_to_hub": False,
     }
-    return {**config, **spec.backend.extra}
+    return {**config, **given(spec.backend.extra)}
 
 
 def text(spec: RunSpec) -> str:

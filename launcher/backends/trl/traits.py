@@ -41,8 +41,8 @@ def as_engine(spec: RunSpec) -> RunSpec:
     settings: dict[str, object] = {"backend.name": name, "backend.extra": {}}
     if engine_of(spec) == "ddp":
         settings["backend.bucket_view"] = False
-    if low := spec.precision.parameters:
-        settings |= {f"precision.{name}": low for name in ("gradients", "accumulate", "optimizer_states", "reduce")}
+        low, formats = spec.precision.parameters, ("gradients", "accumulate", "optimizer_states", "reduce")
+        settings |= {f"precision.{name}": low for name in formats if low}
     return edit.changed_at(spec, settings)
 
 

@@ -7,6 +7,7 @@ from dataclasses import fields
 import pytest
 
 from launcher.backends import trl
+from launcher.backends.trl import config
 from launcher.base import files
 from launcher.preflight import findings, plan
 from launcher.spec import RunSpec
@@ -105,6 +106,25 @@ def test_a_misspelt_argument_is_refused_with_the_one_that_is_meant() -> None:
     [error] = findings.errors(composed_once(*words))
     assert error.path == "backend.extra.epsilom"
     assert error.way_out[0] == "+backend.extra.epsilon=0.2"
+
+
+def test_an_argument_without_a_value_is_left_out() -> None:
+    words = ("task=sft", *NODE, "+backend.extra.nosuch=null", "+backend.extra.tf32=null")
+    spec = composed_once(*words)
+    assert findings.errors(spec) == ()
+    assert not {"nosuch", "tf32"} & config.build(spec).keys()
+
+
+def test_the_format_of_trained_weights_may_be_named_and_that_of_frozen_ones_is_the_computation_s() -> None:
+    words = ("model=llama3_8b", "task=sft", *NODE)
+    plain, named = (composed_once(*words, *more) for more in ((), ("precision.parameters=fp32",)))
+    assert findings.errors(named) == ()
+    assert trl.dtypes(named) == trl.dtypes(plain)
+    [error] = findings.errors(composed_once(*words, "adapter=lora", "precision.parameters=fp32"))
+    assert (error.path, error.way_out) == ("precision.parameters", ("precision.parameters=null", "precision=fp32"))
+    assert error.rule == "the adapter's frozen weights are loaded in the format of precision.compute"
+    [error] = findings.errors(composed_once(*words, "parallel=zero2", "precision.parameters=bf16"))
+    assert error.path == "precision.parameters"
 
 
 def test_a_checkpoint_of_deepspeed_stays_on_as_many_ranks_as_the_trainer_converts_no_states() -> None:
