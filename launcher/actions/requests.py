@@ -174,7 +174,7 @@ def _tried(
         if any("=" not in word for word in way.split()) or way.startswith("script=") or not findings.is_readable(way):
             return True
         changed = applied(spec, way)
-        after = typed(way) if changed is None else replace(found, spec=changed, errors=())
+        after = typed(way, *({path} - known_keys())) if changed is None else replace(found, spec=changed, errors=())
         unread = after.errors if raised is errors else ()  # A warning may name a folder that is still to be filled in.
         left = {error.path for error in (*unread, *(findings.errors(after.spec) if after.spec else ()))}
         return left <= known - {path}

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from math import lcm
+from operator import attrgetter
 from typing import Any
 
 from launcher.backends import Judgement
@@ -114,8 +115,10 @@ def over_one_rank(spec: RunSpec, *, unasked: int = 0) -> Iterator[ConfigError]:
     meant = spec.parallel.shard or spec.zero.stage > unasked
     if meant and spec.shard_degree == 1:
         rule = f"each rank holds all shards (shard degree 1 in a world of {spec.gpus}): sharding saves nothing"
-        more = edit.override("cluster.gpus_per_node", 2 * spec.cluster.gpus_per_node)
-        yield ConfigError("zero.stage", spec.zero.stage, rule, [more])
+        path = "cluster.nodes" if spec.cluster.gpus_per_node >= 8 else "cluster.gpus_per_node"
+        fewer = ["parallel.replicate=1"] if spec.parallel.replicate > 1 else []
+        more = edit.override(path, 2 * attrgetter(path)(spec))
+        yield ConfigError("zero.stage", spec.zero.stage, rule, [*fewer, more])
 
 
 def compiled_choice(spec: RunSpec) -> Iterator[ConfigError]:

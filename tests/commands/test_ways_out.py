@@ -50,6 +50,14 @@ def check(words: str, *more: str, capsys: pytest.CaptureFixture[str]) -> Any:
         ),
         ("train.profile.start=10", "train.profile.start", ["train.profile={start:10}"]),
         (
+            "parallel=fsdp cpu_offload=true",  # DeepSpeed's way for the optimizer alone is not FSDP2's.
+            "cpu_offload",
+            ["zero.offload_parameters=cpu", "checkpointing=full checkpointing.offload=true"],
+        ),
+        ("pipeline_schedule=zbv", "pipeline_schedule", ["parallel.schedule=zbv"]),
+        ("peft_type=lora", "peft_type", ["adapter=lora"]),
+        ("backend=torchtitan", "backend", ["parallel=fsdp"]),
+        (
             "model=deepseek_v3 parallel=3d cluster.nodes=64",
             "parallel.pipeline",
             ["parallel.first_stage_layers=30", "parallel.pipeline=1"],
@@ -89,6 +97,7 @@ def test_an_error_names_what_to_type(
 @pytest.mark.parametrize(
     ("words", "path", "ways"),
     [
+        ("parallel.replicate=8", "zero.stage", ["parallel.replicate=1", "cluster.nodes=2"]),
         ("model=llama3_8b adapter=lora", "model.weights", ["model.weights=path/to/model", "adapter=none"]),
         ("model=llama3_8b adapter=lora adapter.dora=true", "model.weights", ["model.weights=path/to/model"]),
         ("model=mixtral_8x7b parallel.expert=8", "parallel.expert", ["checkpointing=full", "parallel.expert=1"]),

@@ -177,7 +177,7 @@ def test_every_word_of_the_tables_leads_to_something_that_there_is(capsys: pytes
         ("torch_dtype=float16", ["precision=fp16"]),
         ("optim=adamw_bnb_8bit", ["optimizer=adamw_8bit"]),
         ("strategy=FULL_SHARD", ["parallel=fsdp"]),
-        ("framework=torchtitan", ["launch show backend"]),
+        ("framework=torchtitan", ["parallel=fsdp"]),
         ("attn_implementation=flash_attention_2", ["model.attention=flash"]),
         ("lr_scheduler_type=cosine_with_restarts", ["optimizer.schedule=cosine"]),
         ("lora_target_modules=q_proj", ["adapter.targets=[q_proj]"]),

@@ -138,9 +138,10 @@ def _async_tensor(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.hardware.device == "cpu":
         rule = "the ranks exchange parts in symmetric memory, which only GPUs have"
         yield ConfigError(path, True, rule, [f"{path}=false"])
-    elif parallel.tensor > spec.cluster.gpus_per_node:
-        rule = "the ranks exchange parts in symmetric memory, which only GPUs of one node share"
-        yield ConfigError(path, True, rule, [edit.override("parallel.tensor", spec.cluster.gpus_per_node)])
+    elif parallel.tensor > (linked := min(spec.cluster.gpus_per_node, spec.hardware.link_gpus or parallel.tensor)):
+        rule = "the ranks exchange parts in symmetric memory, which only GPUs of one node share, by NVLink or xGMI"
+        ways = [] if linked == 1 else [edit.override("parallel.tensor", linked)]
+        yield ConfigError(path, True, rule, [*ways, f"{path}=false"])
 
 
 def _pipeline(spec: RunSpec) -> Iterator[ConfigError]:

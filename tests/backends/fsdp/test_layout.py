@@ -147,6 +147,12 @@ def test_every_preset_is_accepted(preset: str, precision: str, model: str) -> No
             ("parallel.async_tensor=false",),
         ),
         (
+            ("parallel=fsdp_tp", "train.compile=true", "parallel.async_tensor=true", "hardware=l40s"),
+            "parallel.async_tensor",
+            "the ranks exchange parts in symmetric memory, which only GPUs of one node share, by NVLink or xGMI",
+            ("parallel.async_tensor=false",),
+        ),
+        (
             ("parallel.ulysses=2", "model.attention=flash"),
             "model.attention",
             "Ulysses runs torch's attention between its exchanges; any other would see only one rank's tokens",
@@ -233,7 +239,7 @@ def test_every_preset_is_accepted(preset: str, precision: str, model: str) -> No
             ("zero.offload_parameters=nvme",),
             "zero.offload_parameters",
             "FSDP2 offloads only to host memory",
-            ("zero.offload_parameters=cpu", "parallel=zero3"),
+            ("zero.offload_parameters=cpu", "parallel=zero3 zero.max_reuse_distance=0"),
         ),
         (
             ("zero.offload_optimizer=cpu",),
