@@ -231,7 +231,7 @@ def _choice(text: str, group: str, value: str, catalog: Catalog) -> Override | C
         ways = [f"model=./{value}", *ways]
     keys = [key for key in known_keys() if key.startswith(f"{group}.")]
     rule = f"there is no such option; {group} has {', '.join(options)}"
-    rule = synonyms.ABSENT.get(f"{group}={value}", rule)
+    rule = synonyms.absent(f"{group}={value}") or rule
     if f"{group}.name" in keys and group == "run":
         return ConfigError(group, value, rule, [f"run.name={value}"])
     others = "launch recipe list" if group == "recipe" else f"launch show {group}"
@@ -257,7 +257,8 @@ def bare_word_ways(text: str, catalog: Catalog, verbs: Sequence[str]) -> list[st
     """Return suggestions for a word without ``=``: its group, an option, a verb, or ``launch show`` of a group."""
     bare = text.lstrip("-")
     ways = [f"{group}={bare}" for group, options in catalog.groups.items() if bare in options]
-    ways += [synonyms.OPTIONS[bare.lower()]] if bare.lower() in synonyms.OPTIONS else []
+    switches = synonyms.table()["switches"]
+    ways += [switches[bare.lower()]] if bare.lower() in switches else []
     if not ways:
         names = [name.rstrip("_") for name in verbs]
         ways = [f"launch {verb}" for verb in dict.fromkeys([*synonyms.verbs(bare), *closest(bare, names)])]

@@ -15,31 +15,6 @@ from launcher.base import files
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.units import seconds_of
 
-OPTIONS = {
-    **{word: f"--{word}" for word in ("json", "force", "debug", "trust")},
-    "plot": "--plot FILE.png",
-    "explain": "--explain activations",
-    "points": "--points FILE.jsonl",
-    "trace": "--engine trace",
-    "multirun": "-m",
-}
-"""Options that people type as words."""
-
-_CUT = (
-    "launch has no cut cross entropy, since its package on PyPI is not Apple's own; Liger's fused loss and the chunked"
-    " loss do not hold all logits either"
-)
-ABSENT = {
-    **dict.fromkeys(
-        ("task=orpo", "task=cpo", "task=gkd"),
-        "it is experimental in TRL 1.16 (trl.experimental) and not supported; this version has sft, dpo, kto, reward"
-        " and grpo",
-    ),
-    **dict.fromkeys((f"train.{key}={word}" for key in ("loss", "kernels") for word in ("cut", "cce")), _CUT),
-    **dict.fromkeys((f"train.{key}=cut_cross_entropy" for key in ("loss", "kernels")), _CUT),
-}
-"""Options and values of other tools that are not supported on purpose, and why."""
-
 BEST_KEY = "plan"
 BEST = f"{BEST_KEY}=best"
 AUTO = "checkpointing=auto"
@@ -53,7 +28,7 @@ def plain(word: str) -> str:
 
 @cache
 def table() -> Mapping[str, Mapping[str, str]]:
-    """Return ``synonyms.yaml``: ``keys``, ``options`` and ``verbs``; read only when a word is unknown."""
+    """Return ``synonyms.yaml``; read only when a word is unknown."""
     found: Mapping[str, Mapping[str, str]] = files.load_own(Path(__file__).with_suffix(".yaml"))
     return found
 
@@ -83,8 +58,13 @@ def options(group: str, value: str) -> list[str]:
 def correction(error: ConfigError) -> ConfigError:
     """Return the error with ways out for another tool's word, and the reason if that is not supported."""
     found = options(error.path, str(error.found))
-    rule = ABSENT.get(f"{error.path}={plain(str(error.found))}", error.rule)
+    rule = absent(f"{error.path}={plain(str(error.found))}") or error.rule
     return ConfigError(error.path, error.found, rule, found) if found else error
+
+
+def absent(word: str) -> str | None:
+    """Return why an option or a value of another tool is not supported; None if it is unknown."""
+    return next((reason for reason, words in table()["absent"].items() if word in words.split()), None)
 
 
 def verbs(word: str) -> list[str]:

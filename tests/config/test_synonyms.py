@@ -167,7 +167,7 @@ def test_every_word_of_the_tables_leads_to_something_that_there_is(capsys: pytes
     with pytest.raises(SystemExit):
         main(["run", "--help"])
     helped = capsys.readouterr().out
-    assert all(option.split()[0] in helped for option in synonyms.OPTIONS.values())
+    assert all(option.split()[0] in helped for option in synonyms.table()["switches"].values())
 
 
 @pytest.mark.parametrize(
