@@ -154,9 +154,8 @@ def judge_run(found: Request, judging: Judging, *, resumed: bool = False) -> Ass
 
 def _beside(chosen: tuple[str, ...], fix: Fix) -> Fix:
     """The fix with the overrides beside which it was judged, in place of the word that chose them."""
-    keys = {text.partition("=")[0] for text in fix.overrides}
-    kept = (text for text in chosen if text.partition("=")[0] not in keys)
-    return replace(fix, overrides=(*kept, *fix.overrides))
+    said = {text.partition("=")[0] for text in fix.overrides}
+    return replace(fix, overrides=(*(text for text in chosen if text.partition("=")[0] not in said), *fix.overrides))
 
 
 def _tried(

@@ -257,8 +257,7 @@ def bare_word_ways(text: str, catalog: Catalog, verbs: Sequence[str]) -> list[st
     """Return suggestions for a word without ``=``: its group, an option, a verb, or ``launch show`` of a group."""
     bare = text.lstrip("-")
     ways = [f"{group}={bare}" for group, options in catalog.groups.items() if bare in options]
-    switches = synonyms.table()["switches"]
-    ways += [switches[bare.lower()]] if bare.lower() in switches else []
+    ways += [option for word, option in synonyms.table()["switches"].items() if word == bare.lower()]
     if not ways:
         names = [name.rstrip("_") for name in verbs]
         ways = [f"launch {verb}" for verb in dict.fromkeys([*synonyms.verbs(bare), *closest(bare, names)])]

@@ -68,8 +68,8 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
             "memory and time assume even routing, and no loss balances the experts: a rank may get up to"
             f" {degree} times as many tokens for its experts as assumed"
         )
-        less = ["checkpointing=full"] if spec.checkpointing.mode != "full" else []
-        yield ConfigError(_PATH, degree, rule, [*less, _BACK])
+        ways = [_BACK] if spec.checkpointing.mode == "full" else ["checkpointing=full", _BACK]
+        yield ConfigError(_PATH, degree, rule, ways)
 
 
 def _in_replica(spec: RunSpec) -> bool:
