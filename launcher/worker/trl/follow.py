@@ -7,6 +7,7 @@ that appears complete, and a request to stop ends it after a step.
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,8 @@ class TrainerHooks(TrainerCallback):  # type: ignore[misc]
         context, trainer = self._context, self._trainer
         self._recorded = loop.StepRecorder(context, live_bytes.tensors_of_process, restored=self._start.step)
         self._pace = SlowRankDetector(context)
+        if self._spec.adapter.name != "none":  # peft would widen an adapter that TRL has made 16-bit as it loads it.
+            trainer.model.load_adapter = partial(trainer.model.load_adapter, autocast_adapter_dtype=False)
         with self._phases(), replaced(trainer, "_save_checkpoint", lambda model, trial: self._save()):
             if self._step < self._spec.steps:
                 self._following.enter_context(context.memory.measuring("load", live_bytes.tensors_of_process()))
