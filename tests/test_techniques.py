@@ -229,6 +229,7 @@ _TECHNIQUES: dict[str, tuple[str, ...]] = {
     "DoRA, rsLoRA, LoRA+": (*_LORA, "adapter.dora=true", "adapter.rslora=true", "adapter.lora_plus=16"),
     "PiSSA": ("task=sft", *_LORA, "adapter.pissa=16"),
     "OFT": ("task=sft", "adapter=oft", "model.weights=weights", "adapter.block_size=16"),
+    "QOFT": ("task=sft", "adapter=qoft", "model.weights=weights", "adapter.block_size=16"),
     "QLoRA": _QLORA,
     "LoRA on 8-bit weights": (*_QLORA, "adapter.quant_type=int8"),
     "bf16": ("precision=bf16",),

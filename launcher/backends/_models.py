@@ -89,7 +89,7 @@ def check_adapters(spec: RunSpec) -> Iterator[ConfigError]:
         yield from _parameters(spec)
     if spec.adapter.dora:
         yield from _dora(spec)
-    if spec.adapter.name == "qlora":
+    if spec.adapter.bits:
         yield from _quantised(spec)
 
 
@@ -158,7 +158,7 @@ def _dora(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.checkpointing.mode == "selective":
         rule = "selective checkpointing saves every second matrix product and would count DoRA's products of weights"
         yield ConfigError("checkpointing.mode", "selective", rule, ["checkpointing=full", "checkpointing=none", back])
-    if spec.adapter.name == "qlora" and spec.adapter.dropout:
+    if spec.adapter.bits and spec.adapter.dropout:
         rule = "with dropout DoRA multiplies by the unpacked weights once more and saves all of them for backward"
         yield ConfigError("adapter.dropout", spec.adapter.dropout, rule, ["adapter.dropout=0.0", back])
     yield from edit.refused(spec, "train.compile", "this version does not compile blocks with DoRA", back)

@@ -51,9 +51,7 @@ BORROWED = (
         package.TRAINING,
         "precision.qat=null",
     ),
-    Borrowed(
-        "adapter.name", lambda spec: spec.adapter.name == "qlora", ("bitsandbytes",), package.TRAINING, "adapter=lora"
-    ),
+    Borrowed("adapter.name", lambda spec: spec.adapter.bits > 0, ("bitsandbytes",), package.TRAINING, "adapter=lora"),
     Borrowed("train.loss", lambda spec: spec.train.loss == "fused", ("liger-kernel",), "kernels", "train.loss=chunked"),
     Borrowed(
         "train.kernels", lambda spec: spec.train.kernels == "liger", ("liger-kernel",), "kernels", "train.kernels=none"

@@ -61,7 +61,7 @@ def _cut(reading: KeyReader) -> Mapping[str, Any]:
 
 def _adapter(reading: KeyReader) -> dict[str, Any]:
     reading.choose.setdefault("adapter", "lora")
-    if reading.choose["adapter"] in ("none", "oft"):
+    if reading.choose["adapter"] in ("none", "oft", "qoft"):
         return {}
     rank = reading.settings.get("adapter.rank", _LORA["adapter.rank"])
     return {**_LORA, "adapter.alpha": 2 * rank}

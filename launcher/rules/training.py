@@ -192,8 +192,8 @@ def _adapter(spec: RunSpec) -> Iterator[ConfigError]:
     if not adapter.targets and not adapter.parameters:
         rule = f"{adapter.name} needs at least one module to adapt"
         yield ConfigError("adapter.targets", [], rule, ["adapter.targets=[all-linear]"])
-    if spec.task.name == "pretrain" and (adapter.name == "oft" or adapter.pissa is not None):
-        path = "adapter.name" if adapter.name == "oft" else "adapter.pissa"
+    if spec.task.name == "pretrain" and (adapter.rotates or adapter.pissa is not None):
+        path = "adapter.name" if adapter.rotates else "adapter.pissa"
         ways = ["task=sft parallel=ddp", "adapter=lora adapter.pissa=null"]
         yield ConfigError(path, edit.value_at(spec, path), "peft computes it from whole weights, only under TRL", ways)
     rule = "this version trains no adapter with expert parallelism"

@@ -99,14 +99,14 @@ class ModelSpec(Hashed):
 class AdapterSpec(Hashed):
     """Parameter-efficient fine-tuning: ``targets`` are module names as ``peft`` takes them."""
 
-    name: Literal["none", "lora", "qlora", "oft"]
+    name: Literal["none", "lora", "qlora", "oft", "qoft"]
     rank: Count
     alpha: Count
     dropout: Dropped
     targets: tuple[str, ...]  # ``all-linear`` is already replaced by its module names.
     double_quant: bool
     parameters: tuple[str, ...] = ()  # Expert weights that get a low-rank update.
-    quant_type: Literal["nf4", "fp4", "int8"] = "nf4"  # The number format of QLoRA's frozen weights.
+    quant_type: Literal["nf4", "fp4", "int8"] = "nf4"  # The number format of frozen weights of QLoRA and QOFT.
     dora: bool = False  # True if each row of a weight has a trained magnitude beside the low-rank update.
     rslora: bool = False  # True if the update is scaled by alpha over the square root of the rank.
     lora_plus: Factor | None = None  # Learning rate of the B matrices over that of the A matrices; None is 1.
@@ -120,9 +120,14 @@ class AdapterSpec(Hashed):
         return self.name in ("lora", "qlora")
 
     @property
+    def rotates(self) -> bool:
+        """True if the adapter is OFT: rotations of a layer's inputs."""
+        return self.name in ("oft", "qoft")
+
+    @property
     def bits(self) -> int:
         """Bits per weight of quantized frozen linears in the blocks; 0 if they are not quantized."""
-        return {"nf4": 4, "fp4": 4, "int8": 8}[self.quant_type] if self.name == "qlora" else 0
+        return {"nf4": 4, "fp4": 4, "int8": 8}[self.quant_type] if self.name in ("qlora", "qoft") else 0
 
 
 @lru_cache(maxsize=64)

@@ -113,18 +113,13 @@ def carried(spec: RunSpec, found: Comparison, oom: OutOfMemory, moments: Moments
         ):
             ratios[row.pile] = Fraction(row.measured_bytes or 0, row.predicted_bytes or 1)
         else:
-            added.append(
-                AddedBytes(pile=_pile(row.pile), moments=TRAINING if grows else moments, bytes=row.grown_bytes)
-            )
+            pile: Pile = next((pile for pile in PILES if pile == row.pile), "temporary")
+            added.append(AddedBytes(pile=pile, moments=TRAINING if grows else moments, bytes=row.grown_bytes))
     rule = Corrections(ratios=ratios, added=tuple(added), unusable_bytes=unusable, allocator=spec.train.allocator)
     lacking = _missing_bytes(spec, rule, moments)
     if not lacking:
         return rule
     return replace(rule, added=(*rule.added, AddedBytes(pile="temporary", moments=moments, bytes=lacking)))
-
-
-def _pile(name: str) -> Pile:
-    return next((pile for pile in PILES if pile == name), "temporary")
 
 
 def _missing_bytes(spec: RunSpec, rule: Corrections, moments: Moments) -> int:

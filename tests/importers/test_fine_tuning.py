@@ -19,7 +19,11 @@ FILE = "model_name_or_path: meta-llama/Llama-3.1-8B\nstage: sft\ndo_train: true\
             set(),
         ),
         ("finetuning_type: oft\noft_rank: 8\n", {"adapter=oft"}, {"oft_rank"}),
-        ("finetuning_type: oft\nquantization_bit: 4\n", {"adapter=oft"}, {"quantization_bit"}),
+        (
+            "finetuning_type: oft\nquantization_bit: 4\ndouble_quantization: false\n",
+            {"adapter=qoft", "adapter.double_quant=false"},
+            set(),
+        ),
         ("finetuning_type: lora\npissa_init: true\n", {"adapter=lora", "adapter.pissa=16"}, set()),
         ("finetuning_type: lora\npissa_init: true\npissa_iter: -1\n", {"adapter=lora", "adapter.pissa=0"}, set()),
     ],

@@ -137,6 +137,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         task=sft parallel=zero2 precision=fp32 precision.qat=int4 precision.qat_group_size=16
         task=reward parallel=ddp precision.qat=int4 precision.qat_group_size=16 eval.tasks=[mmlu]
         parallel=fsdp adapter=oft adapter.block_size=16
+        task=sft parallel=fsdp adapter=qoft adapter.block_size=16
         parallel=ddp adapter=lora adapter.pissa=4
         task=sft parallel=fsdp adapter=oft adapter.block_size=16
         task=sft parallel=zero2 adapter=lora adapter.pissa=4

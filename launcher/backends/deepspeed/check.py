@@ -270,7 +270,7 @@ def _training(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.adapter.parameters and spec.zero.stage == 3:
         rule = "ZeRO 3 gathers weights when their module is called, and peft reads the adapter's without such a call"
         yield ConfigError("adapter.parameters", [*spec.adapter.parameters], rule, ["zero=2", "parallel=fsdp"])
-    if spec.adapter.name == "qlora":
+    if spec.adapter.bits:
         rule = "ZeRO shards quantised weights as raw bytes, and only on the device"
         paths = "zero.quantized_weights zero.hpz zero.offload_parameters"
         yield from edit.refused(spec, paths, rule, "adapter=lora")

@@ -42,7 +42,7 @@ profile = Profile(
             package="torch",
             since="2.12",
             path="adapter.name",
-            asked=lambda spec: spec.adapter.name == "qlora" and spec.parallel.shard,
+            asked=lambda spec: spec.adapter.bits > 0 and spec.parallel.shard,
             because="cannot shard the integers of packed weights (FSDPParam requires gradients)",
             way_out="parallel=ddp",
         ),

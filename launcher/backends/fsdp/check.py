@@ -115,9 +115,9 @@ def _tensor(spec: RunSpec) -> Iterator[ConfigError]:
 
 def _cut_adapter(spec: RunSpec) -> Iterator[ConfigError]:
     adapter, back = spec.adapter, "parallel.tensor=1"
-    if adapter.name == "qlora":
+    if adapter.bits:
         rule = "tensor parallelism cannot split quantised weights, whose codes and constants stay whole"
-        yield ConfigError("adapter.name", "qlora", rule, ["adapter=lora", back])
+        yield ConfigError("adapter.name", spec.adapter.name, rule, ["adapter=lora", back])
     rule = "DoRA needs the norms of whole rows and columns, which tensor parallel ranks split"
     yield from edit.refused(spec, "adapter.dora", rule, back)
     rule = "each tensor parallel rank would drop different inputs of the adapter matrices that all hold"
@@ -156,9 +156,9 @@ def _pipeline(spec: RunSpec) -> Iterator[ConfigError]:
         rule = f"torch's 1F1B needs a micro-batch for each of the {stages} stages, and an optimizer step has {count}"
         way_out = [batches_typed(spec, stages, spec.micro_batch_size), "parallel.schedule=gpipe"]
         yield ConfigError("train.global_batch_size", spec.global_batch_size, rule, way_out)
-    if spec.adapter.name == "qlora":
+    if spec.adapter.bits:
         rule = "this version does not split a model with quantised weights into pipeline stages"
-        yield ConfigError("adapter.name", "qlora", rule, ["adapter=lora", "parallel.pipeline=1"])
+        yield ConfigError("adapter.name", spec.adapter.name, rule, ["adapter=lora", "parallel.pipeline=1"])
 
 
 def _unsplit(spec: RunSpec) -> Iterator[tuple[str, object, str, str]]:
@@ -211,7 +211,7 @@ def _kept(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.parallel.expert > 1:
         rule = "this version cannot reshard over a subset of ranks with expert parallelism"
         yield ConfigError(path, value, rule, [f"{path}=true", "parallel.expert=1"])
-    if spec.adapter.name == "qlora":
+    if spec.adapter.bits:
         rule = "this version cannot reshard quantised weights over a subset of ranks"
         yield ConfigError(path, value, rule, [f"{path}=true", "adapter=lora"])
 
@@ -231,7 +231,7 @@ def _offload(spec: RunSpec) -> Iterator[ConfigError]:
         rule = "DDP keeps the whole model on the device; only FSDP2 offloads"
         path = "zero.offload_parameters"
         yield ConfigError(path, zero.offload_parameters, rule, ["zero.offload_parameters=none", "parallel=fsdp"])
-    if zero.offload_parameters == "cpu" and spec.adapter.name == "qlora":
+    if zero.offload_parameters == "cpu" and spec.adapter.bits:
         rule = "this version keeps quantised weights on the device"
         yield ConfigError("zero.offload_parameters", "cpu", rule, ["zero.offload_parameters=none", "adapter=lora"])
 

@@ -27,7 +27,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
         return
     for path, found, tried in (
         ("precision.compute", precision.compute in ("fp8", "fp4"), "bf16"),
-        ("adapter.name", spec.adapter.name in ("qlora", "oft"), "lora"),
+        ("adapter.name", spec.adapter.rotates or spec.adapter.bits > 0, "lora"),
         ("adapter.dora", spec.adapter.dora, False),
         ("parallel.tensor", spec.parallel.tensor > 1, 1),
         ("parallel.pipeline", spec.parallel.pipeline > 1, 1),

@@ -129,19 +129,19 @@ def _quantised(spec: RunSpec) -> Iterator[ConfigError]:
 def _experts(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.adapter.bits and spec.model.num_experts:
         rule = "transformers quantises only linear layers, and experts' weights, one tensor per layer, would stay as is"
-        yield ConfigError("adapter.name", "qlora", rule, ["adapter=lora", "task=pretrain"])
+        yield ConfigError("adapter.name", spec.adapter.name, rule, ["adapter=lora", "task=pretrain"])
 
 
 def _begun_whole(spec: RunSpec) -> Iterator[ConfigError]:
     """Errors for adapters that need whole weights: OFT, and LoRA that starts from PiSSA."""
     adapter = spec.adapter
-    path, back = ("adapter.name", "adapter=lora") if adapter.name == "oft" else ("adapter.pissa", "adapter.pissa=null")
-    if adapter.name == "oft":
+    path, back = ("adapter.name", "adapter=lora") if adapter.rotates else ("adapter.pissa", "adapter.pissa=null")
+    if adapter.rotates:
         yield from _rotated(spec)
     elif adapter.pissa is None:
         return
     found = edit.value_at(spec, path)
-    if adapter.bits:
+    if adapter.bits and not adapter.rotates:
         rule = "PiSSA subtracts its initial adapter from the weights, and these are quantised"
         yield ConfigError(path, found, rule, [back, "adapter=lora"])
     if engine_of(spec) != "ddp":
@@ -154,7 +154,7 @@ def _rotated(spec: RunSpec) -> Iterator[ConfigError]:
     adapter, model = spec.adapter, spec.model
     if model.num_experts:
         rule = "peft rotates only inputs of linear layers, and experts' weights are one tensor per layer"
-        yield ConfigError("adapter.name", "oft", rule, ["adapter=lora", "model.num_experts=0"])
+        yield ConfigError("adapter.name", adapter.name, rule, ["adapter=lora", "model.num_experts=0"])
     block = families.of(model).block(model, 0)
     sizes = {weight.shape[1] for weight in adapters.targeted(block, adapter)}
     if any(size % adapter.block_size for size in sizes) or adapter.block_size == 1:

@@ -131,18 +131,17 @@ def _engine(spec: RunSpec) -> JsonObject:
 
 def _adapter(spec: RunSpec) -> JsonObject:
     adapter = spec.adapter
-    if not adapter.low_rank:  # TRL has no arguments for OFT; the worker reads ``spec.json``.
-        return {"use_peft": False}
-    found: JsonObject = {
-        "use_peft": True,
-        "lora_r": adapter.rank,
-        "lora_alpha": adapter.alpha,
-        "lora_dropout": adapter.dropout,
-        "lora_target_modules": list(adapter.targets),
-        "use_rslora": adapter.rslora,
-        "use_dora": adapter.dora,
-        "lora_task_type": "SEQ_CLS" if spec.task.name == "reward" else "CAUSAL_LM",
-    }
+    found: JsonObject = {"use_peft": adapter.low_rank}
+    if adapter.low_rank:  # TRL has no arguments for OFT; the worker reads ``spec.json``.
+        found |= {
+            "lora_r": adapter.rank,
+            "lora_alpha": adapter.alpha,
+            "lora_dropout": adapter.dropout,
+            "lora_target_modules": list(adapter.targets),
+            "use_rslora": adapter.rslora,
+            "use_dora": adapter.dora,
+            "lora_task_type": "SEQ_CLS" if spec.task.name == "reward" else "CAUSAL_LM",
+        }
     if adapter.parameters:
         found["lora_target_parameters"] = list(adapter.parameters)
     if adapter.modules_to_save:

@@ -149,7 +149,7 @@ def adapters(rank: RankModel) -> Iterator[MemoryTerm]:
 
 def _casts(rank: RankModel) -> Iterator[MemoryTerm]:
     """Autocast's copies of LoRA's matrices: to the end of the forward pass, or until their product's backward pass."""
-    if rank.engine.wide_adapters and rank.spec.adapter.name in ("lora", "qlora"):
+    if rank.engine.wide_adapters and rank.spec.adapter.low_rank:
         what, source, z = "autocast's copies of adapters", "torch/csrc autocast_mode.cpp, cached_cast", rank.engine.size
         saved = sum(ceil(each.count * each.elements.trained * (1 - each.recomputed_share)) for each in rank.blocks)
         backward = frozenset[Moment](("loss_backward", "block_backward"))

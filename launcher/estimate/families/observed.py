@@ -195,9 +195,9 @@ def not_computed(spec: RunSpec) -> Iterator[ConfigError]:
     if how.mode == "selective":
         rule = f"launch does not know the parts of a layer of a {model.model_type}"
         yield ConfigError("checkpointing.mode", how.mode, rule, ["checkpointing=full", "checkpointing=none"])
-    if spec.adapter.name == "qlora":
+    if spec.adapter.bits:
         rule = "this version does not quantise weights of layers that no formula describes"
-        yield ConfigError("adapter.name", "qlora", rule, ["adapter=lora"])
+        yield ConfigError("adapter.name", spec.adapter.name, rule, ["adapter=lora"])
     if spec.adapter.name != "none" and "shared" in found(model):
         rule = f"several layers of a {model.model_type} share one module, to which this version adds no adapter"
         yield ConfigError("adapter.name", spec.adapter.name, rule, ["adapter=none"])

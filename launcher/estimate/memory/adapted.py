@@ -39,7 +39,7 @@ def temporaries(rank: RankModel) -> Iterator[MemoryTerm]:
     if rank.cuda and rank.spec.adapter.bits == 8 and rank.blocks:
         yield product_of_8_bits(rank)
     yield from packing(rank)
-    if rank.spec.adapter.name == "oft" and rank.blocks:
+    if rank.spec.adapter.rotates and rank.blocks:
         yield from rotations(rank)
     if rank.spec.adapter.pissa is not None and rank.blocks:
         yield singular_values(rank)

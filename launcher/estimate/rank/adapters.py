@@ -74,7 +74,7 @@ def matrices(weight: Weight, adapter: AdapterSpec) -> tuple[Weight, ...]:
     """
     (outputs, inputs), rank = weight.shape, adapter.rank * weight.copies
     name = weight.name.removesuffix(".weight")
-    if adapter.name == "oft":  # The upper triangles of skew-symmetric blocks (peft ``tuners/oft/layer.py``).
+    if adapter.rotates:  # The upper triangles of skew-symmetric blocks (peft ``tuners/oft/layer.py``).
         b = adapter.block_size
         return (Weight(name=f"{name}.oft_R.weight", shape=(inputs // b, b * (b - 1) // 2)),)
     down = Weight(name=f"{name}.lora_A.weight", shape=(rank, inputs))
@@ -218,9 +218,9 @@ def _own(weight: Weight, adapter: AdapterSpec, engine: EngineTraits, attention_o
     """
     inputs, size = weight.shape[1], engine.size
     copies = engine.wide_adapters
-    if copies and (adapter.name == "oft" or not adapter.dropout):
+    if copies and (adapter.rotates or not adapter.dropout):
         yield SavedTensor("cast of the adapter's input", size * inputs, "token", "adapter")
-    if adapter.name == "oft":
+    if adapter.rotates:
         return
     if engine.fused_adapters:
         if adapter.dropout:

@@ -45,7 +45,7 @@ def passes(block: Sequence[Weight], adapter: AdapterSpec, own: Sequence[Product]
 
 def _of_layer(weight: Weight, adapter: AdapterSpec, shape: Shape) -> tuple[Pass, Pass]:
     """The forward and backward pass of one layer's adapter."""
-    if adapter.name == "oft":
+    if adapter.rotates:
         return _rotated(weight, adapter, shape)
     if shape.execution.compiled and not (adapter.dora or adapter.dropout or adapter.bits):
         return _joined(weight, shape)

@@ -26,7 +26,7 @@ def settings(spec: RunSpec) -> Any:
 
     adapter, task = spec.adapter, "SEQ_CLS" if spec.task.name == "reward" else "CAUSAL_LM"
     modules = {"target_modules": sorted(adapter.targets), "task_type": task}
-    if adapter.name == "oft":
+    if adapter.rotates:
         return peft.OFTConfig(**modules, oft_block_size=adapter.block_size, base_model_name_or_path=spec.model.weights)
     return peft.LoraConfig(
         r=adapter.rank,
@@ -62,7 +62,7 @@ PISSA = "pissa"
 
 def quantise(network: Any, spec: RunSpec, compute: torch.dtype) -> None:
     """Replace the linears of QLoRA's blocks by packed ones in a network on the meta device; before :func:`inject`."""
-    if spec.adapter.name == "qlora":
+    if spec.adapter.bits:
         wide = not spec.parallel.shard
         _quantised().quantise(network, spec, compute, torch.float32 if wide else compute)
 
@@ -71,7 +71,7 @@ def access(
     network: Any, spec: RunSpec, device: torch.device, otherwise: initial.Access = contextlib.nullcontext
 ) -> initial.Access:
     """The context in which ``initial.fill`` fills a parameter: ``otherwise`` if it is not packed."""
-    if spec.adapter.name != "qlora":
+    if not spec.adapter.bits:
         return otherwise
     found: initial.Access = _quantised().access(network, device, otherwise)
     return found
@@ -108,7 +108,7 @@ def inject(network: Any, spec: RunSpec) -> None:
             )
     unquantised = next(parameter.dtype for parameter in network.parameters() if parameter.is_floating_point())
     found = settings(spec)
-    if spec.adapter.parameters and spec.adapter.name == "qlora":
+    if spec.adapter.parameters and spec.adapter.bits:
         _quantised().match_packed(found, network)
     peft.inject_adapter_in_model(found, network, adapter_name=_NAME, low_cpu_mem_usage=True)
     for name, parameter in network.named_parameters():

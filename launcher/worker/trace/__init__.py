@@ -57,7 +57,7 @@ def _of_the_optimizer(spec: RunSpec) -> Iterator[str]:
 def _of_deepspeed(spec: RunSpec) -> Iterator[str]:
     if spec.parallel.tensor > 1:
         yield "a trace does not support the process groups that AutoTP makes"
-    if spec.adapter.name == "qlora":
+    if spec.adapter.bits:
         yield "bitsandbytes makes its weights only from real tensors"
 
 

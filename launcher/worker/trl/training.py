@@ -116,7 +116,7 @@ def _adapter(context: Context, found: Any) -> Any:
     PiSSA draws the start of its iterations: the seed lets a resumed run compute the same base again.
     """
     spec = context.spec
-    if spec.adapter.name == "oft":
+    if spec.adapter.rotates:
         return adapters.settings(spec)
     if spec.adapter.pissa is not None:
         found.init_lora_weights = adapters.start(spec)
