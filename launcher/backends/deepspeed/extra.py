@@ -15,7 +15,7 @@ from launcher.backends.deepspeed import options
 from launcher.backends.deepspeed.options import SETTINGS
 from launcher.base.errors import ConfigError
 from launcher.spec import RunSpec, bounds, edit
-from launcher.spec.parse import closest
+from launcher.spec.parse import accepts, closest
 
 _PARAMETERS = {"lr": "lr", "weight_decay": "weight_decay", "eps": "epsilon"}
 _DIVIDING = {"gradient_predivide_factor": 1.0, "prescale_gradients": False}
@@ -139,16 +139,13 @@ def _extra(path: str, value: Any) -> str:
 def _same_by_setting(spec: RunSpec, path: str, setting: str, value: Any) -> list[str]:
     if setting == "precision.compute":
         block = path.partition(".")[0]
-        return [f"precision={(block if value else 'fp32') if block in ('bf16', 'fp16') else value}"]
+        value = (block if value else "fp32") if block in ("bf16", "fp16") else value
+        return [f"precision={value}" if accepts(setting, value) else "launch show precision"]
     if setting in ("precision.master", "precision.optimizer_states"):
-        return [f"{setting}={'bf16' if value else 'null'}"]
+        return [" ".join(f"precision.{key}={'bf16' if value else 'null'}" for key in ("master", "optimizer_states"))]
     if setting == "precision.loss_scale" and not value:
         return ["precision.loss_scale=null"]
-    if (
-        setting == "precision.initial_loss_scale"
-        and isinstance(value, int)
-        and 0 <= value <= bounds.LARGEST_SCALE_POWER
-    ):
+    if setting == "precision.initial_loss_scale" and value in range(bounds.LARGEST_SCALE_POWER + 1):
         return [edit.override(setting, 2**value)]
     if setting == "optimizer.name":
         key = _PARAMETERS.get(path.rpartition(".")[2])
@@ -159,4 +156,4 @@ def _same_by_setting(spec: RunSpec, path: str, setting: str, value: Any) -> list
         return ["save.export=safetensors"]
     if path.rpartition(".")[2].startswith("cpu_offload"):
         return [f"{setting}={'cpu' if value else 'none'}"]
-    return [edit.override(setting, value)]
+    return [edit.override(setting, value) if accepts(setting, value) else f"launch show {setting.partition('.')[0]}"]

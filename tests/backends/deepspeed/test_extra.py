@@ -53,7 +53,19 @@ from tests.support.helpers import make_spec
             "+backend.extra.bf16.bf16_optimizer_states=true",
             "backend.extra.bf16.bf16_optimizer_states",
             "the setting precision.optimizer_states gives it, and the memory estimate reads that setting",
-            ("precision.optimizer_states=bf16 +backend.extra.bf16.bf16_optimizer_states=null",),
+            ("precision.master=bf16 precision.optimizer_states=bf16 +backend.extra.bf16.bf16_optimizer_states=null",),
+        ),
+        (
+            "+backend.extra.gradient_clipping=[1]",
+            "backend.extra.gradient_clipping",
+            "the setting optimizer.clip gives it, and the memory estimate reads that setting",
+            ("launch show optimizer",),
+        ),
+        (
+            "+backend.extra.data_types.param_dtype=float8",
+            "backend.extra.data_types.param_dtype",
+            "the setting precision.compute gives it, and the memory estimate reads that setting",
+            ("launch show precision",),
         ),
         (
             "+backend.extra.optimizer.params.eps=1e-6",
