@@ -12,6 +12,7 @@ from launcher.estimate.memory.terms import MemoryTerm, term
 from launcher.estimate.rank.adapters import module, targeted
 from launcher.estimate.rank.counts import block_weights
 from launcher.estimate.rank.model import RankModel
+from launcher.spec import RunSpec
 
 _TRACE = "trace of the live tensors of DeepSpeed 0.19.8"
 
@@ -40,8 +41,12 @@ def window(rank: RankModel) -> Iterator[MemoryTerm]:
     live = zero.prefetch_bucket_size if ahead_only else zero.max_live_parameters
     w = rank.largest_block.largest
     bound = max(max(live, -(-zero.max_reuse_distance // 2)) + w, rank.elements.largest)
-    bound = whole if _held_by_autograd(rank) else bound + kept
-    yield _term(BEFORE_BLOCKS_BACKWARD, what, expression, z=z, P=whole, window=bound)
+    traced = whole if _held_by_autograd(rank) else bound + kept
+    at_loss, bound, moments = traced, traced, BEFORE_BLOCKS_BACKWARD
+    if (stays := _without_trace(rank.spec, kept)) is not None:
+        at_loss, bound = stays + (rank.embedding.whole if rank.tied else rank.head.whole), stays + w
+        moments -= {"forward", "output"}
+    yield _term(moments, what, expression, z=z, P=whole, window=at_loss)
     head = 0 if rank.tied else rank.head.whole - rank.head.kept  # Without a further use, it is released.
     head *= rank.engine.size if rank.elements.quantised else 1
     released = _last_linear(rank)
@@ -55,6 +60,23 @@ def window(rank: RankModel) -> Iterator[MemoryTerm]:
         return
     what, every = "output of the all-gather ahead", _gathered(rank, table=True)[1]
     yield _term(("forward",), what, expression, z=z, P=every - kept, window=ahead)
+    if rank.spec.task.has_reference and not rank.spec.task.precompute_reference:  # Its pass follows the policy's.
+        missing = every - (kept if stays is None else stays)
+        yield _term(("output",), f"{what}, of the reference", expression, z=z, P=missing, window=ahead)
+        yield _term(("output",), "gathered parameters of the reference", expression, z=z, P=whole, window=traced)
+
+
+def _without_trace(spec: RunSpec, kept: int) -> int | None:
+    """Elements that stay between modules of a policy that a step calls more than once; None if it is called once.
+
+    A trace ends where the next forward pass begins (``reset_step``): the pass that the backward pass follows has none,
+    or one without a use to come. KTO calls it twice alike, for answers of other rows, and weights of few elements stay;
+    as its own reference its modules differ, or an engine of inference is beside them, and none stays.
+    """
+    task = spec.task
+    if task.name == "kto" and task.loss in (None, "kto") and not task.precompute_reference:
+        return kept
+    return 0 if task.has_reference and (task.precompute_reference or spec.adapter.name != "none") else None
 
 
 def _gathered(rank: RankModel, *, table: bool = False) -> tuple[int, int, int]:

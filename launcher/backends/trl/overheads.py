@@ -201,6 +201,9 @@ def _reference(rank: RankModel) -> Iterator[MemoryTerm]:
     held = rank.elements.parameters if sharded else whole
     z_par = rank.dtypes.size("parameters")
     yield _named("parameters", (*ALWAYS,), "reference model", "z_par * P", z_par=z_par, P=held)
+    if engine == "deepspeed" and sharded and rank.spec.shard_degree > 1:
+        what, kept = "reference's weights that stay whole (stage3_param_persistence_threshold)", rank.elements.kept
+        yield _named("gather_buffers", (*ALWAYS - LOAD,), what, "z * kept", z=z, kept=kept)
     if engine == "fsdp":
         unsharded = _named("parameters", ("load",), "reference model, whole", "z_par * P", z_par=z_par, P=whole)
         yield unsharded.at("sharding of the reference")
