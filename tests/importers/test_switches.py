@@ -141,3 +141,17 @@ def test_whole_parameters_are_not_gathered_in_fp8_and_plain_mlps_are_told() -> N
     assert not any("param-gather" in word for word in found.overrides)
     plain = read("megatron_bridge", "model: {gated_linear_unit: false, hidden_size: 64}\n")
     assert [left.key for left in plain.left_out if left.matters] == ["model.gated_linear_unit"]
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("model: {model_config: {is_qwen2_config: true, _use_doc_masking: true}}\n",
+         "model.model_config._use_doc_masking"),
+        ("data: {dataset: {dataset_folder: /a, skip_tokens: 900}}\n", "data.dataset.skip_tokens"),
+    ],
+)  # fmt: skip
+def test_a_switch_of_nanotron_that_changes_what_is_read_is_not_lost(text: str, key: str) -> None:
+    assert key in [left.key for left in read("nanotron", text).left_out if left.matters]
+    off = text.replace("true}}", "false}}").replace("900", "0")
+    assert key not in [left.key for left in read("nanotron", off).left_out if left.matters]
