@@ -104,7 +104,7 @@ def _targets(spec: RunSpec) -> Iterator[ConfigError]:
     if unknown:
         rule = f"the linear layers of this model are {', '.join(known)}; not among them: {', '.join(unknown)}"
         meant = dict.fromkeys(near for name in targets for near in (name, *closest(name, known)[:1]) if near in known)
-        ways = [edit.override("adapter.targets", [*names]) for names in (meant, known) if names]
+        ways = [edit.override("adapter.targets", [*names]) for names in dict.fromkeys((tuple(meant), known)) if names]
         yield ConfigError("adapter.targets", list(targets), rule, ways)
 
 

@@ -69,6 +69,8 @@ def test_fsdp2_offloads_parameters_gradients_and_moments_and_nothing_on_the_cpu(
     shard = estimate.parameters.per_rank
     pinned = 1 << (4 * shard - 1).bit_length()
     assert size(estimate.host, "offloaded") == 8 * (2 * pinned + 8 * shard)
+    alone = assess.estimated(make_spec(*GPU, offload[0], offload[2]))
+    assert (alone.phases, alone.host.terms) == (estimate.phases, estimate.host.terms), "one policy moves all of them"
     moved, stayed = (assess.estimated(make_spec(*CPU, *words)) for words in (offload, offload[:1]))
     assert (moved.phases, moved.host.terms) == (stayed.phases, stayed.host.terms)
 

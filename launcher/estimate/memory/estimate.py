@@ -28,7 +28,7 @@ from launcher.estimate.rank.family import Family
 from launcher.estimate.rank.model import RankModel, rank_model
 from launcher.estimate.rank.stages import flow_of, fullest_stages
 from launcher.estimate.rank.view import RankView, Strategy, views
-from launcher.spec import RunSpec
+from launcher.spec import Offload, RunSpec
 
 
 class Backend(model.Backend, Protocol):
@@ -218,16 +218,17 @@ def rank_terms(
 
 
 def _models(stages: Iterable[RankView], spec: RunSpec, family: Family, backend: Backend) -> Iterator[RankModel]:
-    spec = _without_a_host(spec)
+    spec = _offloaded_whole(spec)
     dtypes, engine = backend.dtypes(spec), kept(backend.engine(spec))
     return (rank_model(spec, view, family, dtypes, engine) for view in stages)
 
 
-def _without_a_host(spec: RunSpec) -> RunSpec:
-    """The run without FSDP2's offloading on CPU ranks, where offloaded states stay in the rank's own memory."""
-    if spec.hardware.device == "cuda" or not spec.parallel.shard or spec.zero.offload_parameters == "none":
+def _offloaded_whole(spec: RunSpec) -> RunSpec:
+    """The run with all that FSDP2 offloads with parameters: also gradients and moments; on CPU ranks nothing moves."""
+    if not spec.parallel.shard or spec.zero.offload_parameters == "none":
         return spec
-    return replace(spec, zero=replace(spec.zero, offload_parameters="none", offload_optimizer="none"))
+    where: Offload = "cpu" if spec.hardware.device == "cuda" else "none"
+    return replace(spec, zero=replace(spec.zero, offload_parameters=where, offload_optimizer=where))
 
 
 def _changed(one: RankModel) -> Iterator[MemoryTerm]:
