@@ -18,7 +18,6 @@ from launcher.base.errors import ConfigError, ConfigErrors, DoesNotFit, SubmitEr
 from launcher.base.frozen import dataclass
 from launcher.base.terminal import say, width
 from launcher.config.catalog import Catalog
-from launcher.config.overrides import Override
 from launcher.config.request import CommandLine, Request, request
 from launcher.estimate import families
 from launcher.preflight import assess
@@ -113,9 +112,10 @@ def _change(before: RunSpec, texts: Sequence[str], *, trusted: bool) -> _Changed
     overrides = line.overrides
     if any(override.group for override in overrides):  # Their options are also composed from the user's conf/.
         require_trust(line, trusted=trusted)
+    rule = "a recorded run has all settings fixed: set single keys of this group instead of choosing an option"
     whole = (override for override in overrides if override.group and override.key in _WHOLE)
-    errors = [*line.errors, *map(_no_option, whole)]
-    raise_any(errors)
+    errors = (ConfigError(each.key, each.value, rule, [f"launch show {each.key}"]) for each in whole)
+    raise_any([*line.errors, *errors])
     content: Any = to_dict(before)
     for override in overrides:
         if override.group:
@@ -129,11 +129,6 @@ def _change(before: RunSpec, texts: Sequence[str], *, trusted: bool) -> _Changed
         content[group][key] = value
     words = (*texts, *(edit.override(path, value) for path, value in follows.items()))
     return _Changed(before=before, after=families.with_targets(parse(content)), words=words)
-
-
-def _no_option(override: Override) -> ConfigError:
-    rule = "a recorded run has all settings fixed: set single keys of this group instead of choosing an option"
-    return ConfigError(override.key, override.value, rule, [f"launch show {override.key}"])
 
 
 def _keep_batch(before: RunSpec, after: RunSpec, typed: set[str]) -> dict[str, int | None]:
@@ -203,8 +198,8 @@ def _judge(changed: _Changed, refused: Sequence[ConfigError], *, forced: bool, r
     assessment = judge_run(request, Judging(refined=refined, measured=Measured()), resumed=resumed)
     lacks = obstacles(assessment.spec, machine.facts())
     errors = [*assessment.errors] or [error for error in lacks if error.path != "save.load" or not resumed]
-    if resumed:  # It has its own checkpoint: save.load may be gone, and another source of data would be refused.
-        kept = [[way for way in error.way_out if not way.startswith("data=")] for error in errors]
+    if resumed:  # It has its own checkpoint: save.load may be gone, and other data or another model would be refused.
+        kept = [[way for way in error.way_out if changes.allows(changed.before, way)] for error in errors]
         errors = [ConfigError(was.path, was.found, was.rule, ways) for was, ways in zip(errors, kept, strict=True)]
     raise_any(errors)
     if assessment.verdict.name == "does_not_fit" and not forced:

@@ -107,6 +107,12 @@ def refusals(before: RunSpec, after: RunSpec, step: int, there: dict[str, object
     yield from found
 
 
+def allows(before: RunSpec, way_out: str) -> bool:
+    """True if a resumed run takes these overrides, or if they undo a change that it refuses."""
+    refused = [key for key, equal, _ in (word.partition("=") for word in way_out.split()) if equal and _reason(key)]
+    return not refused or way_out in (edit.override(key, edit.value_at(before, key)) for key in refused if "." in key)
+
+
 def _reason(path: str) -> str | None:
     group = path.partition(".")[0]
     if group == "model" and path not in _NOT_OF_MODEL:

@@ -100,6 +100,15 @@ def test_a_resumed_run_whose_data_are_gone_is_offered_no_other_data(folder: Path
     assert "data=synthetic" not in said
 
 
+def test_ways_out_of_a_resumed_run_are_those_that_it_takes_or_that_undo_a_change() -> None:
+    spec = make_spec("model=tiny", "data=text", "data.mix=[{path: a b, weight: 1.0},{path: c, weight: 2.0}]")
+    taken = ("parallel.tensor=1 train.micro_batch_size=2", "data.path=b", "data.workers=0", "launch data verify")
+    undone = ("model.hidden_size=256", edit.override("data.mix", spec.data.mix))
+    assert all(changes.allows(spec, way) for way in (*taken, *undone))
+    refused = ("data=synthetic data.path=null", "model.hidden_size=512", "data.shuffle=false", "model=7b")
+    assert not any(changes.allows(spec, way) for way in refused)
+
+
 def test_a_run_whose_folder_is_gone_is_not_changed(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -102,6 +102,24 @@ def test_settings_without_a_deed_need_no_word() -> None:
     assert not privileged_settings.of_spec(composed_once("model=tiny", "data=synthetic"))
 
 
+@pytest.mark.parametrize(
+    ("words", "fetched"),
+    [
+        (("data=text", "data.path=owner/name", "data.eval_path=owner/other"), []),
+        (("data=tokens", "data.path=owner/name"), []),
+        (("data=chat", "data.path=owner/name"), ["data.path"]),
+        (("data=text", "data.mix=[{path: a/b, weight: 1},{path: c/d, weight: 1, source: huggingface}]"), ["data.mix"]),
+    ],
+)
+def test_a_lock_whose_data_are_only_read_fetches_nothing_unless_a_word_changes_the_source(
+    words: tuple[str, ...], fetched: list[str]
+) -> None:
+    spec = composed_once("model=tiny", *words)
+    assert [setting.key for setting in privileged_settings.of_spec(spec)] == fetched
+    for_another = [setting.key for setting in privileged_settings.of_spec(spec, ["data.source"])]
+    assert {"data.path", "data.mix"} & {*for_another}
+
+
 def test_what_a_recipe_sweeps_over_acts_too() -> None:
     content = {"schema": 1, "summary": "s", "sweep": {"tracking": ["none", "wandb"], "train.seed": [1, 2]}}
     assert [setting.key for setting in privileged_settings.of_recipe(recipes.check(content, "a.yaml"))] == ["tracking"]

@@ -40,7 +40,7 @@ def _always(value: Any) -> bool:
 
 
 def _is_hub_name(value: Any) -> bool:
-    return isinstance(value, str) and hub.is_name(value) and not os.path.lexists(value)
+    return isinstance(value, str) and hub.is_name(value.partition("@")[0]) and not os.path.lexists(value)
 
 
 def _names_the_hub(part: Any) -> bool:
@@ -78,10 +78,7 @@ ACTS: Mapping[str, tuple[str, _Test]] = {
     "data.eval_path": (_FETCHED, _is_hub_name),
     "data.eval_sets": (_FETCHED, _names_the_hub),
     "data.mix": (_FETCHED, _names_the_hub),
-    "data.tokenizer": (
-        _FETCHED,
-        lambda value: isinstance(value, str) and hub.is_name(value.partition("@")[0]) and not os.path.lexists(value),
-    ),
+    "data.tokenizer": (_FETCHED, _is_hub_name),
 }
 """Privileged keys, what each does, and with which values; for an open node all keys below it."""
 
@@ -121,12 +118,13 @@ class PrivilegedSetting:
         return hashlib.sha256(json.dumps([self.key, self.value], default=str).encode()).hexdigest()[:16]
 
 
-def needs(settings: Mapping[str, Any]) -> Iterator[PrivilegedSetting]:
-    """Yield the privileged settings among values by key (``data.path``) and choices by group (``data``)."""
+def needs(settings: Mapping[str, Any], local: Iterable[str] = ()) -> Iterator[PrivilegedSetting]:
+    """Yield the privileged settings among values by key (``data.path``), ``local`` if only read, and by group."""
     for key, value in settings.items():
         if not value:
             continue
-        privileged = [does for does in (_does(key, value), _LEAVES if _leaves(value) else None) if does is not None]
+        does = None if key in local else _does(key, value)
+        privileged = [does for does in (does, _LEAVES if _leaves(value) else None) if does is not None]
         if privileged:
             yield PrivilegedSetting(key, value, " and ".join(dict.fromkeys(privileged)))
 
@@ -145,7 +143,10 @@ def of_spec(spec: "RunSpec", typed: Iterable[str] = ()) -> list[PrivilegedSettin
         else:
             flat[section] = content
     given = {*typed}
-    return list(needs({key: value for key, value in flat.items() if not key.startswith("run.") and key not in given}))
+    fetches = "data.source" in given or any(each.of_the_hub for each in spec.data.sets)
+    local = () if fetches else ("data.path", "data.eval_path", "data.mix", "data.eval_sets")
+    flat = {key: value for key, value in flat.items() if not key.startswith("run.") and key not in given}
+    return list(needs(flat, local))
 
 
 def of_words(words: Iterable[str], settings: Mapping[str, Any]) -> list[PrivilegedSetting]:
