@@ -76,8 +76,28 @@ def overheads(rank: RankModel) -> Iterable[MemoryTerm]:
     yield from attention_mask(rank, how)
     yield from embedding_dropout(rank)
     yield from deferred_gradients(rank, how)
-    for terms in (recomputation.held, sharded.distributed, unsplit, graph_inputs, sharded.overheads):
+    for terms in (recomputation.held, sharded.distributed, unsplit, graph_inputs, sharded.overheads, muon):
         yield from terms(rank)
+
+
+def muon(rank: RankModel) -> Iterator[MemoryTerm]:
+    """Muon's step: a matrix's update in fp32 and both its scalings, beside the update of the matrix before, or AdamW's.
+
+    ``OrthogonalizedOptimizer.step`` of emerging_optimizers holds the update until the next is made, with Nesterov's
+    momentum also that; ``scaled_orthogonalize_fn`` of Megatron-core's ``emerging_optimizers.py`` scales it twice. Gate
+    and up are one matrix, as are query, key and value, which come before them. AdamW steps what is outside the blocks.
+    """
+    spec, model = rank.spec, rank.spec.model
+    if spec.optimizer.name != "muon":
+        return
+    joined = rank.largest_block.largest_trained * (1 + model.gated)
+    heads = (model.num_attention_heads + 2 * model.key_value_heads) * model.head_size
+    w = ceil(model.hidden_size * heads * rank.view.tensor) if model.gated and not model.num_experts else joined
+    n, loop = 4 if spec.backend.argument("muon-nesterov") else 3, rank.engine.optimizer != "fused"
+    table, head = (part.largest_shard if loop else 0 for part in (rank.embedding, rank.head))
+    what, source = "a matrix's step by muon", "Megatron-core optimizer/emerging_optimizers.py"
+    expression = "4 * max(n * joined + w, table + max(table, 2 * head))"
+    yield term("temporary", ("step",), what, expression, source, n=n, w=w, joined=joined, table=table, head=head)
 
 
 def graph_inputs(rank: RankModel) -> Iterator[MemoryTerm]:

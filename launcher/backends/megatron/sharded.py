@@ -173,7 +173,7 @@ def copies_of_gloo(rank: RankModel) -> Iterator[MemoryTerm]:
     spec, source = rank.spec, "torch csrc/distributed/c10d/ProcessGroupGloo.cpp"
     if rank.cuda:
         return
-    if spec.zero.stage == 1 and rank.view.states.optimizer < 1:
+    if spec.zero.stage == 1:  # Of one data rank, too.
         what, z, w = "copy of the gradients that gloo sums", rank.dtypes.size("accumulate"), rank.elements.trained
         yield term("reduce_buffers", ROOT_BACKWARD, what, "z_acc * trained", source, z_acc=z, trained=w)
     if spec.parallel.sequence and spec.parallel.tensor > 1 and rank.view.head:

@@ -32,6 +32,10 @@ RUNS = {
     "experts_full": (*DATA, *EXPERTS, "checkpointing=full"),
     "gpt": (*DATA, *GPT),
     "whole_states": (*DATA, "zero=0", "save.last=true"),
+    "muon": (*SEQUENCE, "train.sequence_length=32", "model.vocab_size=256", "zero=0", "optimizer=muon"),
+    "muon_gpt": (*DATA, "train.sequence_length=32", "model.vocab_size=256", "zero=0", "optimizer=muon", *GPT),
+    "muon_experts": (*DATA, "train.sequence_length=32", "zero=0", "optimizer=muon", *EXPERTS),
+    "one_data_rank": (*SEQUENCE, "train.sequence_length=64", "model.vocab_size=256"),
     "stages": ("parallel=pp", "train.gradient_accumulation=4"),
     "fp16": (*DATA, "precision=fp16", "precision.initial_loss_scale=1024"),
 }
