@@ -89,7 +89,11 @@ class Checkpoints:
         try:
             yield
         except saving.FAILURES as error:
-            raise CheckpointError(f"{path} cannot be read: {saving.reason(error)}") from error
+            earlier = [each for each in whole_checkpoints(self._folder) if each.step < found[1]][-1:]
+            way = f"with {earlier[0].step} in" if earlier else "without"
+            way = f" ({way} {TRACKER} the run continues from {earlier[0].path.name if earlier else 'the start'})"
+            way = way if found[0] == self._folder else ""
+            raise CheckpointError(f"{path} cannot be read{way}: {saving.reason(error)}") from error
 
     def save(self, step: int, write: Callable[[], object]) -> None:
         """Save by Megatron's ``write`` or raise CheckpointError; :meth:`finalize` ends background ones."""

@@ -82,10 +82,13 @@ class MegatronHooks:
         )
         self.recorded.loaded()
 
-    def load_checkpoint(self, original: Call, *arguments: Any, **options: Any) -> Any:
+    def load_checkpoint(self, original: Call, chunks: Any, optimizer: Any, *rest: Any, **options: Any) -> Any:
         """Refuse a checkpoint of another model, then load."""
+        if self._spec.optimizer.name == "sgd":  # ``core/optimizer/__init__.py`` (0.19) makes no states to load for it.
+            for each in optimizer.chained_optimizers:
+                each.init_state_fn = _make_momentum
         with self._checkpoints.loading():
-            return original(*arguments, **options)
+            return original(chunks, optimizer, *rest, **options)
 
     def train_step(
         self, original: Call, forward: Call, data: Any, model: Any, optimizer: Any, *rest: Any, **options: Any
@@ -187,3 +190,9 @@ def _listed(chunk: Any, name: str) -> list[Any]:
 def numbered(chunk: nn.Module) -> dict[int, nn.Module]:
     """The transformer blocks of a model chunk by their index in the whole model, from 0 (Megatron's start at 1)."""
     return {int(module.layer_number) - 1: module for module in chunk.modules() if isinstance(module, TransformerLayer)}
+
+
+def _make_momentum(optimizer: torch.optim.Optimizer, config: object) -> None:
+    for group in optimizer.param_groups:
+        for weight in group["params"] if group["momentum"] else ():
+            optimizer.state[weight].setdefault("momentum_buffer", torch.zeros_like(weight))

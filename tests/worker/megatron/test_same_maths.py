@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Mapping, Sequence
 from itertools import batched
 from pathlib import Path
@@ -223,6 +225,23 @@ def test_muon_of_megatron_core_steps_weights_that_tensor_parallel_ranks_share(tm
     last = json.loads((tmp_path / "muon" / "memory.jsonl").read_text().splitlines()[-1])
     for pile in ("parameters", "gradients", "optimizer_states"):
         assert said[pile] == pytest.approx(last["phases"]["forward"]["piles"][pile], rel=0.001), pile
+
+
+def test_sgd_of_megatron_core_goes_on_from_its_checkpoint_as_if_unbroken(tmp_path: Path) -> None:
+    runs: dict[str, tuple[str, ...]] = {}
+    for name, momentum in (("sgd", 0.9), ("plain", 0.0)):
+        words = (*MEGATRON, *SIZES, TENSOR, "optimizer=sgd", f"optimizer.beta1={momentum}")
+        runs[name] = (*words, f"save.every={SAVED}", "save.last=true")
+        runs[f"{name}_resumed"] = (*words, f"save.load={tmp_path}/{name}/checkpoints/iter_{SAVED:07d}")
+    found = train_all(tmp_path, runs, ranks=2)
+    assert all(found[f"{name}_resumed"] == found[name][SAVED:] for name in ("sgd", "plain"))
+
+    newest = tmp_path / "sgd" / "checkpoints" / f"iter_{STEPS:07d}"
+    for part in newest.glob("*.distcp"):
+        os.truncate(part, 100)
+    tracked = f"with {SAVED} in latest_checkpointed_iteration.txt the run continues from iter_{SAVED:07d}"
+    with pytest.raises(AssertionError, match=re.escape(f"{newest} cannot be read ({tracked}): ")):
+        train_all(tmp_path, {"sgd": runs["sgd"]}, ranks=2)
 
 
 def test_a_run_starts_from_what_transformers_has_written(folder: Path) -> None:
