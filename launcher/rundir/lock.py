@@ -121,7 +121,8 @@ def _as_yaml(content: str) -> str:
     import yaml
 
     dumper: Any = type("Dumper", (getattr(yaml, "CSafeDumper", yaml.SafeDumper),), {})
-    dumper.add_representer(str, _represent_text)
+    tag, block = "tag:yaml.org,2002:str", {True: "|"}
+    dumper.add_representer(str, lambda self, text: self.represent_scalar(tag, text, style=block.get("\n" in text)))
     dumper.ignore_aliases = lambda self, data: True
 
     dump: Any = partial(yaml.dump, json.loads(content), Dumper=dumper, sort_keys=False, width=1 << 16)
@@ -129,10 +130,6 @@ def _as_yaml(content: str) -> str:
     if terminal.visible(text) != text:  # It contains terminal control characters.
         text = dump(allow_unicode=False)
     return text
-
-
-def _represent_text(dumper: Any, text: str) -> Any:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
 
 
 def read(path: Path) -> Lock:

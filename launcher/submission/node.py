@@ -239,9 +239,11 @@ class NodeTask:
         job_id = environment.raw_job_id
         restarts = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
         attempt = f"{job_id}_{restarts}"
+        # Below the ephemeral ports (32768), equal on all nodes and different for each attempt.
+        port = 20000 + (int("".join(filter(str.isdigit, job_id)) or 0) + 4999 * restarts) % 10000
         facts = {
             torchrun.HOST: environment.hostnames[0],
-            torchrun.PORT: str(_port(job_id, restarts)),
+            torchrun.PORT: str(port),
             torchrun.IS_HOST: "1" if environment.node == 0 else "0",
             torchrun.RENDEZVOUS: attempt,
         }
@@ -264,11 +266,6 @@ class NodeTask:
         import submitit
 
         return submitit.helpers.DelayedSubmission(self, directory)
-
-
-def _port(job_id: str, restarts: int) -> int:
-    """A rendezvous port below the ephemeral range (32768), equal on all nodes and different for each attempt."""
-    return 20000 + (int("".join(filter(str.isdigit, job_id)) or 0) + 4999 * restarts) % 10000
 
 
 _SHARED_LOOK_S = 1.0  # Seconds between two looks at a shared file system.

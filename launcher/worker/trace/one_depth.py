@@ -146,18 +146,13 @@ def gpu_kernels(*, cudnn: bool = False) -> Iterator[None]:
     """
     attention = functools.partial(_attention, functional.scaled_dot_product_attention, cudnn)
     dropout = functools.partial(_dropout, functional.dropout)
-    enabled = functools.partial(_autocast_enabled, torch.is_autocast_enabled)
+    enabled = torch.is_autocast_enabled  # Without a device CUDA's, which is the CPU's here.
     with contextlib.ExitStack() as stack:
         stack.enter_context(replaced(functional, "scaled_dot_product_attention", attention))
         stack.enter_context(replaced(functional, "dropout", dropout))
-        stack.enter_context(replaced(torch, "is_autocast_enabled", enabled))
+        stack.enter_context(replaced(torch, "is_autocast_enabled", lambda device_type="cpu": enabled(device_type)))
         stack.enter_context(replaced(torch, "get_autocast_gpu_dtype", lambda: torch.get_autocast_dtype("cpu")))
         yield
-
-
-def _autocast_enabled(otherwise: Callable[[str], bool], device_type: str = "cpu") -> bool:
-    """Autocast's state; without a device CUDA's, which is the CPU's here (as for ``get_autocast_gpu_dtype``)."""
-    return otherwise(device_type)
 
 
 def _dropout(
