@@ -223,4 +223,4 @@ def test_each_stage_takes_about_what_is_predicted(run: str, folder: Path) -> Non
     for stage in predicted:
         own = measured[stage.stage * together : (stage.stage + 1) * together]
         assert stage.static_bytes == pytest.approx(max(rank["static_bytes"] for rank in own), rel=0.01)
-        assert 0.94 < stage.allocated_bytes / max(rank["peak_allocated_bytes"] for rank in own) < 1.3
+        assert 0.96 < stage.allocated_bytes / max(rank["peak_allocated_bytes"] for rank in own) < 1.13
