@@ -232,7 +232,10 @@ def bucket(rank: RankModel) -> Iterator[MemoryTerm]:
     if not keeps and _has_own_projection(rank):
         yield buckets._replace(moments=frozenset(("loss_backward",))).at("last norm")
     copy = bucket_copy(rank, ROOT_BACKWARD)
-    yield copy.at("reduction") if partition.in_one_bucket(rank) else copy
+    if partition.in_one_bucket(rank):
+        yield copy.at("reduction")
+    elif zero.stage == 2 or partition.accumulates_flat(rank):
+        yield copy  # Else it takes the place of a bucket of gradients, which stage 1 has moved.
 
 
 def _has_own_projection(rank: RankModel) -> bool:
