@@ -1,7 +1,10 @@
 """Translates Slurm's job states into ours, with the reason in one line."""
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Literal
 
+from launcher.base import files
 from launcher.job.events import EndCause
 from launcher.slurm.jobs import QueuedJob
 
@@ -14,35 +17,7 @@ _LIVE = frozenset({"RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED
                    "RESIZING"})  # fmt: skip
 """States in which a job has nodes; every other state is an end."""
 
-_PENDING = {
-    "Resources": "waiting for free nodes",
-    "Priority": "waiting behind jobs of higher priority",
-    "BeginTime": "waiting for its start time",
-    "Dependency": "waiting for another job to end",
-    "DependencyNeverSatisfied": (
-        "it will never start: a job that it had to wait for did not end as required (cluster.dependency); cancel it"
-    ),
-    "JobArrayTaskLimit": "waiting for other points of its sweep (sweep.parallelism)",
-    "JobHeldUser": "held: scontrol release releases it",
-    "JobHeldAdmin": "held by an administrator",
-    "JobLaunchFailure": "Slurm could not start it on its nodes",
-    "Cleaning": "its last attempt is being cleaned up",
-    "Licenses": "waiting for a licence (cluster.licenses)",
-    "Reservation": "waiting for its reservation to begin (cluster.reservation)",
-    "ReservationDeleted": "its reservation is gone, so it will never start (cluster.reservation)",
-    "PartitionDown": "its partition is down",
-    "PartitionInactive": "its partition accepts no jobs now",
-    "PartitionTimeLimit": "its time limit exceeds the partition's, so it will never start (cluster.time_limit_min)",
-    "PartitionNodeLimit": "it requests more nodes than its partition allows, so it will never start (cluster.nodes)",
-    "BadConstraints": "no node has what it requests, so it will never start (cluster.constraint)",
-    "NodeDown": "a node that it needs is down",
-    "ReqNodeNotAvail": "a node that it needs is not available: down, drained or reserved",
-    "Nodes required for job are DOWN": "the nodes that it needs are down, drained or reserved for other jobs",
-    "InvalidAccount": "the account is not valid, so it will never start (cluster.account)",
-    "InvalidQOS": "the quality of service is not valid, so it will never start (cluster.qos)",
-    "MaxSubmitAccount": "the account has as many jobs as it may submit",
-    "launch failed requeued held": "held, because Slurm could not start it on its nodes: scontrol release releases it",
-}
+_PENDING: Mapping[str, str] = files.own_json(Path(__file__).with_name("pending.json"))
 """Reasons of ``squeue`` for a pending job (squeue(1), "JOB REASON CODES"), in words that say what to do; Slurm adds
 details after a comma, as in ``ReqNodeNotAvail, UnavailableNodes:n7``."""
 
