@@ -225,7 +225,8 @@ def _choice(text: str, group: str, value: str, catalog: Catalog) -> Override | C
         return _recipe_elsewhere(override, catalog)
     if f"{group}={value}" == synonyms.AUTO:
         return ConfigError(group, value, synonyms.AUTO_ALONE, ["launch plan", f"{group}=selective", f"{group}=full"])
-    near = _near_options(value, options)
+    word = synonyms.plain(value)
+    near = [each for each in options if word and each.startswith(word)][:_WAYS] or closest(word, list(options))
     ways = synonyms.options(group, value) or [f"{group}={option}" for option in near]
     if group == "model" and (catalog.folder / value).is_dir():
         ways = [f"model=./{value}", *ways]
@@ -236,11 +237,6 @@ def _choice(text: str, group: str, value: str, catalog: Catalog) -> Override | C
         return ConfigError(group, value, rule, [f"run.name={value}"])
     others = "launch recipe list" if group == "recipe" else f"launch show {group}"
     return ConfigError(group, value, rule, ways or [others])
-
-
-def _near_options(value: str, options: Sequence[str]) -> list[str]:
-    word = synonyms.plain(value)
-    return [option for option in options if word and option.startswith(word)][:_WAYS] or closest(word, list(options))
 
 
 def _recipe_elsewhere(override: Override, catalog: Catalog) -> Override | ConfigError:

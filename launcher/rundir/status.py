@@ -168,7 +168,9 @@ def _from_slurm(run: Path, content: JsonObject | None, job: QueuedJob | None) ->
     if job.state == "OUT_OF_MEMORY":
         failure.note_out_of_memory_of_slurm(run)
     if job.state == "FAILED":
-        reason = output.not_started(_log_of_srun(run)) or reason
+        submission = contents.known(run, state.SUBMISSION)
+        place = home.here(run, Path(submission.get("comment", "")))
+        reason = output.not_started(place / f"{submission.get('job_id')}_0_log.err") or reason
     if word == "running" and content is not None and content["state"] == "requeued":
         word = "requeued"
     before = _Judged(word, None) if content is None else _kept(content)
@@ -179,11 +181,6 @@ def _from_slurm(run: Path, content: JsonObject | None, job: QueuedJob | None) ->
 
 def _kept(content: JsonObject) -> _Judged:
     return _Judged(content["state"], content.get("reason"), content.get("cause"))
-
-
-def _log_of_srun(run: Path) -> Path:
-    submission = contents.known(run, state.SUBMISSION)
-    return home.here(run, Path(submission.get("comment", ""))) / f"{submission.get('job_id')}_0_log.err"
 
 
 def _row(run: Path, found: _Judged) -> RunState:

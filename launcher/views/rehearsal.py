@@ -81,16 +81,13 @@ def _verdict(spec: RunSpec, rehearsal: Rehearsal) -> str:
     if worst.ran_out:
         return f"{_WORDS[worst.verdict]}: {at} ran out of the {gib(found.device_bytes or 0)} of {found.device_name}."
     if worst.verdict == "unknown":
-        why = "" if rehearsal.stands_in else f" {_undecided(worst)}"
+        why = f" Only one depth was built, {worst.built[-1].layers} layers, which is not the whole model."
+        if worst.extrapolated:
+            why = " The estimate is not linear in depth between the models built and the whole model."
+        why = "" if rehearsal.stands_in else why
         return f"{_WORDS[worst.verdict]}: measuring {at} does not decide whether the run fits.{why}"
     of = "" if capacity is None else f" of {gib(capacity)}"
     return f"{_WORDS[worst.verdict]}: {gib(found.used_bytes or 0)}{of} on {at}, on {found.device_name}."
-
-
-def _undecided(worst: RankRehearsed) -> str:
-    if worst.extrapolated:
-        return "The estimate is not linear in depth between the models built and the whole model."
-    return f"Only one depth was built, {worst.built[-1].layers} layers, which is not the whole model."
 
 
 def _how(spec: RunSpec, rehearsal: Rehearsal) -> str:

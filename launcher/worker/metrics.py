@@ -125,7 +125,8 @@ class Metrics:
         line: dict[str, float | None] = {f"eval_loss{name}": loss for name, loss in found.items()}
         task = self._context.spec.task
         if not task.rows and task.loss in (None, "nll"):
-            line |= {f"eval_perplexity{name}": _perplexity(loss) for name, loss in found.items()}
+            most = math.log(sys.float_info.max)  # Beyond it the exponential overflows.
+            line |= {f"eval_perplexity{name}": math.exp(x) if x < most else None for name, x in found.items()}
         return line
 
     def _judge(self, step: int, loss: float, norm: float) -> None:
@@ -176,11 +177,6 @@ class Metrics:
         self._file.flush()
         numbers = {key: value for key, value in line.items() if key not in ("step", "time") and value is not None}
         self._tracker.log(numbers, line["step"])
-
-
-def _perplexity(loss: float) -> float | None:
-    """The exponential of a mean loss over tokens; None if the loss is not finite or the result overflows."""
-    return math.exp(loss) if loss < math.log(sys.float_info.max) else None
 
 
 def _predicted(directory: Path) -> dict[str, float]:

@@ -83,9 +83,8 @@ def overheads(rank: RankModel) -> Iterable[MemoryTerm]:
 def muon(rank: RankModel) -> Iterator[MemoryTerm]:
     """Muon's step: a matrix's update in fp32 and both its scalings, beside the update of the matrix before, or AdamW's.
 
-    ``OrthogonalizedOptimizer.step`` of emerging_optimizers holds the update until the next is made, with Nesterov's
-    momentum also that; ``scaled_orthogonalize_fn`` of Megatron-core's ``emerging_optimizers.py`` scales it twice. Gate
-    and up are one matrix, as are query, key and value, which come before them. AdamW steps what is outside the blocks.
+    ``OrthogonalizedOptimizer.step`` of emerging_optimizers holds an update until the next is made. Gate and up are one
+    matrix, as are query, key and value, which come before them. AdamW steps what is outside the blocks.
     """
     spec, model = rank.spec, rank.spec.model
     if spec.optimizer.name != "muon":

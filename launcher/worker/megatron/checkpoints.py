@@ -90,10 +90,8 @@ class Checkpoints:
             yield
         except saving.FAILURES as error:
             earlier = [each for each in whole_checkpoints(self._folder) if each.step < found[1]][-1:]
-            way = f"with {earlier[0].step} in" if earlier else "without"
-            way = f" ({way} {TRACKER} the run continues from {earlier[0].path.name if earlier else 'the start'})"
-            way = way if found[0] == self._folder else ""
-            raise CheckpointError(f"{path} cannot be read{way}: {saving.reason(error)}") from error
+            ways = (f" (with {each.step} in {TRACKER} the run continues from {each.path.name})" for each in earlier)
+            raise CheckpointError(f"{path} cannot be read{''.join(ways)}: {saving.reason(error)}") from error
 
     def save(self, step: int, write: Callable[[], object]) -> None:
         """Save by Megatron's ``write`` or raise CheckpointError; :meth:`finalize` ends background ones."""

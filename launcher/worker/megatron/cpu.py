@@ -139,14 +139,12 @@ def _megatron() -> None:
     from megatron.core.transformer.moe import token_dispatcher
     from megatron.training import training
 
-    token_dispatcher.maybe_move_tensor_to_cpu = _as_array
+    token_dispatcher.maybe_move_tensor_to_cpu = lambda tensor, as_numpy=False, record_stream=False: (
+        tensor.numpy() if as_numpy and torch.is_tensor(tensor) else tensor
+    )
     training.initialize_megatron = functools.partial(training.initialize_megatron, allow_no_cuda=True)
     training.set_jit_fusion_options = lambda **_: None
     torch_norm.WrappedTorchNorm.__new__ = staticmethod(_norm)
-
-
-def _as_array(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
-    return tensor.numpy() if as_numpy and torch.is_tensor(tensor) else tensor
 
 
 def _norm(cls: type, config: Any, hidden_size: int, eps: float = 1e-5, **_: object) -> torch.nn.Module:
