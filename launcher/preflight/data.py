@@ -6,6 +6,7 @@ looks again before it builds its model. If a package is missing, a warning says 
 
 from collections.abc import Iterator
 from functools import cached_property
+from itertools import pairwise
 
 from launcher import backends
 from launcher.base import machine
@@ -36,6 +37,19 @@ class DataFindings:
         """Samples in one epoch, without held-out ones; None in stages, or if the number of tokens is unknown."""
         found = None if self.survey is None or self.spec.data.stages else sizes_of(self.spec, self.survey)
         return None if found is None else trained(self.spec, found)
+
+    @cached_property
+    def passes(self) -> list[float]:
+        """How often a run in stages reads each data set; empty for others, or if the number of tokens is unknown."""
+        spec, total = self.spec, self.spec.steps * self.spec.global_batch_size
+        sizes = None if self.survey is None or not spec.data.stages else sizes_of(spec, self.survey)
+        ends = [-(-each.after_tokens // spec.sequence_length) for each in spec.data.stages[1:]]
+        read = [0.0] * len(spec.data.mix)
+        for (start, end), stage in zip(pairwise((0, *ends, total)), spec.data.stages, strict=True) if sizes else ():
+            for place, weight in enumerate(stage.weights):
+                size = max(1, sizes[place] - held_out(spec, sizes[place])) if sizes else 1
+                read[place] += (end - start) * weight / sum(stage.weights) / size
+        return read if sizes else []
 
     @cached_property
     def conversations(self) -> dict[str, float] | None:

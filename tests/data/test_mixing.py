@@ -15,8 +15,10 @@ from launcher.data.look import look
 from launcher.data.prepare import prepared
 from launcher.data.unusable import Unusable
 from launcher.preflight import findings
+from launcher.preflight.data import seen
 from launcher.preflight.plan import translate
 from launcher.spec.parse import parse, to_dict
+from launcher.views.check import sentences
 from launcher.worker.data.corpus import Mix, Synthetic, TokenFiles
 from tests.support.helpers import make_spec
 
@@ -156,3 +158,14 @@ def test_rows_that_a_task_does_not_read_are_not_counted_before_a_rule_refuses_th
     (tmp_path / "rows.jsonl").write_text('{"prompt": "a", "chosen": "b", "rejected": "c"}\n')
     words = ("model=tiny", "task=sft", "data=rows", f"data.path={tmp_path}/rows.jsonl", "train.epochs=1")
     assert make_spec(*words).data.samples is None
+
+
+def test_a_run_in_stages_is_told_how_often_it_reads_each_set(texts: Path) -> None:
+    mix = f"data.mix=[{{path: {texts}/a.txt}},{{path: {texts}/b.txt}}]"
+    stages = f"data.stages=[{{weights: [1, 0]}},{{after_tokens: {8 * 32}, weights: [1, 3]}}]"
+    spec = make_spec("model=tiny", *ONE, "data=text", mix, stages, "train.steps=32")
+    found = seen(spec)
+    assert found.samples is None
+    assert found.passes == pytest.approx([(8 + 24 / 4) / 100, 24 * 3 / 4 / 25])
+    assert "in stages its sets are read 0.14, 0.72 times" in sentences.data(found)
+    assert not seen(make_spec("model=tiny", *ONE, "data=text", mix)).passes

@@ -169,6 +169,8 @@ def data(seen: DataFindings) -> str:
 
 
 def _epoch(seen: DataFindings, survey: Survey) -> Iterator[str]:
+    if seen.passes:
+        yield f"in stages its sets are read {', '.join(f'{each:.3g}' for each in seen.passes)} times"
     if not seen.samples:
         return
     steps, wanted = seen.samples / seen.spec.global_batch_size, seen.spec.steps
