@@ -76,8 +76,7 @@ def run(options: argparse.Namespace) -> int:
     began = action.clock()
     if options.save is not None:
         options.save = recipes.free_name(options.save)
-    can_ask = not options.json and sys.stdin.isatty() and sys.stderr.isatty()
-    request = request_from(MeasureRequest, options, ask=can_ask)
+    request = request_from(MeasureRequest, options, ask=_can_ask(options))
     question = question_of(request)
     if options.plot is not None:
         _require_plot(options.plot, question)
@@ -93,6 +92,10 @@ def run(options: argparse.Namespace) -> int:
 
     output = measure_layouts.measure(request, answer.question, found, None if options.json else print)
     return print_output(output, as_json=options.json)
+
+
+def _can_ask(options: argparse.Namespace) -> bool:
+    return not options.json and sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def _measured_runs(options: argparse.Namespace) -> int:

@@ -87,10 +87,6 @@ _VARIANTS = "adapter.dora adapter.rslora adapter.lora_plus adapter.modules_to_sa
 _LOW_RANK = "adapter.rank adapter.alpha adapter.dropout"
 
 
-def _rounds_by_chance(spec: RunSpec) -> bool:
-    return spec.optimizer.name in ("adamw_8bit", "adamw_4bit") and spec.precision.parameters == "bf16"
-
-
 def _reads_text(spec: RunSpec) -> bool:
     return spec.data.source in ("text", "chat", "huggingface", "rows")
 
@@ -114,7 +110,8 @@ REFUSED: tuple[Row, ...] = (
            "zero.offload_optimizer=nvme", "when something is offloaded to NVMe"),
     *_rows("optimizer.adamw_lr",
            lambda spec: spec.optimizer.name == "muon", "optimizer=muon", "with Muon, for the weights that AdamW steps"),
-    *_rows("optimizer.stochastic_rounding", _rounds_by_chance,
+    *_rows("optimizer.stochastic_rounding",
+           lambda spec: spec.optimizer.name in ("adamw_8bit", "adamw_4bit") and spec.precision.parameters == "bf16",
            "optimizer=adamw_8bit precision.parameters=bf16",
            "by torchao's 8-bit and 4-bit AdamW, on bf16 parameters"),
     *_rows("precision.recipe", lambda spec: spec.precision.compute in ("fp8", "fp4"),
