@@ -157,13 +157,14 @@ def test_reserved_and_device_bytes_are_booked_on_the_phase_in_which_they_were_re
     assert found["peak_reserved_bytes"] == 9
 
 
-def is_as_predicted(said: dict[str, Any], seen: dict[str, Any]) -> None:
+def is_as_predicted(said: dict[str, Any], seen: dict[str, Any], *, above: float = 0.0) -> None:
+    """As predicted within 2%, or lower by ``above``, which the run lacks."""
     assert seen["phases"].keys() == said["phases"].keys()
     assert seen["device_bytes"] is None
     assert 1 <= len(seen["step_seconds"]) <= STEPS - WARM_UP, "a slow machine times fewer"
     found = ratios(said, seen)
     assert found["static_bytes"] == pytest.approx(1, abs=0.02)
-    assert found["peak_allocated_bytes"] == pytest.approx(1, abs=0.02)
+    assert -0.02 <= found["peak_allocated_bytes"] - 1 <= 0.02 + above
 
 
 @pytest.mark.parametrize("preset", ["ddp", "fsdp", "zero3"])
@@ -175,7 +176,8 @@ def test_rank_0_of_a_world_without_peers_holds_what_is_predicted(preset: str, tm
     imports = train_many.IMPORTS[spec.backend.name]
     ranks.run(measure, [str(tmp_path)], imports=imports, count=1, environment=variables, log=tmp_path / "log")
     measured = json.loads((tmp_path / "measured.json").read_text())
-    is_as_predicted(predicted(assess.estimated(spec), 4), measured)
+    above = 0.01 if preset == "fsdp" else 0.0  # Gloo's copies of what it reduces, which nobody makes without peers.
+    is_as_predicted(predicted(assess.estimated(spec), 4), measured, above=above)
 
 
 def test_a_row_of_megatron_is_measured_through_its_own_loop(tmp_path: Path) -> None:

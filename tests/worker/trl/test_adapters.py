@@ -86,7 +86,7 @@ QLORA = ("adapter=qlora", "adapter.quant_type=int8", "parallel=ddp", "precision=
         (("parallel=zero1",), (), 0.02),
         (("task=dpo", "data=rows", *ZERO3), (), 0.02),  # Each of two engines keeps its weights of few elements.
         (("task=kto", "data=rows", *ZERO3), (), 0.02),  # Called twice a step, ZeRO 3 has no trace to keep others by.
-        (("task=dpo", "data=rows", "adapter=lora", *ZERO3), ("load",), 0.03),
+        (("task=dpo", "data=rows", "adapter=lora", *ZERO3), ("load", "checkpoint_save"), 0.03),
     ],
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, tuple) else "",
 )
