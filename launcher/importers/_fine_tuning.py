@@ -8,7 +8,7 @@ from typing import Any
 from launcher.base.frozen import dataclass
 from launcher.data.template import shipped
 from launcher.importers._reading import KeyReader
-from launcher.spec.training import set_names
+from launcher.spec.values import set_names
 
 _AS: Mapping[str, str] = {
     "gemma2": "gemma", "gemma3": "gemma", "gemma_chatml": "chatml", "mistral_v2v3": "mistral", "qwen_25": "qwen",

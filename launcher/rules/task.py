@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from launcher.base import registry
 from launcher.base.errors import ConfigError
 from launcher.spec import DataSpec, RunSpec, edit
-from launcher.spec.training import PRETRAIN, set_names
+from launcher.spec.training import PRETRAIN
+from launcher.spec.values import set_names
 
 READ: Mapping[str, tuple[str, ...]] = {
     "beta": ("dpo", "kto", "grpo"),

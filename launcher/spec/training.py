@@ -1,9 +1,7 @@
 """The keys of the task, training, data and checkpoints."""
 
-import itertools
 import math
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import field, fields, replace
 from typing import Annotated, Any, Literal
 
@@ -165,12 +163,8 @@ class ListItem:
     @property
     def said(self) -> dict[str, object]:
         """All keys that are set in it, as plain data."""
-        found = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {
-            name: list(value) if isinstance(value, tuple) else value
-            for name, value in found.items()
-            if value is not None
-        }
+        found = ((each.name, getattr(self, each.name)) for each in fields(self))
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in found if value is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,19 +207,6 @@ class EvalSet(DataSet):
     """One data set of ``data.eval_sets``."""
 
     name: str  # The name under which its loss and perplexity are reported.
-
-
-def set_names(words: Iterable[str]) -> list[str]:
-    """Return unique names for evaluation data sets: letters and digits, with ``_``, ``.`` and ``-`` between them.
-
-    Every tracker accepts them in a metric's name. A word that is already such a name is kept.
-    """
-    found = list[str]()
-    for word in words:
-        name = re.sub(r"[^A-Za-z0-9_.-]+", "-", word).strip("_.-") or "set"
-        others = (f"{name}-{number}" for number in itertools.count(2))
-        found.append(next(each for each in itertools.chain((name,), others) if each not in found))
-    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

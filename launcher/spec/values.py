@@ -1,6 +1,8 @@
-"""Types of the values of a specification: ranges, number formats, devices; and groups that cache their hash."""
+"""Types of the values of a specification: ranges, formats, devices, names; and groups that cache their hash."""
 
-from collections.abc import Callable
+import itertools
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from functools import cache
 from operator import attrgetter
@@ -102,3 +104,16 @@ type Offload = Literal["none", "cpu", "nvme"]
 def beside_products(compute: Dtype) -> Dtype:
     """The format of everything except matrix products: bf16 if these are in fewer than 16 bits, else the same."""
     return "bf16" if compute in ("fp8", "fp4") else compute
+
+
+def set_names(words: Iterable[str]) -> list[str]:
+    """Return unique names for evaluation data sets: letters and digits, with ``_``, ``.`` and ``-`` between them.
+
+    Every tracker accepts them in a metric's name. A word that is already such a name is kept.
+    """
+    found = list[str]()
+    for word in words:
+        name = re.sub(r"[^A-Za-z0-9_.-]+", "-", word).strip("_.-") or "set"
+        others = (f"{name}-{number}" for number in itertools.count(2))
+        found.append(next(each for each in itertools.chain((name,), others) if each not in found))
+    return found
